@@ -225,6 +225,7 @@ async def test_after_the_server_is_back_the_subscriptions_are_too(pair: OpenPair
         two.server.watch(told.append)
         await nats_server.restart()
         await eventually(lambda: two.asker.connected and two.server.connected)
+        await two.server.flush()  # the subscriptions were sent before; nats-server may read the other connection first
         assert (await two.asker.request("a", b"again", timeout=5)).body == b"again"
         await two.asker.publish("n", b"heard")
         await eventually(lambda: heard == [b"heard"])

@@ -1,4 +1,4 @@
-"""More documents than there is room for: what is kept, and how the rest is shown."""
+"""The byte bound of the metadata cache, and its speed with 10,000 documents."""
 
 import asyncio
 import json
@@ -36,19 +36,19 @@ async def test_documents_above_the_bound_are_shown_as_listed_and_not_read_again(
 ) -> None:
     servers = Servers()
     servers.say = described
-    async with opened(servers, cache_bytes=4000) as library:
+    async with opened(servers, cache_bytes=4000) as cache:
         lists = {"a": listed("a", 30)}
-        await library.documents(lists, timeout=10)
-        documents = await library.documents(lists, timeout=10)
+        await cache.documents(lists, timeout=10)
+        documents = await cache.documents(lists, timeout=10)
         known = sum(str(title).startswith("title") for title in titles(documents))
-        assert library.as_listed({"a"}) == 30 - known
+        assert cache.as_listed({"a"}) == 30 - known
         assert 0 < known < 30
-        assert library.kept_bytes <= 4000
+        assert cache.kept_bytes <= 4000
         assert len(servers.read) == 30
         [said] = caplog.messages
         assert "SMCP_FINDER_CACHE_BYTES" in said
-        assert (await finder(library, {"a": listed("a", 30)}))["a2c_as_listed"] == 30 - known
-        assert "a2c_as_listed" not in await finder(library, {"b": listed("b", 3)})
+        assert (await finder(cache, {"a": listed("a", 30)}))["a2c_as_listed"] == 30 - known
+        assert "a2c_as_listed" not in await finder(cache, {"b": listed("b", 3)})
 
 
 @pytest.mark.rule("answers.finder.kept")
@@ -56,37 +56,37 @@ async def test_documents_that_did_not_fit_are_read_once_there_is_room() -> None:
     servers = Servers()
     servers.say = described
     both = {"a": listed("a", 8), "b": listed("b", 4)}
-    async with opened(servers, cache_bytes=4000) as library:
-        await library.documents({"a": both["a"]}, timeout=10)
-        await library.documents(both, timeout=10)
-        assert library.as_listed({"b"}) > 0
-        assert titles(await library.documents({"b": both["b"]}, timeout=10)) == [f"title {n:05}" for n in range(4)]
-        assert library.as_listed({"b"}) == 0
+    async with opened(servers, cache_bytes=4000) as cache:
+        await cache.documents({"a": both["a"]}, timeout=10)
+        await cache.documents(both, timeout=10)
+        assert cache.as_listed({"b"}) > 0
+        assert titles(await cache.documents({"b": both["b"]}, timeout=10)) == [f"title {n:05}" for n in range(4)]
+        assert cache.as_listed({"b"}) == 0
 
 
 async def test_ten_thousand_documents_of_20_servers_are_answered_from_the_cache_within_50_ms() -> None:
     servers = Servers()
     servers.say = described
     lists = {f"s{number:02}": listed(f"s{number:02}", 500) for number in range(20)}
-    async with opened(servers, cache_bytes=WIDE) as library:
-        await library.documents(lists, timeout=60)
-        assert library.as_listed(lists) == 0
+    async with opened(servers, cache_bytes=WIDE) as cache:
+        await cache.documents(lists, timeout=60)
+        assert cache.as_listed(lists) == 0
         took = []
         for _ in range(7):
             began = time.thread_time()
-            assert (await finder(library, lists, keywords=["title 00499"]))["total_count"] == 20
+            assert (await finder(cache, lists, keywords=["title 00499"]))["total_count"] == 20
             took.append(time.thread_time() - began)
         assert sorted(took)[3] < 0.05
 
 
-async def finder(library: MetadataCache, lists: dict[str, Any], **asked: Any) -> dict[str, Any]:
+async def finder(cache: MetadataCache, lists: dict[str, Any], **asked: Any) -> dict[str, Any]:
     """The answer to `client:get_finder`."""
 
     async def known(timeout: float) -> dict[str, Any]:
         return lists
 
     dispatcher = Dispatcher(
-        {"client:get_finder": Finder(library, known, History(), ServerEvents(), wait_s=30.0, max_body=2**25)}
+        {"client:get_finder": Finder(cache, known, History(), ServerEvents(), wait_s=30.0, max_body=2**25)}
     )
     body = json.dumps({"agent": "a", "req_id": "r", "computer": "c", **asked}).encode()
     answered = await asyncio.wait_for(

@@ -9,10 +9,11 @@ from smcp_computer import metadata_cache as cache_module
 from smcp_computer.mcp.errors import ServerNotRunning, ServerTimedOut
 from smcp_computer.metadata_cache import PER_SERVER
 from smcp_testing.document_servers import Servers, answer, listed, opened, titles
+from smcp_testing.waiting import eventually
 
 
 @pytest.mark.rule("answers.finder.kept")
-async def test_a_late_document_is_shown_as_listed_while_its_read_goes_on() -> None:
+async def test_a_late_document_is_shown_as_listed_until_its_metadata_have_come() -> None:
     servers = Servers()
     servers.gate.clear()
     resources = listed(
@@ -20,21 +21,19 @@ async def test_a_late_document_is_shown_as_listed_while_its_read_goes_on() -> No
     )
     resources["dpe://a/d0"]["title"] = "a title"
     lists = {"a": resources}
-    async with opened(servers) as library:
-        documents = await library.documents(lists, timeout=0.01)
+    async with opened(servers) as cache:
+        documents = await cache.documents(lists, timeout=0.01)
         assert titles(documents)[:2] == ["a title", "name 1"]
         assert documents[1].summary == {
             "doc_ref": "d1", "uri": "dpe://a/d1", "title": "name 1", "summary": "as listed",
             "last_modified": "2026-01-01T00:00:00Z",
         }  # fmt: skip
         servers.gate.set()
-        assert titles(await library.documents(lists, timeout=10))[1] == "title of d1"
+        assert titles(await cache.documents(lists, timeout=10))[1] == "title of d1"
         assert len(servers.read) == 20, "what was asked for already is not asked for twice"
 
 
-async def test_a_server_that_never_answers_is_left_alone_after_a_while_and_costs_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_server_that_never_answers_is_not_read_again_until_it_announces_a_change() -> None:
     servers = Servers()
 
     def say(server: str, uri: str) -> dict[str, Any]:
@@ -44,32 +43,32 @@ async def test_a_server_that_never_answers_is_left_alone_after_a_while_and_costs
 
     servers.say = say
     lists = {"dead": listed("dead", 100), "well": listed("well", 100)}
-    async with opened(servers) as library:
-        documents = await library.documents(lists, timeout=10)
+    async with opened(servers) as cache:
+        documents = await cache.documents(lists, timeout=10)
         assert titles(documents)[:2] == ["name 0", "name 1"], "shown as listed"
         assert titles(documents)[100:102] == ["dpe://well/d0", "dpe://well/d1"]
         asked = sum(uri.startswith("dpe://dead") for uri in servers.read)
         assert asked < 2 * PER_SERVER
-        await library.documents(lists, timeout=10)
+        await cache.documents(lists, timeout=10)
         assert sum(uri.startswith("dpe://dead") for uri in servers.read) == asked
-        library.changed("dead", "dpe://dead/d0")
-        await library.documents(lists, timeout=10)
-        assert sum(uri.startswith("dpe://dead") for uri in servers.read) > asked, "it said that it lives"
+        cache.changed("dead", "dpe://dead/d0")
+        await cache.documents(lists, timeout=10)
+        assert sum(uri.startswith("dpe://dead") for uri in servers.read) > asked, "a change makes the document unread"
 
 
-async def test_a_server_that_is_not_running_is_not_asked_for_one_document_after_the_other() -> None:
+async def test_a_server_that_is_not_running_is_asked_for_a_few_documents_only() -> None:
     servers = Servers()
 
     def say(server: str, uri: str) -> dict[str, Any]:
         raise ServerNotRunning("a", "is not running")
 
     servers.say = say
-    async with opened(servers) as library:
-        assert len(await library.documents({"a": listed("a", 100)}, timeout=10)) == 100
+    async with opened(servers) as cache:
+        assert len(await cache.documents({"a": listed("a", 100)}, timeout=10)) == 100
         assert len(servers.read) <= PER_SERVER
 
 
-async def test_however_many_servers_are_silent_another_one_is_read() -> None:
+async def test_servers_that_hang_do_not_delay_the_documents_of_another_server() -> None:
     servers, never = Servers(), asyncio.Event()
 
     async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
@@ -78,14 +77,14 @@ async def test_however_many_servers_are_silent_another_one_is_read() -> None:
         return await servers(server, uri, timeout)
 
     silent = {f"silent{number}": listed(f"silent{number}", 12) for number in range(64)}
-    async with opened(read) as library:
-        documents = await library.documents({**silent, "well": listed("well", 3)}, timeout=1)
+    async with opened(read) as cache:
+        documents = await cache.documents({**silent, "well": listed("well", 3)}, timeout=1)
         assert titles(documents)[-3:] == ["title of d0", "title of d1", "title of d2"]
         never.set()
 
 
 @pytest.mark.rule("answers.finder.unreadable")
-async def test_a_document_that_timed_out_delays_no_other_request_until_it_may_be_read_again(
+async def test_a_document_that_timed_out_is_not_read_again_until_it_changes_or_the_pause_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     servers, lists = Servers(), {"a": listed("a", 100)}
@@ -93,19 +92,57 @@ async def test_a_document_that_timed_out_delays_no_other_request_until_it_may_be
 
     async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
         result = await servers(server, uri, timeout)
-        if is_silent and uri.endswith("/d50"):
+        if is_silent and uri.endswith("/d99"):
             raise ServerTimedOut("a", "did not answer in time")
         return result
 
-    async with opened(read) as library:
-        documents = await library.documents(lists, timeout=10)
-        assert titles(documents)[49:52] == ["title of 49", "name 0", "title of 51"]
+    async with opened(read) as cache:
+        documents = await cache.documents(lists, timeout=10)
+        assert titles(documents)[97:] == ["title of 97", "title of 98", "name 9"]
         is_silent = False
-        assert await library.documents(lists, timeout=60) == documents
-        assert servers.read.count("dpe://a/d50") == 1
-        monkeypatch.setattr(cache_module, "RETRY_S", 0.0)
-        library.changed("a", "dpe://a/d50")
+        assert await cache.documents(lists, timeout=60) == documents
+        assert servers.read.count("dpe://a/d99") == 1
+        cache.changed("a", "dpe://a/d99")
+        assert titles(await cache.documents(lists, timeout=10))[99] == "title of 99"
+        monkeypatch.setattr(cache_module, "RETRY_S", 0.05)
         is_silent = True
-        await library.documents(lists, timeout=10)
+        cache.changed("a", "dpe://a/d99")
+        await cache.documents(lists, timeout=0.01)
         is_silent = False
-        assert titles(await library.documents(lists, timeout=10))[50] == "title of 50"
+
+        async def is_read_again() -> bool:
+            return titles(await cache.documents(lists, timeout=0.01))[99] == "title of 99"
+
+        await eventually(is_read_again)
+
+
+async def test_no_document_is_read_after_its_request_has_ended_however_often_it_changes() -> None:
+    servers, lists = Servers(), {"a": listed("a", 20)}
+
+    async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
+        cache.changed(server, uri)
+        return await servers(server, uri, timeout)
+
+    async with opened(read) as cache:
+        documents = await cache.documents(lists, timeout=0.05)
+        assert titles(documents)[0] == "name 0", "it always changes before it is read"
+        await eventually(lambda: not any(servers.at_a_time.values()))
+        before = len(servers.read)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert len(servers.read) == before
+
+
+async def test_documents_not_read_in_time_are_read_by_the_next_request_and_not_in_between() -> None:
+    servers, lists = Servers(), {"a": listed("a", 20)}
+    servers.gate.clear()
+    async with opened(servers) as cache:
+        await cache.documents(lists, timeout=0.01)
+        servers.gate.set()
+        await eventually(lambda: not any(servers.at_a_time.values()))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert len(servers.read) == PER_SERVER
+        assert cache.as_listed({"a"}) == 20 - PER_SERVER
+        await cache.documents(lists, timeout=10)
+        assert cache.as_listed({"a"}) == 0

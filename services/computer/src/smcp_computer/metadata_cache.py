@@ -1,13 +1,14 @@
-"""The metadata of the documents of all MCP servers, read when somebody asks for the catalog and kept (ADR 0020).
+"""The metadata of the documents of all MCP servers: one cache, filled by requests for the catalog (ADR 0020).
 
-A notification, a new subscription or a restart of a server invalidates what it concerns. A document whose metadata are
-missing (not read in time, unusable, no room) is shown as `resources/list` describes it. Only requests start reads:
-one that changes while it is read is read again.
+A notification, a new subscription or a restart of a server makes the documents concerned unread; the next request reads
+them again. Nothing is read without a request. A document without usable metadata is shown as `resources/list` describes
+it.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -36,14 +37,11 @@ MAX_BYTES: Final = 32 * 1024
 READ_S: Final = 10.0
 """How long a server may take to answer for one document."""
 RETRY_S: Final = 60.0
-"""A request within it does not read again what failed: else one silent document would delay every catalog."""
+"""When a server has not answered, what is missing of it is read again after so long: it would delay every catalog."""
 UNTOLD_S: Final = 5.0
-"""How long metadata are kept that the server sends no updates for: long enough for an Agent that turns pages."""
-SILENT: Final = 3
-"""A server that timed out so often in a row is not asked for `RETRY_S`."""
+"""How long an answer counts where the server announces no changes: long enough for an Agent that turns pages."""
 PER_SERVER: Final = 4
 """Reads at a time of one server."""
-AS_LISTED: Final = "is shown as it is listed"
 
 Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 """Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
@@ -55,24 +53,21 @@ class Unreadable(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A document as it is since its last change: an answer to a request before that change is for another entry."""
+    """A document since its last change. A change replaces the entry: answers to earlier reads are thrown away."""
 
     uri: str
     resource: Mapping[str, Any]
     listed: Document
+    answered_at: float | None = None
+    """Loop time of the server's answer, whether it can be used or not. None: unread."""
     read: Document | None = None
     size: int = 0
-    read_at: float = 0.0
-    left_out: bool = False
+    is_refused: bool = False
     """Its server refuses it: it is not in the catalog."""
-    full: bool = False
-    """It was read, and there was no room for it."""
+    had_no_room: bool = False
     retry_at: float = 0.0
-    """It failed: not read again before (loop time)."""
-    asked: bool = False
-
-    def is_missing(self, now: float) -> bool:
-        return self.read is None and not self.asked and not self.full and self.retry_at <= now
+    """Loop time; it is not read before."""
+    reading: "asyncio.Task[None] | None" = None
 
 
 @dataclass(slots=True, eq=False)
@@ -82,13 +77,11 @@ class _Server:
     entries: dict[str, _Entry] = field(default_factory=dict)
     """By URI, in the order of the list."""
     of_document: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
-    """The URIs by host and document: a server may announce very many changes, and have very many documents."""
-    wanted: dict[str, _Entry] = field(default_factory=dict)
-    """To be read, by URI."""
-    readers: set["asyncio.Task[None]"] = field(default_factory=set)
-    silent: int = 0
-    """Time-outs in a row."""
-    put_off_until: float = 0.0
+    """URIs by host and document: a server may announce very many changes, and have very many documents."""
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PER_SERVER))
+
+    def missing(self, now: float) -> list[_Entry]:
+        return [entry for entry in self.entries.values() if entry.answered_at is None and entry.retry_at <= now]
 
     def concerned(self, uri: str | None) -> list[str]:
         if uri is None:
@@ -99,7 +92,7 @@ class _Server:
             return []
         if changed.doc_ref is not None:
             return self.of_document.get((changed.host, changed.doc_ref), [])
-        return [uri for (host, _), uris in self.of_document.items() if host == changed.host for uri in uris]
+        return [uri for uri, entry in self.entries.items() if entry.listed.uri.host == changed.host]
 
 
 class MetadataCache:
@@ -131,25 +124,22 @@ class MetadataCache:
         """All documents of the given servers, each server's in the order of its list. The same list object again means
         that nothing changed. `timeout`: seconds that metadata are waited for.
         """
-        until = self._loop.time() + timeout
         self._take_over(lists)
         servers = [self._servers[name] for name in lists]
         for server in servers:
             self._expire(server)
-        # once more where something changed just as it had been read
-        while readers := {reader for server in servers for reader in self._start(server)}:
-            if (left := until - self._loop.time()) <= 0:
-                break
-            await asyncio.wait(readers, timeout=left)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*map(self._read_missing, servers))
         return [entry.read or entry.listed for entry in self._shown(lists)]
 
     def as_listed(self, servers: Collection[str]) -> int:
+        """How many documents of these servers are shown without their metadata."""
         return sum(entry.read is None for entry in self._shown(servers))
 
     def changed(self, server: str, uri: str | None = None) -> None:
         """A resource of a server changed; None: any of them may have."""
         if (known := self._servers.get(server)) is not None:
-            known.silent, known.put_off_until = 0, 0.0
             self._forget(known, known.concerned(uri))
 
     def subscribed(self, server: str, uris: Collection[str]) -> None:
@@ -160,7 +150,7 @@ class MetadataCache:
     def _shown(self, servers: Collection[str]) -> Iterator[_Entry]:
         for server in servers:
             if (known := self._servers.get(server)) is not None:
-                yield from (entry for entry in known.entries.values() if not entry.left_out)
+                yield from (entry for entry in known.entries.values() if not entry.is_refused)
 
     def _take_over(self, lists: Mapping[str, Listing]) -> None:
         for name in [name for name in self._servers if name not in lists]:
@@ -193,82 +183,69 @@ class MetadataCache:
             key = (entry.listed.uri.host, entry.listed.uri.doc_ref)
             server.of_document.setdefault(key, []).append(entry.uri)
 
-    def _forget(self, server: _Server, uris: Collection[str]) -> None:
+    def _forget(self, server: _Server, uris: Iterable[str]) -> None:
         for uri in uris:
             old = server.entries[uri]
             self._bytes -= old.size
-            server.entries[uri] = server.wanted[uri] = _Entry(uri, old.resource, old.listed)
+            server.entries[uri] = _Entry(uri, old.resource, old.listed)
 
     def _expire(self, server: _Server) -> None:
-        """Forget what is too old to be kept without updates, and what was left out while there was no room."""
+        """Forget what is too old to be kept without updates, and what had no room where there is room now."""
         told, has_room = self._told(server.name), self._bytes <= self._most_bytes // 2
         oldest = self._loop.time() - UNTOLD_S
 
         def is_over(entry: _Entry) -> bool:
-            return (entry.full and has_room) or (
-                entry.read is not None and entry.read_at <= oldest and entry.uri not in told
-            )
+            if entry.had_no_room:
+                return has_room
+            return entry.answered_at is not None and entry.answered_at <= oldest and entry.uri not in told
 
         self._forget(server, [uri for uri, entry in server.entries.items() if is_over(entry)])
 
-    def _start(self, server: _Server) -> set["asyncio.Task[None]"]:
-        now = self._loop.time()
-        if server.put_off_until > now:
-            return set()
-        server.wanted = {uri: entry for uri, entry in server.entries.items() if entry.is_missing(now)}
-        while len(server.readers) < min(PER_SERVER, len(server.wanted)):
-            reader = self._tasks.start(self._read_all(server), name=f"finder:{server.name}")
-            server.readers.add(reader)
-            reader.add_done_callback(server.readers.discard)
-        return set(server.readers)
+    async def _read_missing(self, server: _Server) -> None:
+        while missing := server.missing(self._loop.time()):  # once more where something changed while it was read
+            waiting = iter(missing)
+            await asyncio.gather(*(self._read_each(server, waiting) for _ in range(PER_SERVER)))
 
-    async def _read_all(self, server: _Server) -> None:
-        while server.wanted and server.put_off_until <= self._loop.time():
-            entry = server.wanted.pop(next(iter(server.wanted)))
-            if server.entries.get(entry.uri) is not entry or not entry.is_missing(self._loop.time()):
+    async def _read_each(self, server: _Server, waiting: Iterator[_Entry]) -> None:
+        for entry in waiting:
+            if server.entries.get(entry.uri) is not entry or entry.retry_at > self._loop.time():
                 continue
-            entry.asked = True
-            try:
-                await self._read_one(server, entry)
-            finally:
-                entry.asked = False
+            if entry.reading is None:
+                entry.reading = self._tasks.start(self._read_one(server, entry), name=f"finder:{server.name}")
+            await asyncio.wait([entry.reading])  # cancelling a request does not end the read
 
     async def _read_one(self, server: _Server, entry: _Entry) -> None:
-        document, size, left_out, why = None, 0, False, ""
+        document, size, is_refused, why = None, 0, False, ""
+        failed: ServerError | None = None
         try:
-            result = await self._read(server.name, entry.uri, READ_S)
+            async with server.turns:
+                result = await self._read(server.name, entry.uri, READ_S)
             document, warnings, size = from_contents(server.name, entry.uri, result)
             why = "; ".join(warnings)
-            server.silent = 0
-        except ServerTimedOut:
-            why = f"its metadata did not come within {READ_S:g} s"
-            server.silent += 1
-        except (ServerNotRunning, ServerDied):
-            server.silent = SILENT
+        except (ServerTimedOut, ServerNotRunning, ServerDied) as error:
+            failed = error
         except (Unreadable, AnswerTooLarge, BadAnswer) as error:
-            why = f"{error}; it {AS_LISTED}"
+            why = f"{error}; it is shown as it is listed"
         except ServerError as error:
-            left_out, why = True, f"{error}; it is left out"
-        if server.silent >= SILENT:
-            server.put_off_until = self._loop.time() + RETRY_S
+            is_refused, why = True, f"{error}; it is left out"
         if server.entries.get(entry.uri) is not entry:
             return  # it changed meanwhile
-        entry.left_out = left_out
-        if document is None:
-            entry.retry_at = self._loop.time() + RETRY_S
-        else:
-            self._keep(server.name, entry, document, size)
+        entry.reading = None
+        if failed is not None:
+            for each in server.missing(self._loop.time()):
+                each.retry_at = self._loop.time() + RETRY_S
+            self._warnings.warn(server.name, f"documents are shown as they are listed: it {failed.what}")
+            return
+        entry.answered_at, entry.is_refused = self._loop.time(), is_refused
+        if document is not None and self._bytes + size > self._most_bytes:
+            entry.had_no_room = True
+            most = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
+            self._warnings.warn(server.name, f"documents are shown as they are listed: {most}")
+        elif document is not None:
+            self._bytes += size
+            entry.read, entry.size = document, size
         if why:
             self._warnings.warn(server.name, f"the document {entry.uri[:256]!r}: {why}")
-
-    def _keep(self, server: str, entry: _Entry, document: Document, size: int) -> None:
-        if self._bytes + size > self._most_bytes:
-            entry.full = True
-            why = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
-            self._warnings.warn(server, f"documents are shown as they are listed: {why}")
-            return
-        self._bytes += size
-        entry.read, entry.size, entry.read_at = document, size, self._loop.time()
 
 
 def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
