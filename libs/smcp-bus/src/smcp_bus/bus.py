@@ -89,6 +89,14 @@ class Bus(Protocol):
     """See the promises above."""
 
     @property
+    def process(self) -> str:
+        """The id of this process, new at each start."""
+
+    @property
+    def credential(self) -> str:
+        """The name under which it logged in at NATS; `open` where NATS asks for none."""
+
+    @property
     def connected(self) -> bool: ...
 
     @property

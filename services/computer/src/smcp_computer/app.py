@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import Protocol, Unpack
+from typing import Unpack
 
 from smcp_bus import registry_contract
 from smcp_bus.bus import Bus
@@ -28,20 +28,8 @@ from smcp_service.logging import get_logger
 from smcp_service.metrics import open_metrics
 
 
-class ProcessBus(Bus, Protocol):
-    """A bus that says who this process is on it: its id, new at each start, and its login at NATS."""
-
-    @property
-    def process(self) -> str: ...
-
-    @property
-    def credential(self) -> str: ...
-
-
 @asynccontextmanager
-async def open_computer(
-    settings: ComputerSettings, bus: ProcessBus, **options: Unpack[Options]
-) -> AsyncIterator[Computer]:
+async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[Options]) -> AsyncIterator[Computer]:
     """Run the MCP servers of this host and answer for them in the settings' office, over `bus`.
 
     It is entered once the subjects are served; joining goes on in the background, for as long as it takes. Leaving it

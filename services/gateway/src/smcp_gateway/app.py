@@ -1,11 +1,10 @@
 """Puts the gateway together: its parts, and the handler of each event that clients may send."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
@@ -45,19 +44,13 @@ PING_SHARE: Final = 0.35
 """The same as a share of a lease: a client of a gateway that stands still notices it before the lease runs out."""
 
 
-class GatewayBus(Bus, Protocol):
-    @property
-    def credential(self) -> str:
-        """The name under which it logged in at NATS."""
-
-
 class Gateway:
     """All parts of one gateway. Made by `open_gateway`."""
 
-    def __init__(self, settings: GatewaySettings, bus: GatewayBus, front: HttpServer, tasks: Background) -> None:
+    def __init__(self, settings: GatewaySettings, bus: Bus, front: HttpServer, tasks: Background) -> None:
         self.front = front
         self.readiness = front.readiness
-        self.process = uuid.uuid4().hex
+        self.process = bus.process
         self._bus = bus
         self._drain_s = settings.drain_s
         self._registry = registry = RegistryClient(
@@ -224,7 +217,7 @@ class Gateway:
 
 @asynccontextmanager
 async def open_gateway(
-    settings: GatewaySettings, bus: GatewayBus, *, front: HttpServer | None = None
+    settings: GatewaySettings, bus: Bus, *, front: HttpServer | None = None
 ) -> AsyncIterator[Gateway]:
     """Serve Socket.IO clients on `bus` while the body runs; leaving it drains.
 
