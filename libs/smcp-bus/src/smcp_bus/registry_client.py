@@ -43,7 +43,8 @@ CONFIRM_S: Final = 2.5
 AGAIN_S: Final = 0.3
 """A request without an answer is asked again after so long (seconds), then each `1 / TRIES` of its time."""
 TRIES: Final = 20
-"""With one of two registries suspended, all of them miss once in 2**20; ten missed often enough to be seen."""
+"""A request may have only a lease of 2 s. With one of two registries suspended each try misses at even odds: one try a
+second fails one request in 8, twenty tries one in 2**20 (table of faults: a registry hangs past a lease)."""
 BATCH_AGAIN_S: Final = 2.0
 """A batch of members takes its time: it is asked again after so long each (seconds)."""
 
