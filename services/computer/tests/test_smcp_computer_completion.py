@@ -86,47 +86,18 @@ async def test_a_completion_that_is_not_possible_is_refused(nats_url: str) -> No
             assert (answer.get("code"), answer.get("details", {}).get("field")) == (400, field)
 
 
-@pytest.mark.rule("answers.resources.completion.chosen")
-async def test_servers_that_share_a_host_complete_together_and_alone_where_a_document_is_chosen(nats_url: str) -> None:
-    def holding(*refs: str) -> list[dict[str, Any]]:
-        return [{"document": {"ref": ref}} for ref in refs]
-
+@pytest.mark.rule("answers.resources.completion.next")
+async def test_a_completion_falls_back_to_the_next_server_with_the_same_template(nats_url: str) -> None:
     servers = {
-        "one": configs.context("2025", host="h", content=holding("a-1", "b-1")),
-        "two": configs.context("2026", host="h", content=holding("a-2", "a-1")),
-        "unable": configs.context("2025", host="h", content=holding("a-3"), without=["completions"]),
+        "also": configs.context("2026", host="h", content=[{"document": {"ref": "a-2"}}]),
+        "able": configs.context("2025", host="h", content=[{"document": {"ref": "a-1"}}, {"document": {"ref": "b-1"}}]),
+        "a": configs.context("2025", host="h", content=[{"document": {"ref": "a-3"}}], without=["completions"]),
     }
     pages = "dpe://h/{doc_ref}/pages/{page_index}"
     async with world(nats_url, **servers) as here:
         alice = ResourceAgent(here)
         answer = await alice.ask(METHOD, **asked(pages, "doc_ref", "a"))
-        assert answer["payload"]["result"] == {
-            "completion": {"values": ["a-1", "a-2"], "total": 2, "hasMore": False},
-        }
-        assert "serverId" not in answer, "it is of several"
-        of_one = await alice.ask(METHOD, **asked(pages, "page_index", doc_ref="b-1"))
-        assert (of_one["serverId"], of_one["payload"]["result"]["completion"]["values"]) == ("one", ["0", "1"])
-        of_two = await alice.ask(METHOD, **asked(pages, "page_index", doc_ref="a-2"))
-        assert of_two["serverId"] == "two"
-        error = await alice.error(METHOD, **asked(pages, "page_index", doc_ref="a-3"))
-        assert error["code"] == -32601, "its server completes nothing, and the others do not have it"
-
-
-@pytest.mark.rule("answers.resources.completion.merged")
-async def test_at_most_a_hundred_values_of_several_servers_are_sent_and_that_there_are_more_is_said(
-    nats_url: str,
-) -> None:
-    eras: dict[str, Era] = {"one": "2025", "two": "2026"}
-    servers = {
-        name: configs.context(
-            era, host="h", content=[{"document": {"ref": f"{name}-{n}", "pages": []}} for n in range(60)]
-        )
-        for name, era in eras.items()
-    }
-    async with world(nats_url, **servers) as here:
-        alice = ResourceAgent(here)
-        completion = (await alice.result(METHOD, **asked("dpe://h/{doc_ref}", "doc_ref")))["completion"]
-        assert completion["values"] == [f"one-{n}" for n in range(60)] + [f"two-{n}" for n in range(40)]
-        assert (completion["total"], completion["hasMore"]) == (120, True)
-        completion = (await alice.result(METHOD, **asked("dpe://h/{doc_ref}", "doc_ref", "two")))["completion"]
-        assert (len(completion["values"]), completion["total"], completion["hasMore"]) == (60, 60, False)
+        assert (answer["serverId"], answer["payload"]["result"]["completion"]["values"]) == ("able", ["a-1"])
+        await here.call("also__reads", req_id="used")
+        answer = await alice.ask(METHOD, **asked(pages, "doc_ref", "a"))
+        assert (answer["serverId"], answer["payload"]["result"]["completion"]["values"]) == ("also", ["a-2"])

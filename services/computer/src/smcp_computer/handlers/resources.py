@@ -48,22 +48,14 @@ _log = logging.getLogger("smcp_computer.resources")
 
 RESULT_KEY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resourceTemplates"}
 LEFT_OUT: Final = "a2c_skipped_servers"
-"""In `meta` of a list or a completion over several servers: whose items are missing, of a list from this page on. Not
-`a2c_skipped`: those are Computers that a list over the whole office lacks, and both may stand in one page."""
+"""In `meta` of a list over several servers: whose items are missing from this page on. Not `a2c_skipped`: those are
+Computers that a list over the whole office lacks, and both may stand in one page."""
 LARGEST: Final = 1024 * 1024
 """Characters of an answer that is looked at: reading it once more takes time from everything else."""
 PAGE_LEVEL: Final = 2
 """From this level on there are elements."""
-MOST: Final = 100
-"""Values of one answer (MCP, completion/complete)."""
-ASIDE_S: Final = 5.0
-"""How long a server may take where several are asked: a silent one must not keep what the others offer."""
-NOTHING_TO_OFFER: Final = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, RESOURCE_NOT_FOUND)
-"""A server that answers so completes nothing, or does not know the template: its share of the answer is empty."""
 
 Json = Mapping[str, Any]
-Ask = Callable[[str, float], Awaitable[Json]]
-"""Asks a server for its `completion/complete`, within so many seconds. Raises ServerError."""
 Answer = tuple[str | None, Json]
 """A server and its result; None: the result of several."""
 
@@ -103,7 +95,7 @@ class ResourceHandlers:
             self._warnings.warn(server, *(f"{uri[:256]}: {what}" for what in odd(uri, result)))
             return result
 
-        return await self._reply(request, request.payload, self._first(request, budget, ask))
+        return await self._reply(request, request.payload, self._of_resource(request, budget, ask))
 
     async def subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
         """However a document is to be shown (`?format=markdown`), it is the document that changes, and is told of."""
@@ -120,7 +112,7 @@ class ResourceHandlers:
                 raise ServerTimedOut(server, "did not answer in time") from None
             return {}
 
-        return await self._reply(request, request.payload, self._first(request, budget, ask))
+        return await self._reply(request, request.payload, self._of_resource(request, budget, ask))
 
     async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
         """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done."""
@@ -133,9 +125,7 @@ class ResourceHandlers:
         return self._enveloped(request, request.payload, server, {"result": {}})
 
     async def complete(self, request: CompleteReq, call: Call) -> RawJson:
-        """Values for an argument of a template, or, of the server that `serverId` names, of a prompt. Where several
-        servers may be meant, all are asked, and what they offer is one answer without `serverId`.
-        """
+        """Values for an argument of a template, or, of the server that `serverId` names, of a prompt."""
         return await self._reply(request, request.payload, self._completed(request, Budget(call)))
 
     async def _completed(self, request: CompleteReq, budget: Budget) -> Answer:
@@ -144,20 +134,13 @@ class ResourceHandlers:
         if template is None and request.serverId is None:
             field = "payload.params.ref.uri" if asked.ref.type == "ref/resource" else "serverId"
             raise bad_field(field, "is missing")
-        chosen = (asked.context.arguments if asked.context is not None else None) or {}
-        servers = await self._directory.template_candidates(
-            template or "", request.serverId, timeout=budget.left, chosen=chosen
-        )
+        servers = await self._directory.template_candidates(template or "", request.serverId, timeout=budget.left)
         params = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
-        async def ask(server: str, timeout: float) -> Json:
-            return await self._index.connection(server).complete(params, timeout=timeout)
+        async def ask(server: str) -> Json:
+            return with_meta(await self._index.connection(server).complete(params, timeout=budget.left))
 
-        server, result, left_out = await complete(servers, ask, timeout=budget.left)
-        if left_out:
-            said = result.get("meta")
-            result["meta"] = {**(said if isinstance(said, Mapping) else {}), LEFT_OUT: left_out}
-        return server, result
+        return await _first(servers, ask, completes_nothing)
 
     async def _page(self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq, call: Call) -> Answer:
         params, server = request.payload.params, request.serverId
@@ -178,24 +161,18 @@ class ResourceHandlers:
             result["meta"] = {LEFT_OUT: left_out}
         return server, result
 
-    async def _first(
+    async def _of_resource(
         self,
         request: ReadResourceReq | SubscribeResourceReq,
         budget: Budget,
         ask: Callable[[str, str], Awaitable[Json]],
     ) -> Answer:
-        """The answer of the first server that has the resource. The next one is asked only where the one before has no
-        such resource, does not announce its changes, or is not running any more.
-        """
+        """The answer of the first server that has the resource and, for a subscription, announces its changes."""
         uri = self._directory.checked(request.payload.params.uri, request.serverId)
-        *others, last = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
-        for server in others:
-            try:
-                return server, await ask(server, uri)
-            except ServerError as error:
-                if not (isinstance(error, NotTold | ServerNotRunning) or is_not_found(error)):
-                    raise
-        return last, await ask(last, uri)
+        servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
+        return await _first(
+            servers, lambda server: ask(server, uri), lambda error: isinstance(error, NotTold) or is_not_found(error)
+        )
 
     async def _reply(self, request: RequestEnvelope, payload: JsonRpcRequest, answer: Awaitable[Answer]) -> RawJson:
         try:
@@ -238,54 +215,21 @@ def odd(uri: str, result: Json) -> Iterator[str]:
         yield from unknown_categories(answer)
 
 
-async def complete(
-    servers: Sequence[str], ask: Ask, *, timeout: float
-) -> tuple[str | None, dict[str, Any], Sequence[str]]:
-    """Ask servers that may complete an argument, side by side.
+def completes_nothing(error: ServerError) -> bool:
+    """Whether a server has no completions, or does not know the template."""
+    codes = (types.METHOD_NOT_FOUND, types.INVALID_PARAMS, RESOURCE_NOT_FOUND)
+    return isinstance(error, RequestRefused) and error.code in codes
 
-    Returns:
-        Whose result it is, None: of several; the result, where a server's `_meta` is `meta`, and says nothing in the
-        Computer's name; the names of the servers that failed or did not answer.
 
-    Raises:
-        ServerError: the only one failed, or all did: the error of the first that tells more than that it has nothing.
-    """
-    if len(servers) == 1:
-        return servers[0], with_meta(await ask(servers[0], timeout)), ()
-
-    async def share(server: str) -> Json | ServerError:
+async def _first(
+    servers: Sequence[str], ask: Callable[[str], Awaitable[Json]], is_another: Callable[[ServerError], bool]
+) -> Answer:
+    """Ask servers one after the other: the next one where the one before is not running, or `is_another` says so."""
+    *others, last = servers
+    for server in others:
         try:
-            result = await ask(server, min(timeout, ASIDE_S))
+            return server, await ask(server)
         except ServerError as error:
-            return error
-        completion = result.get("completion")
-        values = completion.get("values") if isinstance(completion, Mapping) else None
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            return BadAnswer(server, "sent a completion without a list of values")
-        return result
-
-    answers = await asyncio.gather(*map(share, servers))
-    found = {server: each for server, each in zip(servers, answers, strict=True) if not isinstance(each, ServerError)}
-    failed = [each for each in answers if isinstance(each, ServerError)]
-    broken = [each for each in failed if not (isinstance(each, RequestRefused) and each.code in NOTHING_TO_OFFER)]
-    if not found:
-        raise (broken or failed)[0]
-    left_out = sorted(error.server for error in broken)
-    if len(found) == 1:
-        [(server, result)] = found.items()
-        return server, with_meta(result), left_out
-    return None, {"completion": merged([result["completion"] for result in found.values()])}, left_out
-
-
-def merged(completions: Sequence[Json]) -> dict[str, Any]:
-    """Several completions as one: each value once, at most `MOST`; `total` where every one of them sent all it has."""
-    values = list(dict.fromkeys(value for each in completions for value in each["values"]))
-    more = any(_has_more(each) for each in completions)
-    said: dict[str, Any] = {"values": values[:MOST], "hasMore": more or len(values) > MOST}
-    return said if more else {**said, "total": len(values)}
-
-
-def _has_more(completion: Json) -> bool:
-    total = completion.get("total")
-    known = total if isinstance(total, int) and not isinstance(total, bool) else 0
-    return completion.get("hasMore") is True or known > len(completion["values"])
+            if not (isinstance(error, ServerNotRunning) or is_another(error)):
+                raise
+    return last, await ask(last)

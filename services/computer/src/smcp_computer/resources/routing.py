@@ -1,8 +1,7 @@
-"""Which MCP servers of a Computer are asked: for a URI, for a template, or for all that they list."""
+"""Chooses the MCP servers to ask for a URI, for a template, or for all that they list."""
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,12 +28,6 @@ from smcp_proto.uris import (
     without_query,
 )
 
-DocumentId = tuple[str, str | None]
-"""Host and document (decoded); None: the host's catalog, level 0."""
-
-_DOCUMENT_ARGUMENT: Final = re.compile(r"dpe://[^/{}]+/\{(\w+)\}", re.ASCII | re.IGNORECASE)
-"""The argument of a template that stands for the document."""
-
 
 @dataclass(frozen=True)
 class Served:
@@ -57,24 +50,6 @@ class Served:
                 found.setdefault(window, uri)
         return found
 
-    @cached_property
-    def documents(self) -> frozenset[DocumentId]:
-        """The documents and catalogs that it lists, or of which it lists a part."""
-        return frozenset(document for uri in self.uris if (document := document_of(uri)) is not None)
-
-    def rank(self, uri: str) -> int | None:
-        """How likely it serves a URI that it does not list, 0 first; None: it does not."""
-        if scheme_of(uri) not in HOSTED:
-            return 0 if any(fits(template, uri) for template in self.templates) else None
-        if host_of(uri) not in self.hosts:
-            return None
-        if scheme_of(uri) != DPE:
-            return 2
-        # the very text is looked for first: to parse ten thousand URIs takes a while
-        if "/".join(without_query(uri).split("/", 4)[:4]) in self.uris or document_of(uri) in self.documents:
-            return 0
-        return 1 if (host_of(uri), None) in self.documents else 2
-
     def listed(self, uri: str) -> str | None:
         """The URI by which it knows what `uri` names; None: it does not list that.
 
@@ -90,38 +65,33 @@ class Served:
 
 
 def candidates(uri: str, servers: Sequence[Served], history: Sequence[str]) -> list[str]:
-    """The servers that may serve `uri`, the most likely one first.
+    """The servers that may serve `uri`: those that list it. Where none does: for `dpe://` those that list its document;
+    else for `dpe://` and `window://` those that list something of its host, for others those of which a template fits.
 
-    Those that list it; else, for `dpe://` and `window://`, those that list something of its host (first its document,
-    then the host's catalog); else those of which a template fits. Among several that are alike the one used last comes
-    first, then by name.
+    The one used last comes first, then by name.
     """
-    if found := listed_by(uri, servers):
-        return server_order(found, history)
-    ranks = {each.server: rank for each in servers if (rank := each.rank(uri)) is not None}
-    return sorted(server_order(ranks, history), key=ranks.__getitem__)
+    document = "/".join(without_query(uri).split("/", 4)[:4])
+    found = listed_by(uri, servers)
+    if not found and scheme_of(uri) == DPE:
+        found = [each.server for each in servers if document in each.uris]
+    if not found and scheme_of(uri) in HOSTED:
+        found = [each.server for each in servers if host_of(uri) in each.hosts]
+    elif not found:
+        found = [each.server for each in servers if any(fits(template, uri) for template in each.templates)]
+    return server_order(found, history)
 
 
 def listed_by(uri: str, servers: Iterable[Served]) -> list[str]:
     return [each.server for each in servers if each.listed(uri) is not None]
 
 
-def template_candidates(
-    template: str, servers: Sequence[Served], history: Sequence[str], chosen: Mapping[str, str]
-) -> list[str]:
-    """The servers that may complete the arguments of a template: those that list it, else those of its host.
-
-    Args:
-        chosen: arguments that are chosen already. Of several servers those come alone that list the chosen document.
-    """
+def template_candidates(template: str, servers: Sequence[Served], history: Sequence[str]) -> list[str]:
+    """The servers that may complete the arguments of a template: those that list it, else those of its host."""
     host = template_host(template)
-    found = [each for each in servers if template in each.templates]
+    found = [each.server for each in servers if template in each.templates]
     if not found and host is not None:
-        found = [each for each in servers if host in each.hosts]
-    argument = _DOCUMENT_ARGUMENT.match(template)
-    if len(found) > 1 and argument is not None and argument[1] in chosen:
-        found = [each for each in found if (host, chosen[argument[1]]) in each.documents] or found
-    return server_order([each.server for each in found], history)
+        found = [each.server for each in servers if host in each.hosts]
+    return server_order(found, history)
 
 
 def template_host(template: str) -> str | None:
@@ -149,17 +119,6 @@ def fits(template: str, uri: str) -> bool:
             return False
         at = found + len(part)
     return len(uri) - len(last) >= at and uri.endswith(last)
-
-
-def document_of(uri: str) -> DocumentId | None:
-    """The document, or the catalog, that a `dpe://` URI of any level is of; None: it is none."""
-    if scheme_of(uri) != DPE:
-        return None
-    try:
-        parsed = parse_dpe_uri(uri)
-    except ValueError:
-        return None
-    return parsed.host, parsed.doc_ref
 
 
 def window_uri(text: str) -> WindowUri | None:
@@ -303,14 +262,12 @@ class Directory:
             raise not_found("no MCP server of this Computer has this resource")
         return found
 
-    async def template_candidates(
-        self, template: str, server: str | None, *, timeout: float, chosen: Mapping[str, str]
-    ) -> list[str]:
-        """The same for a URI template of which these arguments are chosen already."""
+    async def template_candidates(self, template: str, server: str | None, *, timeout: float) -> list[str]:
+        """The same for a URI template."""
         if server is not None:
             self.check(server)
             return [server]
-        found = template_candidates(template, await self._all(timeout), self._history.servers, chosen)
+        found = template_candidates(template, await self._all(timeout), self._history.servers)
         if not found:
             raise not_found("no MCP server of this Computer has this template")
         return found
