@@ -58,8 +58,8 @@ async def running(line: str, directory: Path, port: int) -> AsyncIterator[None]:
         await process.wait()
 
 
-async def printed(*command: str, directory: Path, port: int) -> str:
-    """What a command prints that ends with 0."""
+async def printed(*command: str, directory: Path, port: int, code: int = 0) -> str:
+    """What a command prints that ends with this code."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=directory,
@@ -68,7 +68,7 @@ async def printed(*command: str, directory: Path, port: int) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
+    assert process.returncode == code, err.decode()
     return out.decode()
 
 
@@ -84,6 +84,8 @@ async def test_the_first_mcp_server_the_application_and_the_second_computer(tmp_
         assert "computer" in said[0]
         assert re.search(r"It is \d\d:\d\d in Asia/Tokyo\.", said[1])
         assert re.search(r"window://com.example.clock/now\s+It is \d\d:\d\d in Asia/Tokyo\.", said[2])
+        wrong = commands[1].replace("Asia/Tokyo", "Mars")
+        assert "there is no zone 'Mars'" in await printed(*shlex.split(wrong), directory=tmp_path, port=port, code=1)
         application = the("python", "SmcpAgent").text.replace(URL, f"http://127.0.0.1:{port}")
         lines = (await printed(sys.executable, "-c", application, directory=tmp_path, port=port)).splitlines()
         assert re.fullmatch(r"It is \d\d:\d\d in Asia/Tokyo\.", lines[0])

@@ -144,7 +144,7 @@ async def test_the_log_names_withheld_variables_of_a_failing_program(caplog: pyt
     ends = {"type": "stdio", "server_parameters": {"command": "false", "env": {"SSL_CERT_FILE": "x"}}}
     async with running(limits=Limits(withheld=("HTTPS_PROXY", "SSL_CERT_FILE")), ends=ends):
         pass
-    assert "it was not given HTTPS_PROXY, see SMCP_PASS_NETWORK_ENV" in caplog.text
+    assert "it was not given HTTPS_PROXY: set SMCP_PASS_NETWORK_ENV=true if it needs them" in caplog.text
 
 
 def _lives(pid: int) -> bool:

@@ -228,6 +228,8 @@ def _problems(settings_class: type[ServiceSettings], error: ValidationError, giv
             where += f" ({'.'.join(inside)})"
         reason = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         reason = reason[:1].lower() + reason[1:]
+        if detail["type"] == "missing" and not inside:
+            reason = f"is missing: set it, or give --{name.replace('_', '-')}"
         problems.append(f"{where}: {reason}{_what_was_given(settings_class, name, detail.get('input'))}")
     return problems
 

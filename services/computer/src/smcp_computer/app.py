@@ -126,7 +126,8 @@ async def open_service(
                 )
                 computer = await stack.enter_async_context(open_computer(settings, bus, **options))
             except BusError as error:
-                raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
+                why = str(error) or type(error).__name__
+                raise Failure(f"NATS: {why} (SMCP_NATS_URL says where it is; --gateway needs no NATS)") from error
             stack.callback(measure_bus(metrics.meter, bus))
             stats.add("bus", lambda: asdict(bus.stats()))
         stats.add("computer", computer.calls.held)

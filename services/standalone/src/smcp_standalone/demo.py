@@ -47,10 +47,7 @@ def find_repository(start: Path) -> Path:
     for directory in (start, *start.parents):
         if (directory / ".git").exists():
             return directory
-    raise Failure(
-        f"{start} is in no git repository (sources without .git?): "
-        "clone the repository, or name another one with --repository"
-    )
+    raise Failure(f"--repository: {start} is in no git repository: run this in a clone, or name another repository")
 
 
 async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, None]) -> int:
@@ -240,14 +237,16 @@ async def _call(console: Console, agent: SmcpAgent, tool: str, params: dict[str,
     if result.is_error:
         raise Failure(f"{tool} failed: {result.text}")
     console.print(f"[bold]{escape(tool)}[/bold]  {escape(json.dumps(params))}", highlight=False)
-    console.print(Panel(Text(_readable(result))))
+    console.print(Panel(Text(_readable(result), no_wrap=True, overflow="ellipsis")))
     console.print(f"{result.duration_s * 1000:.1f} ms, trace id {result.trace_id}\n", highlight=False)
 
 
 def _readable(result: CallResult) -> str:
-    """The text without gaps; JSON laid out."""
-    text = re.sub(r"\n{3,}", "\n\n", result.text.strip())
+    """A git log with one line for each commit; JSON indented."""
+    commits = re.findall(r"^Commit: '?(\w{8}).*?^Message: ([^\n]*)", result.text, re.MULTILINE | re.DOTALL)
+    if commits:
+        return "\n".join(f"{commit} {subject}" for commit, subject in commits)
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        return json.dumps(json.loads(result.text), indent=2, ensure_ascii=False)
     except ValueError:
-        return text
+        return result.text

@@ -106,7 +106,7 @@ def _servers_of(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         if isinstance(document.get(key), dict):
             return key, document[key]
         if key in document:
-            raise ConfigError(f"{key}: is no object of servers by name")
+            raise ConfigError(f"{key}: must be an object of servers by name")
     return "", {name: body for name, body in document.items() if name not in ("inputs", "$schema")}
 
 

@@ -252,7 +252,7 @@ class Supervisor:
             if end and isinstance(self.config, MCPServerStdioConfig):
                 own = self.config.server_parameters.env or {}
                 if missing := [name for name in self._limits.withheld if name not in own]:
-                    told += f"; it was not given {', '.join(missing)}, see {SETTING}"
+                    told += f"; it was not given {', '.join(missing)}: set {SETTING}=true if it needs them"
         _log.log(level, "MCP server %r: %s", self.name, told)
 
 

@@ -90,8 +90,8 @@ def check_auth(settings: AuthSettings, host: str) -> None:
     problems = [*_contradictions(settings), *_unreadable(settings)]
     if not settings.auth_configured and not settings.insecure and not is_loopback(host):
         problems.append(
-            f"SMCP_GATEWAY_HOST: {host!r} is not this machine alone, and anybody could connect: nothing says who may "
-            "(SMCP_AUTH_KEYS, SMCP_AUTH_JWKS or SMCP_AUTH_SECRET). --insecure (SMCP_INSECURE=true) lets everybody in"
+            f"SMCP_GATEWAY_HOST: {host!r} can be reached from other machines: set who may connect (SMCP_AUTH_KEYS, "
+            "SMCP_AUTH_JWKS or SMCP_AUTH_SECRET), or let everybody in with --insecure (SMCP_INSECURE=true)"
         )
     if problems:
         raise SettingsError(*problems)
