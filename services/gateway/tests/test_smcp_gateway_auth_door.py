@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 from socketio.exceptions import ConnectionError as Refused
 
-from smcp_gateway.auth import keys as key_file
-from smcp_gateway.auth.keys import new_key
+from smcp_gateway.auth import api_keys as key_file
+from smcp_gateway.auth.api_keys import new_key
 from smcp_gateway.sockets import socketio_server
 from smcp_testing import issuer
 from smcp_testing.gateway_world import World, connected, gateway_world

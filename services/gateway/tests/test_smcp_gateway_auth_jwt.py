@@ -12,7 +12,7 @@ from typing import Any
 import jwt
 import pytest
 
-from smcp_gateway.auth.tokens import NOT_ACCEPTED, Jwks, NotAccepted, TokenVerifier
+from smcp_gateway.auth.jwts import NOT_ACCEPTED, Jwks, JwtVerifier, NotAccepted
 from smcp_proto.errors import NotAuthenticated
 from smcp_testing import issuer
 from smcp_testing.issuer import AUDIENCE, EVERYTHING, ISSUER, SigningKey, shared_token, signing_key, unsigned_token
@@ -22,7 +22,7 @@ RSA, EC = signing_key("rsa", "RS256"), signing_key("ec", "ES256")
 
 
 @asynccontextmanager
-async def verifier(*keys: SigningKey, secret: str | None = None, **expected: Any) -> AsyncIterator[TokenVerifier]:
+async def verifier(*keys: SigningKey, secret: str | None = None, **expected: Any) -> AsyncIterator[JwtVerifier]:
     """It takes tokens of these keys, and of the secret."""
 
     async def load() -> bytes:
@@ -31,14 +31,14 @@ async def verifier(*keys: SigningKey, secret: str | None = None, **expected: Any
     jwks = Jwks(load, lifetime_s=60) if keys else None
     running = None if jwks is None else asyncio.create_task(jwks.run())
     try:
-        yield TokenVerifier(**{"audience": AUDIENCE, "issuer": ISSUER, **expected}, secret=secret, jwks=jwks)
+        yield JwtVerifier(**{"audience": AUDIENCE, "issuer": ISSUER, **expected}, secret=secret, jwks=jwks)
     finally:
         if running is not None:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def refused(verifying: TokenVerifier, token: str) -> str:
+async def refused(verifying: JwtVerifier, token: str) -> str:
     with pytest.raises(NotAuthenticated) as error:
         await verifying.verify(token)
     return error.value.message

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from smcp_gateway.auth import keys as key_file
-from smcp_gateway.auth.keys import KeyEntry, KeyFileError, WatchedKeys, new_key
+from smcp_gateway.auth import api_keys as key_file
+from smcp_gateway.auth.api_keys import KeyEntry, KeyFileError, WatchedKeys, new_key
 
 
 def some_key(subject: str | None = None, **more: Any) -> tuple[str, KeyEntry]:

@@ -9,8 +9,8 @@ import pytest
 from socketio.exceptions import ConnectionError as Refused
 
 from smcp_bus import subjects
-from smcp_gateway.auth import keys as key_file
-from smcp_gateway.auth.keys import KeyEntry, new_key
+from smcp_gateway.auth import api_keys as key_file
+from smcp_gateway.auth.api_keys import KeyEntry, new_key
 from smcp_testing import issuer
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.issuer import shared_token

@@ -14,7 +14,7 @@ from smcp_bus.registry_contract import Joined
 from smcp_gateway.handlers import relay
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Office
-from smcp_gateway.sockets.session import Place
+from smcp_gateway.sockets.session import SeatKey
 from smcp_testing.box_calls import Hanging, ask, call, echo
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.socketio_couple import RESULT, serve
@@ -73,7 +73,7 @@ async def test_a_computer_whose_join_its_gateway_has_not_finished_is_waited_for(
     granted, go = asyncio.Event(), asyncio.Event()
     claim = Memberships._claim
 
-    async def later(self: Memberships, office: Office, place: Place, *said: Any) -> Joined:
+    async def later(self: Memberships, office: Office, place: SeatKey, *said: Any) -> Joined:
         joined = await claim(self, office, place, *said)
         if place[1] == "computer":
             granted.set()

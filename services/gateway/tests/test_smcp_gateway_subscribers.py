@@ -115,7 +115,7 @@ async def test_an_agent_that_subscribes_to_too_much_is_told_so_and_its_computer_
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = partial(subscriptions.Subscriptions, most=5)
-    monkeypatch.setattr("smcp_gateway.computers.owned_computer.Subscriptions", table)
+    monkeypatch.setattr("smcp_gateway.computers.socketio_computer.Subscriptions", table)
     async with scene(nats_url) as (_, anna, box):
         for number in range(5):
             assert "result" in (await ask(anna, uri=f"file:///{number}"))["payload"]

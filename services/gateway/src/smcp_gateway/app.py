@@ -17,7 +17,7 @@ from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
 from smcp_gateway.calls.table import CallRoute, CallTable
-from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.drain import Drain
 from smcp_gateway.handlers.list_resources import ListResources
 from smcp_gateway.handlers.relay import Relay
@@ -66,7 +66,7 @@ class Gateway:
             ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
             guard=front.guard,
         )
-        self.computers = RelayComputers(
+        self.computers = ComputerTable(
             bus,
             registry,
             self._background,
@@ -127,7 +127,7 @@ class Gateway:
         self._rebalance = Rebalance(
             sessions,
             hang_up=self.transport.hang_up,
-            keep_place=self._drain.keep_place,
+            keep_seat=self._drain.keep_seat,
             stays=self._repair.assert_soon,
             unwritten=self.transport.unsent_bytes,
             spread_s=settings.rebalance_s,
@@ -180,7 +180,7 @@ class Gateway:
         }
         if self.front.guard is not None:
             works["keys of tokens"] = self.front.guard.run()
-            works["expiry"] = self.transport.end_expired(self.front.guard, self._drain.keep_place)
+            works["expiry"] = self.transport.end_expired(self.front.guard, self._drain.keep_seat)
         try:
             for name, work in works.items():
                 tasks.start(work, name=name)
@@ -240,7 +240,7 @@ def client_routes(
     sessions: Sessions,
     offices: Offices,
     memberships: Memberships,
-    computers: RelayComputers,
+    computers: ComputerTable,
     registry: RegistryClient,
     relay: Relay,
     limits: ReadLimits,

@@ -31,7 +31,7 @@ COMPUTERS_SHARE: Final = 5 / 12
 LAST_WORDS_S: Final = 1.0
 """What is kept of the drain time (at most a tenth) for telling those that are cut off."""
 KEEP_S: Final = 2.0
-"""How long the registry may take to keep a place (seconds), tries included."""
+"""How long the registry may take to keep a seat (seconds), tries included."""
 DRAIN_KEEP_S: Final = 8.0
 """The same in a drain, where many ask at a time."""
 KEEP_AGAIN_S: Final = 0.5
@@ -39,7 +39,7 @@ KEEP_AGAIN_S: Final = 0.5
 KEPT_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.1
 RETRY_S: Final = 1.0
-"""Until the registry is asked again to keep the place of a member that waits for its calls."""
+"""Until the registry is asked again to keep the seat of a member that waits for its calls."""
 
 _log: Final = logging.getLogger("smcp_gateway.drain")
 
@@ -48,7 +48,7 @@ class Drain:
     """Args:
     hang_up: closes a client's connection, saying why in the log.
     unwritten: bytes of answers that a client has not been sent yet.
-    move_s: how long the registry keeps a place for who moves (seconds); it is asked again before that is over.
+    move_s: how long the registry keeps a seat for who moves (seconds); it is asked again before that is over.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Drain:
         for session in self._sessions:
             await self._hang_up(session, "the gateway is stopping")
 
-    async def keep_place(self, session: Session, *, within: float = KEEP_S) -> bool:
-        """Have the registry keep a member's place for its identity, before its connection is closed.
+    async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
+        """Have the registry keep a member's seat for its identity, before its connection is closed.
 
         False: it could not; then the member leaves its office with its connection.
         """
@@ -106,7 +106,7 @@ class Drain:
                         break
                     await asyncio.sleep(PAUSE_S)
         except (BusError, SmcpError, TimeoutError) as error:
-            _log.warning("a member's place cannot be kept: %s", type(error).__name__, extra={"session": session.id})
+            _log.warning("a member's seat cannot be kept: %s", type(error).__name__, extra={"session": session.id})
             return False
         return True
 
@@ -140,8 +140,8 @@ class Drain:
             await self._hang_up(session, "the gateway is stopping")
 
     async def _keep(self, session: Session, until: float) -> float:
-        """When the place was kept (loop time)."""
-        kept = await self.keep_place(session, within=min(DRAIN_KEEP_S, until - self._loop.time()))
+        """When the seat was kept (loop time)."""
+        kept = await self.keep_seat(session, within=min(DRAIN_KEEP_S, until - self._loop.time()))
         return self._loop.time() if kept else -math.inf
 
     def _again_at(self, kept_at: float) -> float:

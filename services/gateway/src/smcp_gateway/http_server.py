@@ -7,8 +7,8 @@ from typing import Final
 
 from aiohttp import web
 
+from smcp_gateway.auth.api_keys import KeyFileError
 from smcp_gateway.auth.guard import Guard, open_guard
-from smcp_gateway.auth.keys import KeyFileError
 from smcp_gateway.auth.settings import check_auth, is_loopback
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.socketio_server import VERSION_PARAMETER

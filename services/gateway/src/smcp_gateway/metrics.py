@@ -4,7 +4,7 @@ from smcp_bus.dispatch import Ended
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.metrics import counted
 from smcp_gateway.calls.table import CallTable
-from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
@@ -24,7 +24,7 @@ def measure(
     sessions: Sessions,
     offices: Offices,
     calls: CallTable,
-    computers: RelayComputers,
+    computers: ComputerTable,
     lease: LeaseKeeper,
     transport: SocketIoServer,
 ) -> None:

@@ -1,7 +1,7 @@
 """Sends clients above the gateway's fair share to other replicas, so that new replicas fill up.
 
 The registries say the share with each renewal of the lease. The clients that have been here longest go first, each when
-nothing of it or for it is unanswered; its place is kept as in a drain, and its office hears nothing.
+nothing of it or for it is unanswered; its seat is kept as in a drain, and its office hears nothing.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def due(sockets: int, share: int | None, spread_s: float) -> int:
 class Rebalance:
     """Args:
     hang_up: closes a client's connection, saying why in the log.
-    keep_place: as `Drain.keep_place`.
+    keep_seat: as `Drain.keep_seat`.
     stays: has a client's member asserted at the registry, which ends its move.
     unwritten: bytes of answers that a client has not been sent yet.
     spread_s: over how long a surplus is told to go (seconds); 0: nobody ever is.
@@ -52,14 +52,14 @@ class Rebalance:
         sessions: Sessions,
         *,
         hang_up: Callable[[Session, str], Awaitable[None]],
-        keep_place: Callable[[Session], Awaitable[bool]],
+        keep_seat: Callable[[Session], Awaitable[bool]],
         stays: Callable[[Session], None],
         unwritten: Callable[[Session], int],
         spread_s: float,
     ) -> None:
         self._sessions = sessions
         self._hang_up = hang_up
-        self._keep_place = keep_place
+        self._keep_seat = keep_seat
         self._stays = stays
         self._unwritten = unwritten
         self._spread_s = spread_s
@@ -100,7 +100,7 @@ class Rebalance:
 
     async def _move(self, session: Session) -> None:
         try:
-            kept = await self._keep_place(session)
+            kept = await self._keep_seat(session)
         finally:
             self._going.discard(session)
         if not kept:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from smcp_gateway.auth import keys as key_file
-from smcp_gateway.auth.keys import KeyEntry, new_key
+from smcp_gateway.auth import api_keys as key_file
+from smcp_gateway.auth.api_keys import KeyEntry, new_key
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError
 

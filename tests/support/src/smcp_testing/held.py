@@ -11,7 +11,7 @@ from engineio.async_socket import AsyncSocket
 from nats.js.errors import NotFoundError
 
 from smcp_gateway.app import Gateway
-from smcp_gateway.computers.owned_computer import OwnedComputer
+from smcp_gateway.computers.socketio_computer import SocketIoComputer
 from smcp_gateway.rooms.offices import Office
 from smcp_gateway.sockets.outbox import Outbox
 from smcp_gateway.sockets.session import Session
@@ -19,7 +19,7 @@ from smcp_gateway.sockets.websocket import Connection
 from smcp_testing.gateway_world import World, WorldBus
 from smcp_testing.waiting import eventually
 
-PER_CONNECTION: Final = (AsyncSocket, Connection, Outbox, Session, Office, OwnedComputer)
+PER_CONNECTION: Final = (AsyncSocket, Connection, Outbox, Session, Office, SocketIoComputer)
 """Kinds of objects of a gateway that belong to one connection or to the offices that it was in."""
 
 FOR_SOME_TIME: Final = frozenset({"ended_calls", "kept_results", "kept_cancels"})

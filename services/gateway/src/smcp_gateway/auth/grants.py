@@ -72,7 +72,7 @@ def _without_controls(text: str) -> str:
 
 
 class Grants(BaseModel):
-    """Which places its holder may take: an office, a role and a name that all match.
+    """Which seats its holder may take: an office, a role and a name that all match.
 
     An entry of the key file has these fields, and so has the claim of a JWT. An unknown field is refused: it could be a
     restriction.
@@ -102,7 +102,7 @@ class Principal:
 
     @property
     def identity(self) -> str:
-        """The registry compares it to tell whose place it is: a new token of the same subject takes up its place."""
+        """The registry compares it to tell whose seat it is: a new token of the same subject takes up its seat."""
         return blake2b(json.dumps([self.kind, self.issuer, self.subject]).encode(), digest_size=16).hexdigest()
 
 
@@ -115,7 +115,7 @@ def first_problem(error: ValidationError) -> str:
 
 
 def decide(grants: Grants, *, office: str, role: Role, name: str) -> NotAllowed | None:
-    """Why the holder of these grants may not take that place; None: it may. `details.field` names what is not granted.
+    """Why the holder of these grants may not take that seat; None: it may. `details.field` names what is not granted.
 
     Offices come first: to somebody who may not be in an office nothing else is said of it.
     """

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from smcp_gateway.auth.api_keys import PREFIX, KeyEntry, KeyFileError, WatchedKeys
 from smcp_gateway.auth.grants import Principal
-from smcp_gateway.auth.keys import PREFIX, KeyEntry, KeyFileError, WatchedKeys
+from smcp_gateway.auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
 from smcp_gateway.auth.login_throttle import LoginThrottle, Network, client_address
 from smcp_gateway.auth.settings import AuthSettings
-from smcp_gateway.auth.tokens import Jwks, NotAccepted, TokenVerifier, from_file, from_url
 from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
 
 HEADER: Final = "Authorization"
@@ -46,7 +46,7 @@ def open_guard(settings: AuthSettings) -> "Guard | None":
     if (where := settings.auth_jwks) is not None:
         load = from_url(where) if "://" in where else from_file(Path(where))
         jwks = Jwks(load, lifetime_s=settings.auth_jwks_lifetime_s)
-    tokens = TokenVerifier(
+    tokens = JwtVerifier(
         settings.auth_audience or "",
         issuer=settings.auth_issuer,
         claim=settings.auth_claim,
@@ -66,7 +66,7 @@ class Guard:
         proxies: whose `X-Forwarded-For` is believed.
     """
 
-    def __init__(self, keys: WatchedKeys | None, tokens: TokenVerifier | None, proxies: Sequence[Network]) -> None:
+    def __init__(self, keys: WatchedKeys | None, tokens: JwtVerifier | None, proxies: Sequence[Network]) -> None:
         self._keys = keys
         self._tokens = tokens
         self._proxies = proxies

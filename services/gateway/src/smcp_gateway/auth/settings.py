@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, FilePath, SecretStr
 
-from smcp_gateway.auth.keys import KeyFileError, read
+from smcp_gateway.auth.api_keys import KeyFileError, read
+from smcp_gateway.auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_gateway.auth.login_throttle import Network, read_networks
-from smcp_gateway.auth.tokens import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError
 
 _HTTP: Final = ("http", "https")

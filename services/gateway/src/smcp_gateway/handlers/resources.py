@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, Handler
-from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.computers.subscriptions import Key
 from smcp_proto.errors import Malformed, RateLimited
 from smcp_proto.schemas import ResourceUpdatedNotification
@@ -74,7 +74,7 @@ class ReadLimits:
         return min(float(self._burst), tokens + (now - at) * self._per_s)
 
 
-async def resource_updated(request: ResourceUpdatedNotification, call: Call, *, computers: RelayComputers) -> None:
+async def resource_updated(request: ResourceUpdatedNotification, call: Call, *, computers: ComputerTable) -> None:
     """`notify:resources/updated` of a Computer: passed on once for each Agent that subscribed, who is named in it.
 
     Raises:

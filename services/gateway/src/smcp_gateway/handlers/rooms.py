@@ -11,7 +11,7 @@ from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_gateway.auth.grants import decide
-from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
@@ -47,11 +47,11 @@ async def list_room(
     office = offices.get(membership.office)
     # Any registry may answer, and one may be behind the one that announced what the caller has heard.
     after = max(membership.revision, 0 if office is None else office.roster.revision)
-    return RawJson(await registry.list_room(*membership.place, body, after=after))
+    return RawJson(await registry.list_room(*membership.seat, body, after=after))
 
 
 async def update(
-    request: BaseModel, call: Call, *, sessions: Sessions, registry: RegistryClient, computers: RelayComputers
+    request: BaseModel, call: Call, *, sessions: Sessions, registry: RegistryClient, computers: ComputerTable
 ) -> None:
     """Pass the event on as it came, behind updates of resources that the Computer sent before and that still wait."""
     caller, loop = call.caller, asyncio.get_running_loop()
@@ -64,8 +64,8 @@ async def update(
         with suppress(BusError, SmcpError, TimeoutError):  # they are told again; this event is not
             async with asyncio.timeout_at(ends):
                 await owned.updates.flush()
-    place, body = (caller.office, caller.role, caller.name), exact_json.written(call.payload)
-    await registry.tell(*place, call.row.verb, body, timeout=ends - loop.time(), req_id=call.req_id)
+    seat, body = (caller.office, caller.role, caller.name), exact_json.written(call.payload)
+    await registry.tell(*seat, call.row.verb, body, timeout=ends - loop.time(), req_id=call.req_id)
     session = sessions.get(caller.session)
     membership = session.membership if session is not None else None
     if isinstance(request, UpdateCapabilitiesReq) and membership is not None and membership.office == caller.office:
@@ -75,7 +75,7 @@ async def update(
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:
-    """Whether that session is a member or about to be one; by that very claim, or in that very place, where one is
+    """Whether that session is a member or about to be one; by that very claim, or in that very seat, where one is
     named."""
     if request.session is not None and request.incarnation is not None:
         return AliveAnswer(session=sessions.means(request.session, request.incarnation))

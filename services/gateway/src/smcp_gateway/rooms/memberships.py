@@ -15,10 +15,10 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallTable
-from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys
-from smcp_gateway.sockets.session import Membership, Place, Session
+from smcp_gateway.sockets.session import Membership, SeatKey, Session
 from smcp_proto.errors import NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
 from smcp_proto.schemas.rooms import MOVED
@@ -39,7 +39,7 @@ class Memberships:
         self,
         registry: RegistryClient,
         offices: Offices,
-        computers: RelayComputers,
+        computers: ComputerTable,
         background_tasks: BackgroundTasks,
         calls: CallTable,
         generations: Generations,
@@ -58,11 +58,11 @@ class Memberships:
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
         """Make `session` a member, or leave everything as it was.
 
-        A switch claims the new place before anybody is told, leaves the old one, and has the new one announced. A
-        client whose new place was lost in between is in no office, and is hung up on.
+        A switch claims the new seat before anybody is told, leaves the old one, and has the new one announced. A
+        client whose new seat was lost in between is in no office, and is hung up on.
 
         Raises:
-            NotAllowed: the place is another's, or an Agent would switch.
+            NotAllowed: the seat is another's, or an Agent would switch.
             Unavailable, BusError: it cannot be decided now.
         """
         present = session.membership
@@ -70,32 +70,32 @@ class Memberships:
             return
         if present is not None and session.role == "agent":
             raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
-        place: Place = (request.office_id, request.role, request.name)
+        seat: SeatKey = (request.office_id, request.role, request.name)
         office = await self._offices.hold(request.office_id)
         office.expect(session)
         claim = claim_for(self._registry, session, request, announce=present is None)
-        session.joining, session.joining_place = claim.incarnation, place
+        session.joining, session.joining_seat = claim.incarnation, seat
         generation, gate = self._generations.current, self._computers.generation
         claimed, announced = False, True
         try:
             if request.role == "computer":  # whoever learns of the member finds its subject served
                 await self._computers.serve(session, office.name, request.name)
-            joined = await self._claim(office, place, claim, body, req_id)
+            joined = await self._claim(office, seat, claim, body, req_id)
             claimed = True
             if present is not None:
                 await self.leave(session, present.office, req_id)
                 claim = claim.model_copy(update={"announce": True})
-                announced = await self._announce(place, claim, body, req_id)
+                announced = await self._announce(seat, claim, body, req_id)
         except BaseException as error:
-            await self._undo(session, office, place, claim if claimed or may_have_run(error) else None)
+            await self._undo(session, office, seat, claim if claimed or may_have_run(error) else None)
             if present is not None and session.membership is None and isinstance(error, Exception):
                 await self._hang_up(session, "it is in no office after a switch that failed")
             raise
         known_before = joined.taken_up or joined.unchanged  # asked twice, the first one may have taken it up
         self._computers.joined(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
-        session.joining = session.joining_place = None
+        session.joining = session.joining_seat = None
         session.role, session.name = request.role, request.name
-        session.membership = Membership(place, joined.revision, claim, generation, joined.tenure)
+        session.membership = Membership(seat, joined.revision, claim, generation, joined.tenure)
         await office.admit(session, session.membership)
         if not announced:
             self._generations.want()  # it is asserted, which announces it
@@ -129,10 +129,10 @@ class Memberships:
     def gone(self, session: Session, *, goodbye: bool) -> None:
         """The client has disconnected: its membership ends, as soon as the registry can be told.
 
-        A member that is moving stays one: it takes its place up again elsewhere.
+        A member that is moving stays one: it takes its seat up again elsewhere.
 
         Its calls are cancelled before that. One whose connection broke (no `goodbye`) has `GRACE_S`
-        to come back and repeat them; for so long its place stands, and is given to whoever asks for it.
+        to come back and repeat them; for so long its seat stands, and is given to whoever asks for it.
         """
         req_ids = self._orphaned_calls.of(session)
         lost_at = None if goodbye else asyncio.get_running_loop().time()
@@ -156,8 +156,8 @@ class Memberships:
         """The gateway stops: its clients come back elsewhere, and their calls are not cancelled."""
         self._orphaned_calls.stop()
 
-    async def _claim(self, office: Office, place: Place, claim: Claim, body: bytes, req_id: str) -> Joined:
-        """Claim the place. The first one to join an office here gets its list with the answer: after an outage its
+    async def _claim(self, office: Office, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> Joined:
+        """Claim the seat. The first one to join an office here gets its list with the answer: after an outage its
         members are told what differs from that."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._registry.room_s
@@ -166,23 +166,23 @@ class Memberships:
                 async with asyncio.timeout_at(ends), office.learning:  # others wait for the first one's list
                     if not office.roster.known:
                         asking = claim.model_copy(update={"with_sessions": True})
-                        joined = await self._registry.join(*place, asking, body, req_id=req_id)
+                        joined = await self._registry.join(*seat, asking, body, req_id=req_id)
                         sessions = joined.sessions
                         if sessions is None:  # the registry's view is behind
                             try:
-                                room = await self._registry.room(*place, after=joined.revision, req_id=req_id)
+                                room = await self._registry.room(*seat, after=joined.revision, req_id=req_id)
                             except (SmcpError, BusError) as error:
-                                raise _no_list() from error  # the place is claimed, whatever became of the list
+                                raise _no_list() from error  # the seat is claimed, whatever became of the list
                             sessions = room.sessions
                         office.roster.learn(member_keys(sessions))
                         return joined
             except TimeoutError:
                 raise _no_list() from None
-        return await self._registry.join(*place, claim, body, req_id=req_id)
+        return await self._registry.join(*seat, claim, body, req_id=req_id)
 
-    async def _announce(self, place: Place, claim: Claim, body: bytes, req_id: str) -> bool:
+    async def _announce(self, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> bool:
         try:
-            await self._registry.join(*place, claim, body, req_id=req_id)
+            await self._registry.join(*seat, claim, body, req_id=req_id)
         except (BusError, Unavailable):
             return False  # it is in: there is no way back to the old office
         return True
@@ -205,8 +205,8 @@ class Memberships:
 
     async def _release(self, membership: Membership, req_id: str = "") -> None:
         for claim in membership.claims:
-            with suppress(NotInOffice):  # somebody has the place already, or the lease had run out
-                await self._registry.leave(*membership.place, claim, req_id=req_id)
+            with suppress(NotInOffice):  # somebody has the seat already, or the lease had run out
+                await self._registry.leave(*membership.seat, claim, req_id=req_id)
                 return
             membership.former = None  # it is known by it no more
 
@@ -220,10 +220,10 @@ class Memberships:
             membership.former, membership.claim = membership.claim, anew
         self._generations.want()
 
-    async def _undo(self, session: Session, office: Office, place: Place, claim: Claim | None) -> None:
+    async def _undo(self, session: Session, office: Office, seat: SeatKey, claim: Claim | None) -> None:
         """A join failed. `claim`: the one that was granted, or of which nobody knows whether it was."""
         office.give_up(session)
-        session.joining = session.joining_place = None
+        session.joining = session.joining_seat = None
         self._computers.close(session, office.name)
         if claim is None:
             await self._offices.release(office)
@@ -231,7 +231,7 @@ class Memberships:
 
         async def undo() -> None:
             with suppress(NotInOffice):  # it was not granted
-                await self._registry.leave(*place, claim)
+                await self._registry.leave(*seat, claim)
             await self._offices.release(office)
 
         self._background.until_done("giving up a claim", undo)
@@ -252,7 +252,7 @@ def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeRe
 
 
 def identity_of(session: Session, request: EnterOfficeReq) -> str:
-    """By which the registry knows whose place it is: the token's subject, or a hash of office, role and name."""
+    """By which the registry knows whose seat it is: the token's subject, or a hash of office, role and name."""
     if session.principal is not None:
         return session.principal.identity
     return blake2b(orjson.dumps([request.office_id, request.role, request.name]), digest_size=16).hexdigest()
@@ -309,13 +309,13 @@ class OrphanedCalls:
 
     async def cancel(self, session: Session, membership: Membership, req_ids: list[str]) -> None:
         """Raises Unavailable, BusError."""
-        _, role, name = membership.place
+        _, role, name = membership.seat
         if role != "agent":
             return
         for req_id in req_ids:
             body = orjson.dumps({"agent": name, "req_id": req_id})
             with suppress(NotInOffice):  # the registry has let it go already
-                await self._registry.tell(*membership.place, "tool_call_cancel", body)
+                await self._registry.tell(*membership.seat, "tool_call_cancel", body)
             self._calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
 
     async def _stops(self, until: float) -> bool:
@@ -327,12 +327,12 @@ class OrphanedCalls:
         return self._stopping.is_set()
 
     async def _is_free(self, membership: Membership) -> bool:
-        """Whether nobody has the place of a session that is gone; who came back under its name may have its calls."""
+        """Whether nobody has the seat of a session that is gone; who came back under its name may have its calls."""
         office = self._offices.get(membership.office)
-        if office is not None and any(other.place == membership.place for other in office.members.values()):
+        if office is not None and any(other.seat == membership.seat for other in office.members.values()):
             return False
         for claim in membership.claims:
-            found = await self._registry.confirm(*membership.place, claim)
+            found = await self._registry.confirm(*membership.seat, claim)
             if found.mine or found.view < membership.revision:
                 return True
         return False

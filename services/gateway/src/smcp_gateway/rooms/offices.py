@@ -14,11 +14,11 @@ from typing import Final
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Subscription
 from smcp_bus.headers import NOTIFICATION_ID
-from smcp_gateway.computers.owned_computer import CANCEL_EVENT
+from smcp_gateway.computers.socketio_computer import CANCEL_EVENT
 from smcp_gateway.rooms.notifications import Notice, missed_of, presence, read_notice, updates
 from smcp_gateway.rooms.roster import Roster
 from smcp_gateway.sockets.session import MemberKey, Membership, Session
-from smcp_proto.schemas import Capabilities
+from smcp_proto.schemas import AgentCallData, Capabilities
 
 HEARD: Final = 64
 """Ids of an office's last notifications, by which a repeat is dropped: it comes within seconds of the first."""
@@ -66,8 +66,8 @@ class Listeners:
     """What offices call. `cancelled` and `agent_left` must not block."""
 
     tell: Tell
-    cancelled: Callable[[str, bytes], None]
-    """An office, and the JSON of a cancel that was heard there."""
+    cancelled: Callable[[str, AgentCallData], None]
+    """An office, and a cancel that was heard there."""
     agent_left: Callable[[str, str], None]
     """An office, and the Agent that left it."""
 
@@ -119,11 +119,11 @@ class Office:
             self._heard.append(notification_id)
         try:
             notice = read_notice(incoming)
+            if notice.event == CANCEL_EVENT:
+                self._listeners.cancelled(self.name, AgentCallData.model_validate_json(notice.body))
         except ValueError as error:
             _log.warning("a notification that cannot be read: %s", type(error).__name__)
             return
-        if notice.event == CANCEL_EVENT:
-            self._listeners.cancelled(self.name, notice.body)
         if notice.epoch is None or notice.about is None:
             self._keep(notice)
             await self._pass_on(self.members, notice)

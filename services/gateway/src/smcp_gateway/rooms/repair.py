@@ -15,7 +15,7 @@ from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member, same_tenure
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys
@@ -41,7 +41,7 @@ class Repair:
         sessions: Sessions,
         offices: Offices,
         memberships: Memberships,
-        computers: RelayComputers,
+        computers: ComputerTable,
         background_tasks: BackgroundTasks,
         generations: Generations,
         *,
@@ -115,7 +115,7 @@ class Repair:
                     again += 1
                     continue
                 await self._memberships.lost(session)
-                await self._hang_up(session, answer.why or "its place is another's now")
+                await self._hang_up(session, answer.why or "its seat is another's now")
             else:
                 again += await self._settle(session, membership, asked, answer, gate)
         if again:
@@ -149,7 +149,7 @@ class Repair:
         office.roster.ask()
         after = max(membership.revision, office.roster.revision)
         try:
-            room = await self._registry.room(*membership.place, after=after, req_id=uuid.uuid4().hex)
+            room = await self._registry.room(*membership.seat, after=after, req_id=uuid.uuid4().hex)
         except NotInOffice:
             if session in office.members:
                 raise Unavailable("the registry's view is behind") from None
@@ -159,5 +159,5 @@ class Repair:
 
 
 def asserted(membership: Membership, *, moving: bool) -> Member:
-    office, role, name = membership.place
+    office, role, name = membership.seat
     return Member(office=office, role=role, name=name, claim=membership.claim, moving=moving)

@@ -15,7 +15,7 @@ from smcp_proto.member_names import Role
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""
 
-Place = tuple[str, Role, str]
+SeatKey = tuple[str, Role, str]
 """(office, role, name)"""
 
 MemberKey = tuple[Role, str]
@@ -24,9 +24,9 @@ MemberKey = tuple[Role, str]
 
 @dataclass(slots=True)
 class Membership:
-    """The place that a session has."""
+    """The seat that a session has."""
 
-    place: Place
+    seat: SeatKey
     revision: int
     """Of the member's own record, which is written anew where it was claimed anew."""
     claim: Claim
@@ -50,7 +50,7 @@ class Membership:
 
     @property
     def office(self) -> str:
-        return self.place[0]
+        return self.seat[0]
 
     @property
     def epoch(self) -> int:
@@ -82,7 +82,7 @@ class Session:
     membership: Membership | None = None
     joining: str | None = None
     """The incarnation by which it is about to become a member: the registry may know it as one already."""
-    joining_place: Place | None = None
+    joining_seat: SeatKey | None = None
     """Where it joins, while it does."""
     connected_at: float = 0.0
     """Since when it is connected (loop time)."""
@@ -90,7 +90,7 @@ class Session:
     leaving: bool = False
     """It is about to be told to go: nothing new is begun for it."""
     moving: bool = False
-    """The registry keeps its place for it: its membership does not end with this connection."""
+    """The registry keeps its seat for it: its membership does not end with this connection."""
     in_flight: int = 0
     """Events that have not been answered yet."""
     in_flight_bytes: int = 0
@@ -123,8 +123,8 @@ class Session:
         return self.in_flight > 0 or len(self.asks) > 0
 
     @property
-    def place(self) -> Place | None:
-        return None if self.membership is None else self.membership.place
+    def seat(self) -> SeatKey | None:
+        return None if self.membership is None else self.membership.seat
 
     def answered(self) -> None:
         """Something was answered: see `idle`."""
@@ -159,8 +159,8 @@ class Sessions:
     def members(self) -> list[Session]:
         return [session for session in self._sessions.values() if session.membership is not None]
 
-    def holds(self, session_id: str | None, place: Place | None = None) -> bool:
-        """Whether that session is connected and is, or is about to become, a member: in that place, where one is named.
+    def holds(self, session_id: str | None, seat: SeatKey | None = None) -> bool:
+        """Whether that session is connected and is, or is about to become, a member: in that seat, where one is named.
 
         Args:
             session_id: None asks after the process.
@@ -170,8 +170,8 @@ class Sessions:
         session = self._sessions.get(session_id)
         if session is None:
             return False
-        places = (session.place, session.joining_place)
-        return any(places) if place is None else place in places
+        seats = (session.seat, session.joining_seat)
+        return any(seats) if seat is None else seat in seats
 
     def means(self, session_id: str, incarnation: str) -> bool:
         """Whether that session is, or is about to become, a member by that claim, and does not give it up just now."""

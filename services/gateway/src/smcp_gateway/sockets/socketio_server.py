@@ -74,7 +74,7 @@ _INTERNAL: Final = orjson.dumps(Internal("internal error").body().model_dump())
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
-KeepPlace = Callable[[Session], Awaitable[bool]]
+KeepSeat = Callable[[Session], Awaitable[bool]]
 
 
 class SocketIoServer:
@@ -132,11 +132,11 @@ class SocketIoServer:
         answer: web.StreamResponse = await self._sio.handle_request(request)
         return answer
 
-    async def end_expired(self, guard: Guard, keep_place: KeepPlace) -> None:
+    async def end_expired(self, guard: Guard, keep_seat: KeepSeat) -> None:
         """End sessions whose token has expired or whose key was removed, until cancelled.
 
         Args:
-            keep_place: keeps the place of a member that may come back with a new token; takes some seconds at most.
+            keep_seat: keeps the seat of a member that may come back with a new token; takes some seconds at most.
         """
         while True:
             await asyncio.sleep(EXPIRY_S)
@@ -145,13 +145,13 @@ class SocketIoServer:
                 for session in self._sessions:
                     principal = session.principal
                     if principal is not None and (why := guard.ended(principal)) is not None:
-                        keep = keep_place if guard.may_return(principal) else None
+                        keep = keep_seat if guard.may_return(principal) else None
                         ending.create_task(self._end(session, why, keep))
 
-    async def _end(self, session: Session, why: str, keep_place: KeepPlace | None) -> None:
-        if keep_place is not None:
+    async def _end(self, session: Session, why: str, keep_seat: KeepSeat | None) -> None:
+        if keep_seat is not None:
             session.leaving = True  # nothing new is begun for it
-            await keep_place(session)
+            await keep_seat(session)
         await self.hang_up(session, why)
 
     async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:

@@ -6,12 +6,8 @@ confirmed a Computer again, each for itself. Confirming is a read of the registr
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final
-
-import orjson
-from pydantic import ValidationError
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, RequestHandler
@@ -21,7 +17,7 @@ from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.computers.owned_computer import OwnedComputer, OwnerDeps, Room, Send
+from smcp_gateway.computers.socketio_computer import ComputerDeps, Room, Send, SocketIoComputer
 from smcp_gateway.sockets.session import MemberKey, Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
@@ -31,13 +27,11 @@ MAX_REQUESTS: Final = 8192
 CONFIRMED_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.05
 
-_log: Final = logging.getLogger("smcp_gateway.computers.relay_computers")
-
 Key = tuple[str, str]
 """(session, office)"""
 
 
-class RelayComputers:
+class ComputerTable:
     """`run` must be running while it is used.
 
     Args:
@@ -67,12 +61,12 @@ class RelayComputers:
         self._ownership = Ownership(bus, lease_s=lease_s)
         self._limit = asyncio.Semaphore(CONFIRMED_AT_ONCE)
         self._stopping = False
-        self._owned: dict[Key, OwnedComputer] = {}
-        self._offices: dict[str, set[OwnedComputer]] = {}
-        self._by_subject: dict[str, list[OwnedComputer]] = {}
+        self._owned: dict[Key, SocketIoComputer] = {}
+        self._offices: dict[str, set[SocketIoComputer]] = {}
+        self._by_subject: dict[str, list[SocketIoComputer]] = {}
         """One, but for the moment in which a name changes hands here."""
         self.owner = Owner()
-        self._deps = OwnerDeps(
+        self._deps = ComputerDeps(
             send,
             room,
             self.owner,
@@ -130,7 +124,7 @@ class RelayComputers:
             BusError: it cannot be served now.
         """
         subject = subjects.client_all(office, name)
-        owned = OwnedComputer(session, office, name, self._deps)
+        owned = SocketIoComputer(session, office, name, self._deps)
         self._owned[session.id, office] = owned
         self._offices.setdefault(office, set()).add(owned)
         self._by_subject.setdefault(subjects.without_verb(subject), []).append(owned)
@@ -190,7 +184,7 @@ class RelayComputers:
                 return owned.handle
         return None
 
-    def of(self, session_id: str, office: str) -> OwnedComputer | None:
+    def of(self, session_id: str, office: str) -> SocketIoComputer | None:
         """That session's Computer; None: it is no Computer of that office."""
         return self._owned.get((session_id, office))
 
@@ -212,17 +206,10 @@ class RelayComputers:
         if here:
             self.owner.agent_left(office, agent, is_back)
 
-    def cancelled(self, office: str, body: bytes) -> None:
+    def cancelled(self, office: str, cancel: AgentCallData) -> None:
         """`notify:tool_call_cancel` was heard in an office."""
-        here = self._offices.get(office)
-        if not here:
-            return
-        try:
-            notice = AgentCallData.model_validate(orjson.loads(body))
-        except (ValidationError, orjson.JSONDecodeError):
-            _log.warning("a cancel that cannot be read was ignored")
-            return
-        self.owner.cancel([owned.seat for owned in here], office, notice.agent, notice.req_id)
+        if here := self._offices.get(office):
+            self.owner.cancel([owned.seat for owned in here], office, cancel.agent, cancel.req_id)
 
     async def _tell(self, office: str, name: str, verb: str, body: bytes) -> None:
         await self._registry.tell(office, "computer", name, verb, body)
@@ -230,7 +217,7 @@ class RelayComputers:
     def _is_open(self, confirmed: int) -> bool:
         return self._ownership.is_open and confirmed == self._ownership.generation and not self._stopping
 
-    def _open(self, owned: OwnedComputer, generation: int) -> bool:
+    def _open(self, owned: SocketIoComputer, generation: int) -> bool:
         """Let one Computer's calls run, unless the ownership was lost since `generation`."""
         if self._ownership.is_open and self._ownership.generation == generation:
             if owned.confirmed not in (-1, generation):
@@ -239,12 +226,12 @@ class RelayComputers:
             return True
         return False
 
-    def _confirm_soon(self, owned: OwnedComputer) -> None:
+    def _confirm_soon(self, owned: SocketIoComputer) -> None:
         if owned.claim is not None:
             generation = self._ownership.generation
             self._background.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
 
-    async def _confirm(self, owned: OwnedComputer, generation: int) -> None:
+    async def _confirm(self, owned: SocketIoComputer, generation: int) -> None:
         """Raises Unavailable, BusError: not yet."""
         async with self._limit:
             if owned.closed or owned.confirmed >= generation or generation != self._ownership.generation:

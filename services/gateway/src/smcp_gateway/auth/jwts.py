@@ -41,7 +41,7 @@ _PUBLIC_PART: Final = ("kty", "kid", "n", "e", "crv", "x", "y")
 """What is read of a key: of one that holds its private half that half is not."""
 NOT_ACCEPTED: Final = "the token is not accepted"
 
-_log: Final = logging.getLogger("smcp_gateway.auth.tokens")
+_log: Final = logging.getLogger("smcp_gateway.auth.jwts")
 
 Load = Callable[[], Awaitable[bytes]]
 """Gets the set. Raises OSError, aiohttp.ClientError, TimeoutError or BadKeySet where that does not work."""
@@ -237,7 +237,7 @@ def _reason(error: BaseException) -> str:
             return str(error) or type(error).__name__
 
 
-class TokenVerifier:
+class JwtVerifier:
     """Checks JWTs.
 
     Args:

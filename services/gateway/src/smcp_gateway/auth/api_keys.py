@@ -32,7 +32,7 @@ class KeyEntry(Grants):
 
     id: str = Field(pattern=r"^[0-9a-z]{1,32}$")
     subject: Annotated[str, AfterValidator(check_subject)]
-    """Who holds it: keys of one subject are one identity, so a new one takes up the place of the old one."""
+    """Who holds it: keys of one subject are one identity, so a new one takes up the seat of the old one."""
     hash: str = Field(pattern=r"^sha256:[0-9a-f]{64}$", repr=False)
     created: AwareDatetime
     expires: AwareDatetime | None = None

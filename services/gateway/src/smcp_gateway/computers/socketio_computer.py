@@ -46,7 +46,7 @@ Answered = Callable[[bytes | SmcpError], None]
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerDeps:
+class ComputerDeps:
     """What the Computers on Socket.IO of one gateway share."""
 
     send: Send
@@ -61,12 +61,12 @@ class OwnerDeps:
     """Whether calls may run of a Computer that the registry confirmed in that generation of the ownership."""
 
 
-class OwnedComputer:
+class SocketIoComputer:
     """Args:
     session: the Computer's connection.
     """
 
-    def __init__(self, session: Session, office: str, name: str, deps: OwnerDeps) -> None:
+    def __init__(self, session: Session, office: str, name: str, deps: ComputerDeps) -> None:
         self.session = session
         self.office = office
         self.name = name
@@ -114,7 +114,7 @@ class OwnedComputer:
     async def _handle(self, incoming: Incoming) -> Reply:
         verb = subjects.verb_of(incoming.subject)
         if self.session.leaving and verb != registry_contract.PENDING.verb and not self._knows(verb, incoming):
-            return MOVING_REPLY  # whoever takes its place runs it
+            return MOVING_REPLY  # whoever takes its seat runs it
         return await self._dispatch(incoming)
 
     def close(self) -> None:
