@@ -78,7 +78,7 @@ async def probes_succeed(container: Container, url: str) -> None:
 def _answers(url: str) -> bool:
     """Raises AssertionError where it answers that it is not well."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=30) as response:
             return bool(response.status == 200)
     except urllib.error.HTTPError as error:
         with error:

@@ -78,7 +78,7 @@ def test_certificates_are_to_have_the_names_under_which_clients_and_nodes_connec
 
 def copies_of_buckets(monitoring_url: str) -> dict[str, int]:
     """How often each record is kept, by stream."""
-    with urllib.request.urlopen(f"{monitoring_url}/jsz?accounts=true&streams=true&config=true", timeout=5) as response:
+    with urllib.request.urlopen(f"{monitoring_url}/jsz?accounts=true&streams=true&config=true", timeout=30) as response:
         told = json.load(response)
     streams = [stream["config"] for account in told["account_details"] for stream in account.get("stream_detail", [])]
     return {stream["name"]: stream["num_replicas"] for stream in streams}

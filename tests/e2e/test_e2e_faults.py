@@ -10,9 +10,8 @@ import pytest
 from tests.e2e.actors.agents import AGENTS, OpenAgent
 from tests.e2e.scenarios import failing_tools, faults, moves, socketio_computers
 from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, STANDALONE, kinds
-from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.shared import SharedWorld
-from tests.e2e.worlds.world import LEASE_S, World, lease_s
+from tests.e2e.worlds.world import World, lease_s
 
 pytestmark = pytest.mark.alone
 
@@ -21,8 +20,7 @@ SPREAD = kinds(PROCESSES, CONTAINERS)
 # Those come first: pytest groups tests by the place of a parameter in its list, and each world is opened once then.
 WORLDS = [*SPREAD, *kinds(STANDALONE)]
 
-CALM_LEASE_S = lease_s(5)
-"""Of 2 s a loaded machine takes too much to promise anything within a lease."""
+LEASE_S = lease_s(5)
 
 FAILING_TOOLS: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
     failing_tools.a_tool_that_throws_is_a_failed_result,
@@ -51,14 +49,8 @@ MOVES: list[Callable[[World], Awaitable[None]]] = [
 @pytest.fixture(scope="module", params=WORLDS)
 def of_all_faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
     drain = {"SMCP_DRAIN_S": str(moves.DRAIN_S)}
-    world = SharedWorld(lambda: OPEN[request.param](tmp_path_factory.mktemp("faults"), environment=drain))
-    yield world
-    world.close()
-
-
-@pytest.fixture(scope="module")
-def of_still_gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
-    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("still"), lease_s=CALM_LEASE_S))
+    opened = OPEN[request.param]
+    world = SharedWorld(lambda: opened(tmp_path_factory.mktemp("faults"), lease_s=LEASE_S, environment=drain))
     yield world
     world.close()
 
@@ -72,12 +64,6 @@ def _nothing_left_behind(_no_task_left: None) -> None:
 def shared(of_all_faults: SharedWorld) -> SharedWorld:
     of_all_faults.open()
     return of_all_faults
-
-
-@pytest.fixture
-def calm(of_still_gateways: SharedWorld) -> SharedWorld:
-    of_still_gateways.open()
-    return of_still_gateways
 
 
 @pytest.mark.timeout(180)
@@ -103,7 +89,8 @@ async def test_fault(
     _show(world, capsys)
 
 
-@pytest.mark.timeout(180 + 10 * CALM_LEASE_S)
+@pytest.mark.timeout(180 + 10 * LEASE_S)
+@pytest.mark.parametrize("of_all_faults", [PROCESSES], indirect=True)
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -113,9 +100,9 @@ async def test_fault(
     ids=lambda scenario: scenario.__name__,
 )
 async def test_a_suspended_gateway(
-    scenario: Callable[[World], Awaitable[None]], calm: SharedWorld, capsys: pytest.CaptureFixture[str]
+    scenario: Callable[[World], Awaitable[None]], shared: SharedWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with calm.hurt() as world:
+    with shared.hurt() as world:
         world.waits.clear()
         await scenario(world)
     _show(world, capsys)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.scenarios import large_results
 from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, kinds
-from tests.e2e.worlds.world import World, lease_s
+from tests.e2e.worlds.world import World
 
 pytestmark = pytest.mark.alone
 
@@ -27,7 +27,7 @@ SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
 @pytest.fixture(scope="module", params=kinds(PROCESSES, CONTAINERS))
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     # The lease of production: pings go by it, and who reads 32 MiB on a busy machine does not answer one meanwhile.
-    opened = OPEN[request.param](tmp_path_factory.mktemp("large"), lease_s=lease_s(10), more=[large_results.NEIGHBOURS])
+    opened = OPEN[request.param](tmp_path_factory.mktemp("large"), more=[large_results.NEIGHBOURS])
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))

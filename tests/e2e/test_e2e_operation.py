@@ -10,7 +10,9 @@ import pytest
 from tests.e2e.scenarios import operation
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.shared import SharedWorld
-from tests.e2e.worlds.world import LEASE_S, World
+from tests.e2e.worlds.world import World, lease_s
+
+LEASE_S = lease_s(5)
 
 pytestmark = pytest.mark.alone
 
@@ -22,7 +24,7 @@ SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
 
 @pytest.fixture(scope="module")
 def of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
-    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("operation")))
+    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("operation"), lease_s=LEASE_S))
     yield world
     world.close()
 

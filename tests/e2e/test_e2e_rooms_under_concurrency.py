@@ -16,6 +16,7 @@ from tests.e2e.rooms.plan import CAST, GATEWAYS, OFFICES, Plan, Round, Step, pla
 from tests.e2e.rooms.play import play
 from tests.e2e.rooms.stage import Stage
 from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.world import lease_s
 
 pytestmark = pytest.mark.alone
 
@@ -65,6 +66,7 @@ EVERYTHING: Plan = (
     ),
 )
 
+LEASE_S = lease_s(4)
 TRIES = 5
 """How often it is cut again where no cut was short, as on a machine that has too much to do."""
 
@@ -92,7 +94,7 @@ async def _opened(stack: AsyncExitStack, directory: Path) -> tuple[Stage, Member
     offices = [[f"office {number} of plan {plan}" for number in range(OFFICES)] for plan in range(MOST_PLANS)]
     natives = {part.name for part in CAST.values() if part.native}
     known = [place_of(office, name) for each in offices for office in each for name in natives]
-    world = await stack.enter_async_context(open_processes(directory, over=over, known=known))
+    world = await stack.enter_async_context(open_processes(directory, lease_s=LEASE_S, over=over, known=known))
     stack.enter_context(world.telling())
     ports = [urlsplit(gateway.url).port or 0 for gateway in world.gateways]
     clients = [await stack.enter_async_context(open_line(port)) for port in ports]

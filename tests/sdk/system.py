@@ -15,6 +15,7 @@ from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.line import Line, open_line
 from smcp_testing.mcp_servers.configs import stdio
+from smcp_testing.ports import Ports
 from smcp_testing.service_process import service_process
 
 LEASE_S = 2.0
@@ -32,7 +33,7 @@ class System:
     log: Path = field(init=False)
     """Where the toolbox writes which tools ran."""
     url: str = ""
-    _port: int = 0
+    _port: int = field(default_factory=lambda: Ports().take())
     _gateway: AsyncExitStack | None = None
     _computer: AsyncExitStack | None = None
 
@@ -43,10 +44,9 @@ class System:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     async def start_gateway(self) -> None:
-        """As a process of its own, on the port of the last time if there was one."""
+        """As a process of its own, on the same port each time."""
         async with AsyncExitStack() as stack:
             self.url = await stack.enter_async_context(gateway_at(self.nats_url, self._port))
-            self._port = int(self.url.rpartition(":")[2])
             self._gateway = stack.pop_all()
 
     async def kill_gateway(self) -> None:

@@ -85,7 +85,7 @@ async def test_the_agent_stays_at_its_gateway_when_all_gateways_lose_nats_for_lo
 
 async def next_move(stream: AsyncIterator[object]) -> object:
     """What is told of rooms and tools meanwhile is passed over."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             if is_move(event := await anext(stream)):
                 return event

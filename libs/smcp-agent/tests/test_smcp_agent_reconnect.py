@@ -271,7 +271,7 @@ async def test_a_call_that_a_leaving_gateway_refuses_is_asked_again_after_it_has
         running = asyncio.create_task(agent.call_tool("red", "echo", req_id="long"))
         await eventually(lambda: gateway.seen("client:tool_call"))
         waiting = asyncio.create_task(agent.call_tool("red", "echo", req_id="new"))
-        await asyncio.wait_for(refused.wait(), 5)
+        await asyncio.wait_for(refused.wait(), 30)
         released.set()  # what runs goes on over the old connection, and ends there
         assert not (await running).is_error
         assert not waiting.done()

@@ -55,7 +55,7 @@ async def test_a_request_whose_sizes_lie_is_refused_and_nothing_is_pulled(
     nats_url: str, headers: dict[str, str], first: bytes, code: str
 ) -> None:
     async with two(nats_url) as (_, server), liar(nats_url) as client:
-        reply = await client.request("echo", first, headers=headers, timeout=5)
+        reply = await client.request("echo", first, headers=headers, timeout=30)
         assert reply.headers is not None
         assert reply.headers[ERROR] == code
         assert server.stats().budget_used == server.stats().pending == 0
@@ -78,7 +78,7 @@ async def test_a_reply_whose_sizes_lie_fails(nats_url: str, headers: dict[str, s
         await client.subscribe("liar", cb=lie)
         await settle(client)
         with pytest.raises(TransferFailed):
-            await asker.request("liar", b"", timeout=5)
+            await asker.request("liar", b"", timeout=30)
         assert asker.stats().pending == asker.stats().budget_used == 0
 
 
@@ -105,13 +105,13 @@ async def test_a_chunk_of_a_wrong_index_or_size_fails_the_transfer(nats_url: str
                 await asker.request("liar", b"", timeout=0.3)
             return
         with pytest.raises(TransferFailed):
-            await asker.request("liar", b"", timeout=5)
+            await asker.request("liar", b"", timeout=30)
         assert asker.stats().pending == asker.stats().budget_used == 0
 
 
 async def test_a_question_for_what_we_do_not_keep_is_answered_gone(nats_url: str) -> None:
     async with two(nats_url) as (asker, _), liar(nats_url) as client:
-        reply = await client.request(f"{asker.inbox_prefix}.{asker.process}.999", b"", headers={CHUNK: "1"}, timeout=5)
+        reply = await client.request(f"{asker.inbox_prefix}.{asker.process}.999", b"", headers={CHUNK: "1"}, timeout=30)
         assert reply.headers == {CHUNK: "gone"}
 
 
@@ -124,12 +124,12 @@ async def test_indices_that_are_none_are_not_answered(nats_url: str) -> None:
 
         await client.subscribe("keeper", cb=keep)
         await settle(client)
-        asking = asyncio.create_task(asker.request("keeper", body_of(MIB), timeout=5))
+        asking = asyncio.create_task(asker.request("keeper", body_of(MIB), timeout=30))
         subject = await address
         for index in ("2", "-1", "x", "999999", ""):
             with pytest.raises(nats.errors.TimeoutError):
                 await client.request(subject, b"", headers={CHUNK: index}, timeout=0.05)
-        second = await client.request(subject, b"", headers={CHUNK: "1"}, timeout=5)
+        second = await client.request(subject, b"", headers={CHUNK: "1"}, timeout=30)
         assert second.data == body_of(MIB)[512 * 1024 :]
         await client.publish(subject, orjson.dumps("done"))
         assert (await asking).body == b'"done"'

@@ -17,7 +17,7 @@ from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.nats.chunks import CHUNK, CHUNKS, SIZE
 from smcp_testing.bad_bus import BadBus, Rates
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 
 MIB = 1024 * 1024
 HOUR = 3600.0
@@ -64,7 +64,7 @@ async def test_an_answer_to_a_request_that_was_given_up_is_let_go_at_once(nats_u
         await asyncio.wait(asked)
         large.may.set()
         await eventually(lambda: bus.stats().running == 0)
-        await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0, timeout=3)
+        await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0)
 
 
 async def test_an_answer_to_a_process_that_has_gone_is_let_go_at_once(nats_url: str) -> None:
@@ -86,7 +86,7 @@ async def test_an_answer_to_a_process_that_has_gone_is_let_go_at_once(nats_url: 
         await eventually(nats_knows)
         large.may.set()
         await eventually(lambda: bus.stats().running == 0)
-        await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0, timeout=3)
+        await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0)
 
 
 async def test_an_answer_that_is_given_up_in_the_middle_is_let_go_at_once(nats_url: str) -> None:
@@ -97,7 +97,7 @@ async def test_an_answer_that_is_given_up_in_the_middle_is_let_go_at_once(nats_u
             await eventually(lambda: asker.stats().budget_used > 0)
             asked.cancel()
             await asyncio.wait({asked})
-            await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0, timeout=3)
+            await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0)
 
 
 async def test_an_answer_of_which_nothing_is_asked_for_is_kept_for_a_bounded_time(
@@ -106,16 +106,16 @@ async def test_an_answer_of_which_nothing_is_asked_for_is_kept_for_a_bounded_tim
     monkeypatch.setattr(transfers, "IDLE_S", 0.5)
     async with keeper(nats_url) as (bus, large), taker(nats_url) as client:
         large.may.set()
-        first = await client.request("large", b"", timeout=5, headers={"Smcp-Budget": "3600000"})
+        first = await client.request("large", b"", timeout=30, headers={"Smcp-Budget": "3600000"})
         assert bus.stats().outgoing_bytes == MIB
         loop = asyncio.get_running_loop()
         until = loop.time() + 1.5
         while loop.time() < until:  # each question, also one that wants no answer, extends it
             await client.publish(first.reply, b"", headers={CHUNK: "here"})
-            chunk = await client.request(first.reply, b"", timeout=5, headers={CHUNK: "1"})
+            chunk = await client.request(first.reply, b"", timeout=30, headers={CHUNK: "1"})
             assert chunk.headers == {CHUNK: "1"}
         assert bus.stats().outgoing_bytes == MIB
-        await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0, timeout=3)
+        await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0)
 
 
 async def test_who_waits_for_its_share_of_the_budget_has_the_answer_kept(
@@ -147,7 +147,7 @@ async def test_who_waits_for_its_share_of_the_budget_notices_that_the_answer_has
             asked = asyncio.create_task(asker.request("large", b"", timeout=HOUR))
             await eventually(lambda: asker.stats().budget_waiting == 1)
         with pytest.raises(TransferFailed):
-            async with asyncio.timeout(3):
+            async with within(3):
                 await asked
         all_of_it.release()
         assert asker.stats().budget_used == asker.stats().budget_waiting == 0
@@ -156,15 +156,15 @@ async def test_who_waits_for_its_share_of_the_budget_notices_that_the_answer_has
 async def test_above_the_budget_an_answer_is_refused_while_the_others_are_being_taken(nats_url: str) -> None:
     async with keeper(nats_url, 2 * MIB, budget=4 * MIB) as (bus, large), taker(nats_url) as client:
         large.may.set()
-        taken = [await client.request("large", b"", timeout=5) for _ in range(2)]
-        refused = await client.request("large", b"", timeout=5)
+        taken = [await client.request("large", b"", timeout=30) for _ in range(2)]
+        refused = await client.request("large", b"", timeout=30)
         assert refused.headers is not None
         assert refused.headers[ERROR] == "503"
         assert orjson.loads(refused.data)["details"] == {"may_have_run": True}
         assert bus.stats().outgoing_bytes == 4 * MIB
         await client.publish(taken[0].reply, b"", headers={CHUNK: "done"})
         await eventually(lambda: bus.stats().outgoing_bytes == 2 * MIB)
-        assert SIZE in ((await client.request("large", b"", timeout=5)).headers or {})
+        assert SIZE in ((await client.request("large", b"", timeout=30)).headers or {})
 
 
 async def test_an_answer_above_the_budget_is_sent_where_it_is_alone(nats_url: str) -> None:
@@ -189,7 +189,7 @@ async def test_what_comes_for_a_place_that_has_gone_is_not_answered_outside_of_t
         await client.publish(nowhere, bytes(100), reply="elsewhere", headers=announced)
         await client.publish(nowhere, bytes(100), reply="_INBOX.rest", headers={"Other": "1"})
         await client.publish(nowhere, bytes(100), reply="_INBOX.rest", headers=announced)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             message = await heard.get()
         assert (message.subject, message.headers, message.reply) == ("_INBOX.rest", {CHUNK: "done"}, "")
         assert heard.empty()

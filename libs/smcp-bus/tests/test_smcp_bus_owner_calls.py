@@ -222,7 +222,7 @@ async def test_waiting_for_idle() -> None:
         await tool.begun()
         idle = asyncio.create_task(owner.wait_idle())
         tool.end()
-        await asyncio.wait_for(idle, 5)
+        await asyncio.wait_for(idle, 30)
 
 
 # -- repeats

@@ -34,7 +34,7 @@ async def echo(incoming: Incoming) -> Reply:
 
 
 async def ask(bus: NatsBus) -> Reply:
-    return await bus.request(SUBJECT, b"{}", timeout=2)
+    return await bus.request(SUBJECT, b"{}", timeout=30)
 
 
 def is_refused(reply: Reply) -> bool:

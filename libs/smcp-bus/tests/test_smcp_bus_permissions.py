@@ -1,6 +1,5 @@
 """The bus under nats-server's permissions, as `smcp nats-config` writes them for a gateway and a Computer."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from smcp_bus.errors import BusError, NoResponder
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.nats.config import Credentials
 from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import within
 
 MIB = 1024 * 1024
 
@@ -94,7 +94,7 @@ async def test_serving_what_is_not_permitted_is_refused_and_leaves_nothing(
 async def test_asking_what_is_not_permitted_is_told_at_once_as_not_run(tmp_path: Path) -> None:
     async with gateway_and_computer(tmp_path) as (_, computer):
         with pytest.raises(NoResponder):
-            async with asyncio.timeout(2):
+            async with within(2):
                 await computer.request("smcp.v1.office.client.Mine.tool_call", b"", timeout=60)
         assert computer.stats().pending == 0
 

@@ -35,9 +35,9 @@ async def test_a_request_in_parts_is_told_of_until_it_is_delivered_and_a_small_o
     async with open_bus(BusConfig(url=nats_url)) as bus, open_bus(BusConfig(url=nats_url)) as owner:
         await owner.serve("progress", length)
         told = Told()
-        assert (await bus.request("progress", b"small", timeout=5, progress=told)).body == b"5"
+        assert (await bus.request("progress", b"small", timeout=30, progress=told)).body == b"5"
         assert told.what == []
-        assert (await bus.request("progress", b"x" * 2 * MIB, timeout=5, progress=told)).body == b"%d" % (2 * MIB)
+        assert (await bus.request("progress", b"x" * 2 * MIB, timeout=30, progress=told)).body == b"%d" % (2 * MIB)
         assert told.what == ["moved", "moved", "moved", "moved", "delivered"]
         assert at_delivery[:4] == ["moved"] * 4
 
@@ -49,7 +49,7 @@ async def test_an_answer_in_parts_is_told_of_when_it_begins(nats_url: str) -> No
     async with open_bus(BusConfig(url=nats_url)) as bus, open_bus(BusConfig(url=nats_url)) as owner:
         await owner.serve("progress", large)
         told = Told()
-        assert len((await bus.request("progress", b"", timeout=5, progress=told)).body) == 2 * MIB
+        assert len((await bus.request("progress", b"", timeout=30, progress=told)).body) == 2 * MIB
         assert told.what == ["answer"]
 
 
@@ -64,7 +64,7 @@ async def test_of_an_answer_that_a_bad_bus_loses_nothing_is_told(nats_url: str) 
             with pytest.raises(RequestTimedOut):
                 await bad.request("progress", b"x" * MIB, timeout=1, progress=lost)
             assert lost.what == ["moved", "moved", "delivered"]
-            await sound.request("progress", b"x" * MIB, timeout=5, progress=told)
+            await sound.request("progress", b"x" * MIB, timeout=30, progress=told)
             assert told.what == ["moved", "moved", "delivered", "answer"]
 
 

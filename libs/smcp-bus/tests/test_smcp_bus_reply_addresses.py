@@ -35,7 +35,7 @@ async def test_a_request_that_wants_its_answer_elsewhere_is_not_even_run(nats_se
             if not address.startswith("$JS"):
                 await client.subscribe(address, cb=hear)
             await client.publish(SERVED, b"{}", reply=address)
-            await client.request(SERVED, b"{}", timeout=5)  # what came before it has been dealt with
+            await client.request(SERVED, b"{}", timeout=30)  # what came before it has been dealt with
             assert len(ran) == 1
             assert heard == []
     finally:
@@ -77,10 +77,10 @@ async def test_a_chunk_is_not_sent_where_no_inbox_is(nats_server: NatsServer) ->
         async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus, asyncio.timeout(10):
             await bus.serve(SERVED, handler)
             await client.subscribe(OUTSIDE[0], cb=hear)
-            first = await client.request(SERVED, b"{}", timeout=5)
+            first = await client.request(SERVED, b"{}", timeout=30)
             pull = {"Smcp-Chunk": "1"}
             await client.publish(first.reply, b"", reply=OUTSIDE[0], headers=pull)
-            chunk = await client.request(first.reply, b"", timeout=5, headers=pull)
+            chunk = await client.request(first.reply, b"", timeout=30, headers=pull)
             assert len(chunk.data) == 512 * 1024
             assert heard == []
     finally:

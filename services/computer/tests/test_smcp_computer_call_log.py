@@ -122,7 +122,7 @@ async def test_a_confirmation_that_nobody_gives_is_no_slow_tool(
         assert result["meta"] == {"a2c_timeout": True, "a2c_not_confirmed": True}
         text = result["content"][0]["text"]
         assert text == "the tool 'append' was not run: the user of this Computer did not confirm it within 1 s"
-        await asyncio.wait_for(user.withdrawn.wait(), 5)
+        await asyncio.wait_for(user.withdrawn.wait(), 30)
         assert not log.exists()
     records = [record for record in caplog.records if record.getMessage() == "tool call"]
     assert [vars(record)["outcome"] for record in records] == ["not_confirmed"]

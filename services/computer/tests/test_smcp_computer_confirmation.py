@@ -60,9 +60,9 @@ async def test_the_user_is_asked_at_the_terminal(typed: bytes, allowed: bool) ->
     try:
         confirmation = Confirmation(Confirm.ASK, Terminal(slave, out))
         asking = asyncio.create_task(confirmation.refusal(REF, agent="alice", auto_apply=None, params={"remote": "x"}))
-        await asyncio.wait_for(out.asked.wait(), 5)
+        await asyncio.wait_for(out.asked.wait(), 30)
         os.write(master, typed)
-        refusal = await asyncio.wait_for(asking, 5)
+        refusal = await asyncio.wait_for(asking, 30)
     finally:
         os.close(master)
         os.close(slave)
@@ -76,14 +76,14 @@ async def test_a_cancelled_question_is_withdrawn_and_the_next_one_is_asked() -> 
     try:
         confirmation = Confirmation(Confirm.ASK, Terminal(slave, out))
         first = asyncio.create_task(confirmation.refusal(REF, agent="alice", auto_apply=None, params={}))
-        await asyncio.wait_for(out.asked.wait(), 5)
+        await asyncio.wait_for(out.asked.wait(), 30)
         out.asked.clear()
         second = asyncio.create_task(confirmation.refusal(REF, agent="alice", auto_apply=None, params={}))
         first.cancel()
         await asyncio.wait([first])
-        await asyncio.wait_for(out.asked.wait(), 5)
+        await asyncio.wait_for(out.asked.wait(), 30)
         os.write(master, b"y\n")
-        assert await asyncio.wait_for(second, 5) is None
+        assert await asyncio.wait_for(second, 30) is None
     finally:
         os.close(master)
         os.close(slave)

@@ -63,7 +63,7 @@ async def test_a_gated_owner_runs_nothing_and_says_so(nats_url: str) -> None:
             body = json.dumps({"agent": "a", "req_id": "r", "computer": NAME}).encode()
 
             async def gated() -> bool:
-                reply = await agent.request(subjects.client(OFFICE, NAME, "get_tools"), body, timeout=5)
+                reply = await agent.request(subjects.client(OFFICE, NAME, "get_tools"), body, timeout=30)
                 return reply.headers.get(NOT_RUN) == "1" and reply.headers.get(ERROR) == "503"
 
             await eventually(gated)

@@ -16,7 +16,7 @@ from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.supervisor import Fleet, Limits, State
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, pid_of, running, text
-from smcp_testing.waiting import Stopwatch, eventually
+from smcp_testing.waiting import Stopwatch, eventually, within
 
 
 @pytest.mark.rule("computer.challenge.isolation", "computer.process.start", "computer.safety.crash")
@@ -28,7 +28,8 @@ async def test_a_killed_server_fails_its_calls_at_once_and_is_started_again() ->
         await call(box, "echo", text="the sleep has reached the server")
         os.kill(first, signal.SIGKILL)
         with pytest.raises(ServerDied, match="'box'"):
-            await asyncio.wait_for(pending, 2)
+            async with within(2):
+                await pending
         await eventually(lambda: box.ready and box.starts == 2, timeout=15)
         assert await pid_of(box) != first
         assert servers["other"].starts == 1

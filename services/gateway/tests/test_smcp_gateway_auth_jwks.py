@@ -60,7 +60,7 @@ async def test_all_who_name_a_new_key_at_the_same_time_wait_for_one_fetch() -> N
             assert len({key is None for key in found}) == 1, "all or none"
             return found[0] is not None
 
-        await eventually(asked, timeout=5)
+        await eventually(asked)
         assert issuer.fetched == 2
 
 
@@ -89,7 +89,7 @@ async def test_a_key_that_vanished_counts_no_longer_than_the_lifetime() -> None:
         async def gone() -> bool:
             return await jwks.find("old", "ES256") is None
 
-        await eventually(gone, timeout=5)
+        await eventually(gone)
         assert watch.undisturbed < 2
         assert await jwks.find("new", "ES256") is not None
 
@@ -98,7 +98,7 @@ async def test_an_issuer_that_is_away_for_a_moment_is_not_noticed_and_later_it_i
     async with open_issuer(OLD) as issuer, fetched_from(issuer, lifetime_s=2) as jwks:
         assert await jwks.find("old", "ES256") is not None
         issuer.status = 503
-        await eventually(lambda: issuer.fetched >= 2, timeout=5)
+        await eventually(lambda: issuer.fetched >= 2)
         assert await jwks.find("old", "ES256") is not None
 
         async def unavailable() -> bool:

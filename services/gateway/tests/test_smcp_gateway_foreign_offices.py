@@ -33,7 +33,7 @@ async def test_a_cancel_cancels_no_call_of_another_office_with_the_same_names(na
         await otto.join("agent", "anna", THERE)
         await eve.join("agent", "anna", HERE)
         waiting = asyncio.create_task(otto.call("client:tool_call", GOOD["client:tool_call"] | {"req_id": "same"}))
-        await asyncio.wait_for(hanging.running.wait(), 5)
+        await asyncio.wait_for(hanging.running.wait(), 30)
         assert await eve.call("server:tool_call_cancel", {"agent": "anna", "req_id": "same"}) is None
         assert await otto.call("server:tool_call_cancel", {"agent": "anna", "req_id": "another"}) is None
         await eventually(lambda: cancelled == ["another"])

@@ -12,7 +12,7 @@ from smcp_bus.nats.bus import NatsBus
 from smcp_testing.box_calls import Hanging, ask, call, late, repeated
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
 from smcp_testing.nats_process import NatsServer
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 
 OFFICE = "office"
 
@@ -119,6 +119,7 @@ async def test_a_cancel_counts_from_its_arrival_and_not_from_the_registrys_word(
         released = asyncio.Event()
         bus.request = slow  # type: ignore[method-assign]
         await anna.sio.emit("server:tool_call_cancel", {"agent": "anna", "req_id": "r0"}, namespace="/smcp")
-        answer = await asyncio.wait_for(waiting, 3)
+        async with within(3):
+            answer = await waiting
         assert answer["meta"] == {"a2c_cancelled": True}
         released.set()

@@ -144,7 +144,7 @@ async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(
         await anna.join("agent", "anna", OFFICE)
         async with world.computer(OFFICE, "box", hanging) as box:
             waiting = asyncio.create_task(ask(anna, call(timeout=60)))
-            await asyncio.wait_for(hanging.running.wait(), 5)
+            await asyncio.wait_for(hanging.running.wait(), 30)
             await box.subscription._bus.release(box.subscription.sid)  # as if the process was gone
             watch = Stopwatch()
             answer = await waiting

@@ -326,4 +326,4 @@ async def test_a_closed_gate_runs_nothing_but_knows_what_runs(nats_url: str, rep
 
 async def ask_pending(world: World, calls: list[list[str]]) -> Reply:
     subject = subjects.client(OFFICE, BOX, "pending")
-    return await world.buses[0].request(subject, orjson.dumps({"calls": calls}), timeout=5)
+    return await world.buses[0].request(subject, orjson.dumps({"calls": calls}), timeout=30)

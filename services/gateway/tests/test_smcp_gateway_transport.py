@@ -135,12 +135,12 @@ async def test_a_raw_packet_that_is_no_json_is_acknowledged_and_the_socket_stays
                 ('["client:x",{bad', '["client:x",{"a":"\\ud800"}]', "nonsense", '["client:x"')
             ):
                 await socket.send_str(f"42/smcp,{number}{rest}")
-                text = (await socket.receive(timeout=5)).data
+                text = (await socket.receive(timeout=30)).data
                 assert text.startswith(f"43/smcp,{number}["), text
                 assert json.loads(text.partition("[")[2][:-1])["code"] == 400
             await socket.send_bytes(b"stray")
             await socket.send_str('451-/smcp,9["client:x",{"_placeholder":true,"num":0}]')
-            assert (await socket.receive(timeout=5)).data.startswith("43/smcp,9[")
+            assert (await socket.receive(timeout=30)).data.startswith("43/smcp,9[")
 
 
 @pytest.mark.rule("events.list_room.reply.of-this-request", "answers.connect.transports.polling")
@@ -219,7 +219,7 @@ async def test_a_client_that_does_not_answer_pings_is_found_within_ten_seconds(n
 async def test_pings_come_so_often_that_silence_is_noticed_within_ten_seconds(nats_url: str, lease_s: float) -> None:
     async with gateway_world(nats_url, registry=False, lease_s=lease_s) as world, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
-            greeting = json.loads((await socket.receive_str(timeout=5))[1:])
+            greeting = json.loads((await socket.receive_str(timeout=30))[1:])
     # it may have answered just now: one pause, the time that an answer has, and then it has to be looked at
     assert (greeting["pingInterval"] + greeting["pingTimeout"]) / 1000 + SWEEP_S <= 10
 
@@ -227,17 +227,17 @@ async def test_pings_come_so_often_that_silence_is_noticed_within_ten_seconds(na
 async def test_a_gateway_that_stood_still_does_not_take_its_clients_for_silent(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
-            greeting = json.loads((await socket.receive_str(timeout=5))[1:])
+            greeting = json.loads((await socket.receive_str(timeout=30))[1:])
             await socket.send_str("40/smcp,")
-            while await socket.receive_str(timeout=5) != "2":
+            while await socket.receive_str(timeout=30) != "2":
                 pass
             # The gateway's loop is this one: all of it stands still, for longer than a ping may take.
             time.sleep((greeting["pingInterval"] + greeting["pingTimeout"]) / 1000)  # noqa: ASYNC251
             assert (await http.get(f"{world.url}/livez")).status == 200  # its sweep comes before the answer to the ping
             await socket.send_str("3")
-            assert await socket.receive_str(timeout=5) == "2"
+            assert await socket.receive_str(timeout=30) == "2"
             await socket.send_str('42/smcp,1["server:list_room",{}]')
-            assert (await socket.receive_str(timeout=5)).startswith("43/smcp,1[")
+            assert (await socket.receive_str(timeout=30)).startswith("43/smcp,1[")
 
 
 async def test_a_large_request_of_a_polling_client_is_read_whole(nats_url: str) -> None:

@@ -85,7 +85,7 @@ async def test_a_gateway_whose_lease_ran_out_has_no_part_in_it(nats_url: str) ->
 async def test_a_gateway_of_an_older_version_is_not_counted_and_hears_of_no_share(nats_url: str) -> None:
     async with registries(nats_url) as (bus, opened):
         subject = subjects.hosts("gateway", "older", "lease")
-        reply = await bus.request(subject, orjson.dumps({"sockets": 80, "members": 80}), timeout=5)
+        reply = await bus.request(subject, orjson.dumps({"sockets": 80, "members": 80}), timeout=30)
         assert LeaseState.model_validate_json(reply.body).fair_share is None
         await eventually(lambda: all(known(each, "older") for each in opened))
         assert (await renewed(bus, "newer", gateway(20))).fair_share == 20
@@ -94,7 +94,7 @@ async def test_a_gateway_of_an_older_version_is_not_counted_and_hears_of_no_shar
 async def test_sockets_below_zero_are_refused(nats_url: str) -> None:
     async with registries(nats_url) as (bus, _):
         body = orjson.dumps({"sockets": -1, "accepting": True})
-        reply = await bus.request(subjects.hosts("gateway", "lies", "lease"), body, timeout=5)
+        reply = await bus.request(subjects.hosts("gateway", "lies", "lease"), body, timeout=30)
         refused = orjson.loads(reply.body)
         assert (refused["code"], refused["details"]["field"]) == (400, "sockets")
 

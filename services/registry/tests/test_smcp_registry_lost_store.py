@@ -44,7 +44,7 @@ async def all_put_off(member: MemberProcess, name: str, role: Role = "computer")
     async def put_off() -> bool:
         try:
             if role == "agent":
-                await member.registry.find("lab", role, name, "late", timeout=2)
+                await member.registry.find("lab", role, name, "late", timeout=30)
             else:
                 await member.room("lab", role, name)
         except (Unavailable, BusError) as refused:
@@ -73,8 +73,8 @@ async def test_an_office_is_listed_when_all_are_back_and_another_one_at_once(nat
         await eventually(partial(all_put_off, late, "late"))
         assert await early.room("den", "computer", "alone") == {("computer", "alone")}
         for _ in range(8):
-            assert (await early.registry.find("lab", "agent", "alice", "late", timeout=2)).member
-        assert not (await early.registry.find("lab", "agent", "alice", "nobody", timeout=2)).member
+            assert (await early.registry.find("lab", "agent", "alice", "late", timeout=30)).member
+        assert not (await early.registry.find("lab", "agent", "alice", "nobody", timeout=30)).member
         await comes_back(late, "late")
         await eventually(partial(all_list, early, "early", {"alice", "early", "late"}))
 

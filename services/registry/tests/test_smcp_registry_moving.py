@@ -38,7 +38,7 @@ async def moves(owner: MemberProcess, role: Role, name: str, claim: Claim) -> As
 
 async def found(asker: MemberProcess, name: str) -> tuple[bool, bool]:
     """Whether that Computer is a member, and whether it moves."""
-    answer = await asker.registry.find("lab", "agent", "asker", name, timeout=5)
+    answer = await asker.registry.find("lab", "agent", "asker", name, timeout=30)
     return answer.member, answer.moving
 
 

@@ -18,7 +18,7 @@ from smcp_proto.errors import SmcpError
 from smcp_testing.member_process import MemberProcess, member_process, observe
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.service_process import ServiceProcess, service_process
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 
 COMMAND = Path(sys.executable).with_name("smcp-registry")
 
@@ -33,7 +33,7 @@ async def registry(url: str, **env: str) -> AsyncIterator[ServiceProcess]:
 async def get(url: str) -> tuple[int, dict[str, object]]:
     def fetch() -> tuple[int, dict[str, object]]:
         try:
-            with urllib.request.urlopen(url, timeout=5) as response:
+            with urllib.request.urlopen(url, timeout=30) as response:
                 return response.status, orjson.loads(response.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -131,7 +131,7 @@ async def test_a_registry_killed_in_the_middle_loses_no_announcement_and_doubles
         await eventually(lambda: len(observer.told) >= 20, timeout=10)
         victim.signal(signal.SIGKILL)
         names = await joining
-        await eventually(lambda: {told.name for told in observer.told} == names, timeout=3)
+        await eventually(lambda: {told.name for told in observer.told} == names)
         assert all(observer.of(name) == ["enter_office"] for name in names)
 
 
@@ -144,7 +144,8 @@ async def test_a_registry_that_is_paused_and_then_killed_holds_up_the_others_for
         victim.signal(signal.SIGSTOP)
         try:
             names = await join_all([member], "lab", range(3))
-            await eventually(lambda: {told.name for told in observer.told} == names, timeout=3)
+            async with within(3):
+                await eventually(lambda: {told.name for told in observer.told} == names)
         finally:
             victim.signal(signal.SIGKILL)
         assert all(observer.of(name) == ["enter_office"] for name in names)
@@ -163,7 +164,7 @@ async def test_a_registry_that_was_paused_past_a_lease_throws_nobody_out(nats_ur
             async def no_lease() -> bool:
                 return (await js.stream_info("KV_leases")).state.messages == 0
 
-            await eventually(no_lease, timeout=6)
+            await eventually(no_lease)
         paused.signal(signal.SIGCONT)
         asked = member.asked
         await eventually(lambda: member.asked > asked, timeout=10)
@@ -181,5 +182,5 @@ async def test_registries_that_are_restarted_one_after_the_other_are_not_missed(
             old.signal(signal.SIGTERM)
             assert await old.exit_code() == 0
         names = await joining
-        await eventually(lambda: {told.name for told in observer.told} == names, timeout=4)
+        await eventually(lambda: {told.name for told in observer.told} == names)
         assert all(observer.of(name) == ["enter_office"] for name in names)

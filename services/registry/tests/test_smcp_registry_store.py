@@ -26,7 +26,7 @@ from smcp_registry.store import (
     open_store,
 )
 from smcp_testing.nats_process import NatsServer
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 
 
 async def opened(bus: NatsBus, lease_s: float = 10, replicas: int = 1) -> Store:
@@ -167,7 +167,7 @@ async def test_without_nats_the_store_is_unavailable_at_once_and_keeps_nothing_b
         members = (await opened(bus)).members
         await nats_server.kill()
         await eventually(lambda: not bus.connected)
-        async with asyncio.timeout(0.5):
+        async with within(0.5):
             with pytest.raises(Unavailable) as unsent:
                 await members.write("o.agent", b"1", last=0)
             assert unsent.value.details == {}
@@ -184,7 +184,7 @@ async def test_a_store_that_does_not_answer_is_unavailable_within_its_bound(nats
         members = (await opened(bus)).members
         nats_server.pause()
         try:
-            async with asyncio.timeout(6):
+            async with within(6):
                 with pytest.raises(Unavailable) as unknown:
                     await members.write("o.agent", b"1", last=0)
                 assert unknown.value.details == {"may_have_run": True}

@@ -63,7 +63,7 @@ async def test_the_members_of_a_dead_process_leave_within_about_a_lease_and_once
             await dying.member.join("lab", "computer", f"pc{number}", dying.member.claim(f"s{number}"))
         await dying.die()
         watch = Stopwatch()
-        await eventually(lambda: len([told for told in observer.told if told.verb == "leave_office"]) == 20, timeout=4)
+        await eventually(lambda: len([told for told in observer.told if told.verb == "leave_office"]) == 20)
         assert watch.undisturbed < 2.5 * LEASE_S
         await passed(LEASE_S)
         assert all(observer.of(f"pc{number}") == ["enter_office", "leave_office"] for number in range(20))
@@ -87,7 +87,7 @@ async def test_a_process_that_stands_still_past_its_lease_loses_its_members(nats
         await paused.renew()
         await paused.join("lab", "computer", "pc")
         paused.answering.clear()
-        await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office"], timeout=6)
+        await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office"])
         assert not (await paused.registry.confirm("lab", "computer", "pc", paused.claim())).mine
 
 
@@ -111,7 +111,7 @@ async def test_nobody_leaves_when_nats_was_away_for_longer_than_a_lease(nats_ser
         await nats_server.start()
         back = time.monotonic()
         await eventually(lambda: bus.connected and not any(registry.readiness.problems() for registry in opened))
-        await eventually(lambda: observer.of("dead") == ["enter_office", "leave_office"], timeout=6)
+        await eventually(lambda: observer.of("dead") == ["enter_office", "leave_office"])
         assert time.monotonic() - back >= LEASE_S - 0.1
         await passed(LEASE_S)
         assert observer.of("living") == ["enter_office"]

@@ -122,7 +122,7 @@ async def test_the_members_of_a_dead_process_do_not_wait_for_processes_that_do_n
         async def left() -> bool:
             return not await swept.is_member(dead)
 
-        await eventually(left, timeout=5)
+        await eventually(left)
         assert not sweeping.done()
         answering.set()
         await sweeping

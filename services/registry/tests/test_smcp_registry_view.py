@@ -32,7 +32,7 @@ async def watched(bus: NatsBus, lease_s: float = 10) -> AsyncIterator[tuple[Stor
             js = bus.jetstream()
             tasks.start(connection.keep("members", partial(follow, js, "members", view)), name="members")
             tasks.start(connection.keep("leases", partial(follow, js, "leases", leases)), name="leases")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await view.wait_synced()
                 await leases.wait_synced()
             yield store, view, leases

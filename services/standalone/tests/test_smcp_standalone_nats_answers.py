@@ -45,7 +45,7 @@ async def test_a_computer_answers_with_as_many_messages_as_the_largest_body_take
         inbox = gateway.client.new_inbox()
         answers = await gateway.client.subscribe(inbox)
         await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
-        got = [int((await answers.next_msg(timeout=5)).data) for _ in range(chunks)]
+        got = [int((await answers.next_msg(timeout=30)).data) for _ in range(chunks)]
         assert got == list(range(chunks))
         assert not await rack.refused()
 
@@ -61,7 +61,7 @@ async def test_a_computer_may_not_answer_without_end(tmp_path: Path) -> None:
         await rack.flushed()
         inbox = gateway.client.new_inbox()
         await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
-        reply = await asyncio.wait_for(asked, 5)
+        reply = await asyncio.wait_for(asked, 30)
         for _ in range(nats_config.RESPONSES):
             await rack.client.publish(reply, b"")
         assert not await rack.refused()
@@ -82,11 +82,11 @@ async def test_both_ways_of_a_chunked_exchange_stay_inside_the_permissions(tmp_p
         inbox = gateway.client.new_inbox()
         answers = await gateway.client.subscribe(inbox)
         await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
-        pull = await answers.next_msg(timeout=5)
+        pull = await answers.next_msg(timeout=30)
         await gateway.client.publish(pull.reply, b"chunk", reply=inbox)
-        chunk = await pulled.next_msg(timeout=5)
+        chunk = await pulled.next_msg(timeout=30)
         assert chunk.data == b"chunk"
         await rack.client.publish(chunk.reply, b"done")
-        assert (await answers.next_msg(timeout=5)).data == b"done"
+        assert (await answers.next_msg(timeout=30)).data == b"done"
         assert not await rack.refused()
         assert not await gateway.refused()

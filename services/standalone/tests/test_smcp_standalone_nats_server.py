@@ -60,7 +60,7 @@ async def test_its_unexpected_end_is_told(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path) as server:
         server.process.kill()
         with pytest.raises(NatsServerError, match="ended with -9"):
-            await asyncio.wait_for(server.wait_for_end(), 5)
+            await asyncio.wait_for(server.wait_for_end(), 30)
 
 
 async def test_a_paused_one_is_stopped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,9 @@ from uuid import uuid4
 
 import aiohttp
 import socketio
+from socketio.exceptions import DisconnectedError
+
+from smcp_testing.waiting import eventually
 
 NAMESPACE = "/smcp"
 _BIG = 64 * 1024 * 1024
@@ -43,7 +46,8 @@ def comings_and_goings(notices: Iterable[Notice], name: str) -> list[str]:
 
 
 class BareMember:
-    """A socket and what it was told, in order. It does not come back by itself when it is cut off.
+    """A socket and what it was told, in order. It does not come back by itself when it is cut off: then what it waits
+    for fails at once.
 
     Args:
         plain: it says nothing of what it can take, and takes what aiohttp's client takes: 4 MiB.
@@ -57,6 +61,9 @@ class BareMember:
         self.told_at: list[float] = []
         """When it was told each of the notices (monotonic seconds)."""
         self._told = asyncio.Condition()
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._closing = False
+        self._cut_off = False
         self._plain = plain
         self._sio = self._new_client()
 
@@ -64,6 +71,7 @@ class BareMember:
         options = {} if self._plain else {"max_msg_size": _BIG}
         client = socketio.AsyncClient(reconnection=False, handle_sigint=False, websocket_extra_options=options)
         client.on("*", self._on_event, namespace=NAMESPACE)
+        client.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
         return client
 
     @property
@@ -76,6 +84,7 @@ class BareMember:
         return str(self._sio.get_sid(NAMESPACE))
 
     async def connect(self, url: str) -> None:
+        self._closing = self._cut_off = False
         if self._plain:  # it polls first
             await self._sio.connect(url, namespaces=[NAMESPACE], wait_timeout=_CONNECT_S)
             return
@@ -100,6 +109,7 @@ class BareMember:
             raise Refused(why)
 
     async def close(self) -> None:
+        self._closing = True
         await self._sio.disconnect()
         await self._sio.shutdown()
         left: aiohttp.ClientWebSocketResponse | None = self._sio.eio.ws
@@ -109,8 +119,24 @@ class BareMember:
                     await left.close()
 
     async def ack(self, event: str, *arguments: Any, timeout: float = 30) -> Any:
-        """The ack of an event with whatever arguments, as it came."""
-        return await self._sio.call(event, arguments, namespace=NAMESPACE, timeout=timeout)
+        """The ack of an event with whatever arguments, as it came.
+
+        Raises:
+            SocketIOError: it is not connected, or was cut off before the ack (python-socketio's `call` waits on then).
+            TimeoutError: no ack came.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answered(*values: Any) -> None:
+            if not answer.done():
+                answer.set_result(values[0] if len(values) == 1 else values or None)
+
+        self._unanswered.add(answer)
+        try:
+            await self._sio.emit(event, arguments, namespace=NAMESPACE, callback=answered)
+            return await asyncio.wait_for(answer, timeout)
+        finally:
+            self._unanswered.discard(answer)
 
     async def ask(self, event: str, data: Mapping[str, Any], timeout: float = 30) -> Any:
         """The ack of an event. Raises FlatError."""
@@ -159,15 +185,22 @@ class BareMember:
 
     # -- as an observer
 
-    async def told(self, event: str, timeout: float = 10, **fields: str) -> None:
+    async def told(self, event: str, timeout: float = 30, **fields: str) -> None:
         """Wait until it has been told of `event` with these fields.
 
         Raises:
-            AssertionError: it was not, in time; says what it was told.
+            AssertionError: it was not, in time, or before it was cut off; says what it was told.
         """
+
+        def told() -> bool:
+            if self.count(event, **fields) > 0:
+                return True
+            assert not self._cut_off, f"{self.name} was cut off before {event} {fields}: {self.notices}"
+            return False
+
         try:
             async with asyncio.timeout(timeout), self._told:
-                await self._told.wait_for(lambda: self.count(event, **fields) > 0)
+                await self._told.wait_for(told)
         except TimeoutError:
             raise AssertionError(f"{self.name} was not told {event} {fields}, but {self.notices}") from None
 
@@ -185,16 +218,41 @@ class BareMember:
             self.told_at.append(time.monotonic())
             self._told.notify_all()
 
+    async def _on_disconnect(self, *_: Any) -> None:
+        self._cut_off = not self._closing
+        for answer in self._unanswered:
+            if not answer.done():
+                answer.set_exception(DisconnectedError(f"{self.name} was cut off"))
+        async with self._told:
+            self._told.notify_all()
+
 
 @asynccontextmanager
 async def member(
     url: str, role: Literal["agent", "computer"], office: str, name: str, *, plain: bool = False
 ) -> AsyncIterator[BareMember]:
-    """A member for as long as the block runs; afterwards its socket is closed. Raises Refused."""
+    """A member for as long as the block runs; afterwards its socket is closed.
+
+    It waits while the seat is taken: the member of the test before may still be leaving, and on a busy machine its
+    gateway may be too slow to say that it left.
+
+    Raises:
+        Refused: for another reason.
+    """
     found = BareMember(role, office, name, plain=plain)
     await found.connect(url)
+
+    async def joined() -> bool:
+        try:
+            await found.join()
+        except Refused as refused:
+            if "already" not in str(refused):
+                raise
+            return False
+        return True
+
     try:
-        await found.join()
+        await eventually(joined, message=f"the seat of {role} {name} in {office} stays taken")
         yield found
     finally:
         await found.close()

@@ -31,7 +31,6 @@ class SocketIoComputer(BareMember):
         client = super()._new_client()
         client.on("client:tool_call", self._tool_call, namespace=NAMESPACE)
         client.on("client:get_tools", self._get_tools, namespace=NAMESPACE)
-        client.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
         return client
 
     async def come_back(self, url: str) -> None:
@@ -46,7 +45,8 @@ class SocketIoComputer(BareMember):
         await super().join()
         self.joins += 1
 
-    async def _on_disconnect(self, *_: object) -> None:
+    async def _on_disconnect(self, *_: Any) -> None:
+        await super()._on_disconnect()
         self.lost.set()
 
     async def close(self) -> None:

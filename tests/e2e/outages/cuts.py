@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
 
+from smcp_testing.waiting import Stopwatch
 from tests.e2e.actors.bare import member
 from tests.e2e.actors.crowd import ENTER, LEAVE
 from tests.e2e.outages.offices import NORTH, SOUTH, WORKER
@@ -16,10 +17,15 @@ from tests.e2e.worlds.world import Part, World
 
 @dataclass(frozen=True)
 class Cut:
-    """When (monotonic seconds)."""
+    """When it was made (monotonic seconds), and the time since it was healed."""
 
     at: float
-    healed: float
+    since: Stopwatch
+
+    @property
+    def healed(self) -> float:
+        """When (monotonic seconds)."""
+        return self.since.began
 
 
 async def cut_off(part: Part, seconds: float, until: Awaitable[None] | None = None) -> Cut:
@@ -33,7 +39,7 @@ async def cut_off(part: Part, seconds: float, until: Awaitable[None] | None = No
             await until
     finally:
         await asyncio.to_thread(part.heal)
-    return Cut(at, time.monotonic())
+    return Cut(at, Stopwatch())
 
 
 async def a_gateway_is_cut_off_for_half_a_lease(world: World, directory: Path) -> None:
@@ -41,7 +47,7 @@ async def a_gateway_is_cut_off_for_half_a_lease(world: World, directory: Path) -
         await there.watchers[NORTH].told(ENTER, computer=NEIGHBOUR)
         await there.flying(NORTH)
         cut = await cut_off(world.gateway(0).part, world.lease_s / 2)
-        await there.result_after(cut.healed, world.lease_s, NORTH)
+        await there.result_after(cut.since, world.lease_s, NORTH)
         await asyncio.sleep(world.lease_s)  # whoever is thought dead would be told by now
         for name in (NEIGHBOUR, CALLER):
             assert there.noticed(NORTH, name) == ["enter"]
@@ -56,8 +62,8 @@ async def a_gateway_is_cut_off_for_two_leases(world: World, directory: Path) -> 
         await there.watchers[NORTH].told(ENTER, computer=NEIGHBOUR)
         await there.flying(NORTH)
         cut = await cut_off(world.gateway(0).part, 2 * world.lease_s)
-        await there.result_after(cut.healed, world.lease_s, NORTH)
-        await there.back(NORTH, NEIGHBOUR, CALLER, by=cut.healed + world.lease_s)
+        await there.result_after(cut.since, world.lease_s, NORTH)
+        await there.back(NORTH, NEIGHBOUR, CALLER, since=cut.since, within=world.lease_s)
         assert there.noticed(NORTH, NEIGHBOUR) == ["enter", "leave", "enter"]
         assert there.noticed(NORTH, CALLER) == ["enter", "leave", "enter"]
     assert codes(flown(there, NORTH, cut.at)) <= {None, 503}
@@ -72,7 +78,7 @@ async def a_computer_is_cut_off_for_half_a_lease(world: World, directory: Path) 
     async with scene(world, directory) as there:
         await there.flying(NORTH)
         cut = await cut_off(world.computer(NORTH, WORKER).part, world.lease_s / 2)
-        await there.result_after(cut.healed, world.lease_s, NORTH)
+        await there.result_after(cut.since, world.lease_s, NORTH)
         await asyncio.sleep(world.lease_s)  # it would be told by now
     assert there.noticed(NORTH, WORKER) == []
     assert codes(flown(there, NORTH, cut.at)) <= {None, 503}
@@ -83,10 +89,10 @@ async def a_computer_is_cut_off_for_half_a_lease(world: World, directory: Path) 
 async def a_computer_is_cut_off_for_two_leases(world: World, directory: Path) -> None:
     async with scene(world, directory) as there:
         await there.flying(NORTH)
-        unknown = there.unknown(NORTH, WORKER, within=3 * world.lease_s)
+        unknown = there.unknown(NORTH, WORKER)
         cut = await cut_off(world.computer(NORTH, WORKER).part, 2 * world.lease_s, unknown)
-        await there.result_after(cut.healed, world.lease_s, NORTH)
-        await there.back(NORTH, WORKER, by=cut.healed + world.lease_s)
+        await there.result_after(cut.since, world.lease_s, NORTH)
+        await there.back(NORTH, WORKER, since=cut.since, within=world.lease_s)
         assert there.noticed(NORTH, WORKER) == ["leave", "enter"]
     assert codes(flown(there, NORTH, cut.at)) <= {None, 503}
     unknown_from_its_leave_on(there, cut.at, cut.healed)

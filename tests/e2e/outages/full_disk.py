@@ -91,7 +91,7 @@ async def _full(
                 await asyncio.sleep(0.2)
             room = time.monotonic()
             await make_room()
-            made = time.monotonic()
+            made = Stopwatch()
             await eventually(lambda: _joined(newcomer), timeout=QUORUM_S, message="joins do not work")
             await there.result_after(made, 2 * RETRY_S, NORTH, SOUTH)
             fine = time.monotonic()

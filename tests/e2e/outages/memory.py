@@ -8,7 +8,7 @@ import psutil
 
 from smcp_agent import SmcpAgent
 from smcp_agent.errors import SmcpError
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import Stopwatch, eventually
 from tests.e2e.actors.bare import member
 from tests.e2e.actors.crowd import BACK_S, ENTER, LEAVE
 from tests.e2e.outages.cuts import the_south_noticed_nothing
@@ -36,9 +36,9 @@ async def a_gateway_is_killed_by_its_memory_limit(world: World, directory: Path)
         await asyncio.to_thread(gateway.limit_memory, has + ROOM)
         eaters = [asyncio.create_task(_large(there.agents[NORTH])) for _ in range(4)]
         await eventually(lambda: not gateway.running, timeout=BACK_S, message="it lives")
-        at = time.monotonic()
+        died = Stopwatch()
         assert await asyncio.to_thread(lambda: gateway.out_of_memory)
-        await there.result_after(at, BACK_S, NORTH)
+        await there.result_after(died, BACK_S, NORTH)
         fine = time.monotonic()
         await watcher.told(LEAVE, timeout=2 * world.lease_s + 5, computer=NEIGHBOUR)
         await asyncio.gather(*eaters)
@@ -46,7 +46,7 @@ async def a_gateway_is_killed_by_its_memory_limit(world: World, directory: Path)
         await gateway.start()
         assert there.noticed(NORTH, NEIGHBOUR) == ["enter", "leave"]
         assert there.noticed(NORTH, CALLER) in (["enter"], ["enter", "leave", "enter"]), "once, or taken over"
-    assert codes(there.in_flight(NORTH, at)) <= {None, 503}
+    assert codes(there.in_flight(NORTH, died.began)) <= {None, 503}
     assert codes(there.calls(NORTH, fine)) == {None}
     assert there.noticed(NORTH, WORKER) == []
     the_south_noticed_nothing(there)

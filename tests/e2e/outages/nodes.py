@@ -34,7 +34,7 @@ async def _killed(world: World, directory: Path, node: Part) -> None:
         await there.flying(NORTH, SOUTH)
         at = time.monotonic()  # before: what ends while it is being killed was in flight, too
         await node.kill()
-        killed = time.monotonic()
+        killed = Stopwatch()
         await there.result_after(killed, RETRY_S, NORTH, SOUTH)
         fine = time.monotonic()
         await asyncio.sleep(2 * world.lease_s)  # who is thought dead would be told by then
@@ -65,7 +65,7 @@ async def two_of_three_nodes_are_killed(world: World, directory: Path) -> None:
         await there.flying(NORTH, SOUTH)
         at = time.monotonic()  # before: what ends while they are being killed was in flight, too
         await asyncio.gather(*(node.kill() for node in gone))
-        killed = time.monotonic()
+        killed = Stopwatch()
         await there.result_after(killed, 2 * RETRY_S, NORTH, SOUTH)
         fine = time.monotonic()
         await newcomer.connect(world.url(0))

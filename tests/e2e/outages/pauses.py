@@ -4,12 +4,12 @@ import asyncio
 import time
 from pathlib import Path
 
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import Stopwatch, eventually
 from tests.e2e.actors.bare import member
 from tests.e2e.actors.crowd import ENTER, LEAVE
 from tests.e2e.outages.cuts import the_south_noticed_nothing, unknown_from_its_leave_on
 from tests.e2e.outages.offices import NORTH, WORKER
-from tests.e2e.outages.scene import codes, flown, scene
+from tests.e2e.outages.scene import LEFT_OFFICE_S, codes, flown, scene
 from tests.e2e.worlds.world import World
 
 
@@ -20,18 +20,18 @@ async def a_computer_stands_still_past_its_lease(world: World, directory: Path) 
         await asyncio.to_thread(part.pause)
         at = time.monotonic()
         try:
-            await there.unknown(NORTH, WORKER, within=4 * world.lease_s)
+            await there.unknown(NORTH, WORKER)
         finally:
             await asyncio.to_thread(part.resume)
-        resumed = time.monotonic()
+        resumed = Stopwatch()
         await there.result_after(resumed, world.lease_s, NORTH)
-        await there.back(NORTH, WORKER, by=resumed + world.lease_s)
+        await there.back(NORTH, WORKER, since=resumed, within=world.lease_s)
         assert there.noticed(NORTH, WORKER) == ["leave", "enter"]
     flying = flown(there, NORTH, at)
     assert codes(flying) <= {None, 503}
     late = [call for call in flying if call.ended is not None and call.ended > at + world.lease_s + 0.75]
     assert not late, late
-    unknown_from_its_leave_on(there, at, resumed)
+    unknown_from_its_leave_on(there, at, resumed.began)
     the_south_noticed_nothing(there)
 
 
@@ -41,7 +41,7 @@ async def a_name_that_was_taken_meanwhile_stays_taken(world: World, directory: P
         watcher = there.watchers[NORTH]
         await asyncio.to_thread(part.pause)
         try:
-            await watcher.told(LEAVE, timeout=4 * world.lease_s, computer=WORKER)
+            await watcher.told(LEAVE, timeout=LEFT_OFFICE_S, computer=WORKER)
             async with member(world.url(1), "computer", NORTH, WORKER):
                 await watcher.told(ENTER, computer=WORKER)
                 await asyncio.to_thread(part.resume)

@@ -13,9 +13,9 @@ from typing import Final
 
 from smcp_agent import SmcpAgent
 from smcp_testing.profiles import scaled
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import Stopwatch, eventually
 from tests.e2e.actors.bare import BareMember, comings_and_goings, member
-from tests.e2e.actors.crowd import ENTER, LEAVE
+from tests.e2e.actors.crowd import BACK_S, ENTER, LEAVE
 from tests.e2e.actors.flights import SLACK_S
 from tests.e2e.outages.offices import NORTH, SOUTH, WORKER, runs
 from tests.e2e.restarts import runs as noted
@@ -30,11 +30,13 @@ LONGEST_S: Final = 2.5
 """Of a call."""
 LEFT_S: Final = 1.2
 """Of a call that is to be in flight when something is hurt."""
-LEASE_S: Final = lease_s(3)
+LEASE_S: Final = lease_s(4)
 TIMEOUT_S: Final = math.ceil(5 + LEASE_S)
 """Of a call: who is waited for after a node left has 5 s, and who is silent a lease."""
 BUDGET_S: Final = TIMEOUT_S + 2.0
 """In which our SDK has an answer, or gives up."""
+LEFT_OFFICE_S: Final = 4 * LEASE_S + BACK_S
+"""In which whoever is gone has left the office, even on a busy machine."""
 CALLER, NEIGHBOUR, WATCHER = "caller", "neighbour", "watcher"
 
 
@@ -72,29 +74,30 @@ class Scene:
 
         await eventually(lambda: all(map(runs_on, offices)), timeout=30)
 
-    async def result_after(self, moment: float, within: float, *offices: str) -> None:
-        """Wait until a call of each office that was sent after the moment has its result; that many seconds after it.
+    async def result_after(self, since: Stopwatch, within: float, *offices: str) -> None:
+        """Wait until a call of each office that was sent since then has its result; so many undisturbed s later.
 
         Raises:
             AssertionError: none has.
         """
 
         def answered() -> bool:
-            return all(any(call.text for call in self.calls(office, since=moment)) for office in offices)
+            return all(any(call.text for call in self.calls(office, since=since.began)) for office in offices)
 
-        left = moment + within + SLACK_S - time.monotonic()
-        await eventually(answered, timeout=max(left, 0.01), message=f"no result {within:g} s after the healing")
+        await eventually(answered, timeout=within + BACK_S, message=f"no result since {since.began:.3f}")
+        took = since.undisturbed
+        assert took <= within + SLACK_S, f"the first result came after {took:.2f} undisturbed s of {within:g} s"
 
-    async def unknown(self, office: str, computer: str, within: float) -> None:
+    async def unknown(self, office: str, computer: str) -> None:
         """Wait until a call that was sent after the Computer had left was answered 404.
 
         Raises:
-            AssertionError: it did not leave, or none was, each within so many seconds.
+            AssertionError: it did not leave, or none was.
         """
-        await self.watchers[office].told(LEAVE, timeout=within, computer=computer)
+        await self.watchers[office].told(LEAVE, timeout=LEFT_OFFICE_S, computer=computer)
         left = self.told_at(office, LEAVE, computer)
         await eventually(
-            lambda: any(call.code == 404 for call in self.calls(office, left)), timeout=within, message="no 404"
+            lambda: any(call.code == 404 for call in self.calls(office, left)), timeout=BACK_S, message="no 404"
         )
 
     def noticed(self, office: str, name: str) -> list[str]:
@@ -112,11 +115,11 @@ class Scene:
         assert told, f"{event} of {name} was not told"
         return told[-1]
 
-    async def back(self, office: str, *names: str, by: float) -> None:
-        """Wait until the last that was told of each is that it entered.
+    async def back(self, office: str, *names: str, since: Stopwatch, within: float) -> None:
+        """Wait until the last that was told of each is that it entered; that many undisturbed seconds since then.
 
         Raises:
-            AssertionError: it was not, by that moment (monotonic seconds).
+            AssertionError: it was not.
         """
 
         def entered() -> bool:
@@ -124,7 +127,9 @@ class Scene:
             assert all(each and each[-1] == "enter" for each in told.values()), told
             return True
 
-        await eventually(entered, timeout=max(by + SLACK_S - time.monotonic(), 0.01))
+        await eventually(entered, timeout=within + BACK_S)
+        took = since.undisturbed
+        assert took <= within + SLACK_S, f"{names} were back after {took:.2f} undisturbed s of {within:g} s"
 
     def check(self) -> None:
         """Nothing ran twice, nothing is told that is not so, and all was answered within its budget.

@@ -1,4 +1,4 @@
-"""A bare client that knows when its connection ended, so that nobody waits for an answer that cannot come."""
+"""A bare client that records when its connection ended."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from socketio.exceptions import SocketIOError
 
 from smcp_proto.member_names import Role
-from tests.e2e.actors.bare import NAMESPACE, BareMember, FlatError
+from tests.e2e.actors.bare import BareMember, FlatError
 from tests.e2e.rooms.presence import MemberKey
 
 CONNECT_S = 20.0
@@ -69,9 +69,6 @@ class RoomClient(BareMember):
         self._url = url
         self.ended_at: float | None = None
         self._now = now
-        self._closing = False
-        self._ended = asyncio.Event()
-        self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
 
     async def opened(self) -> bool:
         try:
@@ -81,10 +78,6 @@ class RoomClient(BareMember):
             await self.close()
             return False
         return True
-
-    async def close(self) -> None:
-        self._closing = True
-        await super().close()
 
     async def joins(self, office: str) -> tuple[Outcome, str]:
         request = {"role": self.role, "name": self.name, "office_id": office}
@@ -107,17 +100,10 @@ class RoomClient(BareMember):
 
     async def _answer(self, event: str, request: Mapping[str, Any]) -> Any:
         """None where the connection ended first."""
-        asked = asyncio.ensure_future(self.ask(event, request, timeout=ANSWER_S))
-        ended = asyncio.ensure_future(self._ended.wait())
         try:
-            await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
-            return asked.result() if asked.done() else None
+            return await self.ask(event, request, timeout=ANSWER_S)
         except SocketIOError:
             return None
-        finally:
-            for task in (asked, ended):
-                task.cancel()
-            await asyncio.gather(asked, ended, return_exceptions=True)
 
     async def _on_event(self, event: str, data: Any = None) -> None:
         if not self._closing:  # it hangs up: what comes until that is done is nobody's any more
@@ -126,7 +112,7 @@ class RoomClient(BareMember):
     async def _on_disconnect(self, *_: Any) -> None:
         if not self._closing and self.ended_at is None:
             self.ended_at = self._now()
-        self._ended.set()
+        await super()._on_disconnect()
 
 
 def _read(answer: Any) -> tuple[Outcome, str]:

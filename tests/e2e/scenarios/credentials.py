@@ -94,7 +94,7 @@ async def nobody_is_made_to_speak_by_an_answers_address(world: World) -> None:
         await beta.flushed()
         for _ in world.registries:
             # Asked properly, it is answered; by then those from before have been dealt with.
-            await beta.client.request(ask, body, timeout=5)
+            await beta.client.request(ask, body, timeout=30)
         async with member(world.url(0), "computer", LAB, "last"):
             await watcher.told("notify:enter_office", computer="last")
         assert [event for event, data in watcher.notices if data.get("computer") != "last"] == []

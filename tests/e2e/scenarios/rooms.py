@@ -64,9 +64,11 @@ async def a_second_agent_is_refused_whichever_gateway_it_uses(world: World) -> N
     office = f"taken {uuid4().hex}"
     async with member(world.url(0), "agent", office, "first") as first:
         for number in range(2):
+            second = BareMember("agent", office, f"second {number}")
+            await second.connect(world.url(number))
             with pytest.raises(Refused):
-                async with member(world.url(number), "agent", office, f"second {number}"):
-                    pass
+                await second.join()
+            await second.close()
         assert await first.room() == {("agent", "first")}
         assert first.notices == []
     # The place is free as soon as the first has gone.

@@ -1,5 +1,6 @@
 """An Agent on a WebSocket of its own that reads only when it is told to."""
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -36,9 +37,20 @@ class DeafAgent:
 
 @asynccontextmanager
 async def deaf_agent(url: str, office: str) -> AsyncIterator[DeafAgent]:
-    """One in its office, that takes 64 MiB in a message."""
-    socket = f"{url}/socket.io/?EIO=4&transport=websocket"
-    async with aiohttp.ClientSession() as http, http.ws_connect(socket, max_msg_size=64 * MIB) as connection:
+    """One in its office, that takes 64 MiB in a message, and of which the kernel takes little."""
+    address = f"{url}/socket.io/?EIO=4&transport=websocket"
+    connector = aiohttp.TCPConnector(socket_factory=_small_socket)
+    async with (
+        aiohttp.ClientSession(connector=connector) as http,
+        http.ws_connect(address, max_msg_size=64 * MIB) as connection,
+    ):
         agent = DeafAgent(connection)
         await agent.join(office)
         yield agent
+
+
+def _small_socket(address: tuple[Any, ...]) -> socket.socket:
+    """Without a limit the kernel keeps what nobody reads, some 30 MiB on some machines."""
+    found = socket.socket(family=address[0], type=address[1], proto=address[2])
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    return found

@@ -12,6 +12,8 @@ from typing import Any
 import socketio
 from aiohttp import web
 
+from smcp_testing.ports import Ports
+
 NAMESPACE = "/smcp"
 PING_S = 0.2
 """Short, because python-engineio's ping task outlives its socket by one interval."""
@@ -40,7 +42,7 @@ class FakeGateway:
         self.auths: list[Any] = []
         self.answers: dict[str, Answer] = {}
         """By event: an answer of the test's own."""
-        self.port = 0
+        self.port = Ports().take()
         self._max_bytes = max_bytes
         self._transports = transports
         self._ping_timeout = ping_timeout
@@ -62,7 +64,7 @@ class FakeGateway:
         return [data for name, data in self.received if name == event]
 
     async def start(self) -> None:
-        """Listen, on the port of the last time if there was one."""
+        """Listen, on the same port each time."""
         self._stopped.clear()
         self._sio = socketio.AsyncServer(  # type: ignore[no-untyped-call]
             async_mode="aiohttp",
@@ -83,7 +85,6 @@ class FakeGateway:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Die: cut all sockets, listen no more."""

@@ -43,7 +43,7 @@ class Client:
     events: list[tuple[str, Any]] = field(default_factory=list)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def call(self, event: str, payload: Any = None, *, timeout: float = 10.0) -> Any:
+    async def call(self, event: str, payload: Any = None, *, timeout: float = 60.0) -> Any:
         return await self.sio.call(event, payload, namespace=NAMESPACE, timeout=timeout)
 
     async def join(self, role: str, name: str, office: str) -> Any:
@@ -196,6 +196,7 @@ async def gateway_world(
     lease_s: float = LEASE_S,
     move_s: float = 30.0,
     bad: BadBuses | None = None,
+    pings: bool = False,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[World]:
     """Registries and gateways, each on a bus of its own, with the permissions of its credential.
@@ -206,6 +207,8 @@ async def gateway_world(
         registry: False: there are registries already.
         kv_replicas: on how many nodes of NATS the rooms are kept.
         bad: makes the buses bad.
+        pings: clients are pinged as the lease says it, which is always so with a short one. Otherwise a client has a
+            minute to answer: services and clients share a process, and on a busy machine it may be late by seconds.
         settings: more of the gateways'. Clients are not told to go where another gateway has fewer, unless it says
             so (`rebalance_s`): tests choose which gateway has whom.
     """
@@ -241,7 +244,10 @@ async def gateway_world(
                 max_payload=max_payload,
                 **{"rebalance_s": 0.0, **settings},
             )
-            world.gateways.append(await stack.enter_async_context(open_gateway(gateway_settings, used)))
+            gateway = await stack.enter_async_context(open_gateway(gateway_settings, used))
+            if not pings and lease_s > SHORT_LEASE_S:
+                gateway.transport._engine.ping_interval = gateway.transport._engine.ping_timeout = PATIENCE_S
+            world.gateways.append(gateway)
         yield world
 
 

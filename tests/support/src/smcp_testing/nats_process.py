@@ -7,15 +7,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
 
 _RELOADED = "Reloaded server configuration"
-_START_S = 15.0
+_TAKEN = "address already in use"
+_START_S = 60.0
 _STOP_S = 10.0
+_MEMORY: Final = Path("/dev/shm")
+_ROOM: Final = 1024**3
+"""Bytes; containers have 64 MiB unless they are told otherwise."""
 _NOTICED = 5
 """Rounds of the loop in which clients of this process read that their connection ended: before the server is back."""
 
@@ -36,7 +44,8 @@ def nats_server_binary() -> str:
 class NatsServer:
     """One nats-server on 127.0.0.1 with JetStream in a directory of its own.
 
-    The port is any free one at the first start and stays the same after that, so that clients find it again.
+    The port is chosen at the first start and stays the same after that, so that clients find it again. It is none that
+    an outgoing connection could take while the server is away.
     """
 
     def __init__(
@@ -48,12 +57,27 @@ class NatsServer:
         self._jetstream = jetstream
         self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = -1
+        self._port = 0
+        self._started = False
         self.log = directory / "nats-server.log"
+        self._store = directory / "jetstream"
+
+    def _make_store(self) -> None:
+        """In memory, where there is room: JetStream syncs each new stream, which may take seconds on a disk that others
+        use too."""
+        if self._store.exists():
+            return
+        self._store.parent.mkdir(parents=True, exist_ok=True)
+        if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _ROOM:
+            self._store.mkdir()
+            return
+        memory = tempfile.mkdtemp(prefix="smcp-jetstream-", dir=_MEMORY)
+        weakref.finalize(self, shutil.rmtree, memory, ignore_errors=True)
+        self._store.symlink_to(memory)
 
     @property
     def port(self) -> int:
-        if self._port < 0:
+        if not self._started:
             raise RuntimeError("nats-server has not been started")
         return self._port
 
@@ -84,15 +108,24 @@ class NatsServer:
         """Start it and wait until it accepts clients.
 
         Raises:
-            RuntimeError: it exited, or was not ready within 15 s; the message carries the end of its log.
+            RuntimeError: it exited, or was not ready within a minute; the message carries the end of its log.
         """
         ports = self.directory / "ports"
-        process = self._process = self._spawn(ports)
-        try:
-            self._port = await self._wait_ready(process, ports)
-        except BaseException:
-            await self.kill()
-            raise
+        self._make_store()
+        while True:
+            self._port = self._port or Ports().take()
+            process = self._process = self._spawn(ports)
+            try:
+                self._port = await self._wait_ready(process, ports)
+            except BaseException:
+                taken = not self._started and _TAKEN in self._last_words()
+                await self.kill()
+                if not taken:
+                    raise
+                self._port = 0  # a process of another test run was quicker
+            else:
+                self._started = True
+                return
 
     def _spawn(self, ports: Path) -> subprocess.Popen[bytes]:
         shutil.rmtree(ports, ignore_errors=True)
@@ -102,7 +135,7 @@ class NatsServer:
             "--ports_file_dir", str(ports), "--log", str(self.log), *self._options,
         ]  # fmt: skip
         if self._jetstream:
-            command += ["--jetstream", "--store_dir", str(self.directory / "jetstream")]
+            command += ["--jetstream", "--store_dir", str(self._store)]
         if self.config is not None:
             command += ["--config", str(self.config)]
         # In a session of its own, so that a ctrl-C at the terminal ends the test and not its servers first.
@@ -144,7 +177,8 @@ class NatsServer:
     async def restart_empty(self) -> None:
         """The same, but all that JetStream had kept is gone."""
         await self.stop()
-        shutil.rmtree(self.directory / "jetstream")
+        for kept in self._store.iterdir():
+            shutil.rmtree(kept)
         await self.start()
 
     def pause(self) -> None:

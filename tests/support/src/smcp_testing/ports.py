@@ -1,4 +1,5 @@
-"""Ports for servers that are killed and come back on the same one."""
+"""Ports for servers that are killed and come back on the same one. One that the system chooses (0) could be an outgoing
+connection's meanwhile."""
 
 import os
 import random

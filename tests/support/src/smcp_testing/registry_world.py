@@ -35,5 +35,5 @@ async def asking(url: str) -> AsyncIterator[NatsBus]:
 async def send(bus: NatsBus, office: str, role: Role, name: str, verb: str, body: object, **headers: str) -> int | None:
     """The code of the answer's error, None for a success."""
     subject = subjects.server(office, role, name, verb)
-    reply = await bus.request(subject, orjson.dumps(body), timeout=5, headers=headers)
+    reply = await bus.request(subject, orjson.dumps(body), timeout=30, headers=headers)
     return int(reply.headers[ERROR]) if ERROR in reply.headers else None

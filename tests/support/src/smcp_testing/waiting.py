@@ -2,26 +2,29 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
 T = TypeVar("T")
 
+BOUND_S: Final = 30.0
+"""How long a test waits for what happens within milliseconds on an idle machine."""
 _PAUSE_S = 0.01
 _PRESSURE: Final = Path("/proc/pressure/cpu")
 
 
 class Stopwatch:
-    """How long something takes, from the moment this is made (seconds)."""
+    """How long something takes, from the moment this is made: `began`, in monotonic seconds."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._contended = _contended_s()
 
     @property
     def took(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
 
     @property
     def undisturbed(self) -> float:
@@ -41,6 +44,22 @@ def _contended_s() -> float:
     return int(some.rpartition("=")[2]) / 1e6
 
 
+@asynccontextmanager
+async def within(promised: float) -> AsyncIterator[None]:
+    """The block ends within so many undisturbed seconds, also where it ends with an error.
+
+    Raises:
+        AssertionError: it took longer. TimeoutError: much longer.
+    """
+    watch = Stopwatch()
+    async with asyncio.timeout(promised + BOUND_S):
+        try:
+            yield
+        finally:
+            took = watch.undisturbed
+            assert took <= promised, f"it took {took:.2f} undisturbed s of {promised:g} s"
+
+
 @overload
 async def eventually(predicate: Callable[[], Awaitable[T]], *, timeout: float = ..., message: str = ...) -> T: ...
 
@@ -49,7 +68,7 @@ async def eventually(predicate: Callable[[], Awaitable[T]], *, timeout: float = 
 async def eventually(predicate: Callable[[], T], *, timeout: float = ..., message: str = ...) -> T: ...
 
 
-async def eventually(predicate: Callable[[], object], *, timeout: float = 15.0, message: str = "") -> object:
+async def eventually(predicate: Callable[[], object], *, timeout: float = BOUND_S, message: str = "") -> object:
     """Poll until `predicate()` is true and return its value.
 
     The predicate may be async, and may raise AssertionError while it does not hold yet.

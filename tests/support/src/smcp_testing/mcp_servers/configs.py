@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smcp_testing.nursery import born
+from smcp_testing.ports import Ports
 
 _START_S = 60.0
 _KNOWN = (
@@ -115,17 +116,16 @@ class HttpServer:
         self._module = module
         self.url = ""
         self._options = options
-        self._port = 0
+        self._port = Ports().take()
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start it; the port stays the same from the second time on."""
+        """Start it, on the same port each time."""
         arguments = ["--transport", self.kind, "--port", str(self._port), *self._options]
         self._process = await asyncio.create_subprocess_exec(*command(self._module, *arguments), stdout=PIPE)
         assert self._process.stdout is not None
         async with asyncio.timeout(_START_S):
             self.url = (await self._process.stdout.readline()).decode().strip()
-        self._port = int(self.url.split(":")[2].split("/")[0])
 
     async def kill(self) -> None:
         """Kill it, and wait."""
