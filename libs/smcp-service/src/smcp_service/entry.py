@@ -2,6 +2,8 @@
 imported (a second or two) ends it like any other command, without a traceback.
 """
 
+import os
+import signal
 from importlib import import_module
 from typing import NoReturn
 
@@ -10,9 +12,11 @@ INTERRUPTED = 130
 
 
 def run_command(module: str) -> NoReturn:
-    """Import `module` and run its `main`."""
-    try:
-        import_module(module).main()
-    except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+    """Import `module` and run its `main`.
+
+    Until `lifecycle.run` listens for signals there is nothing to clean up, and ctrl-C ends the process at once:
+    libraries catch a KeyboardInterrupt that they do not expect, in an import or while they read the command line.
+    """
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    import_module(module).main()
     raise SystemExit(0)
