@@ -164,7 +164,7 @@ async def test_a_call_that_is_cancelled(recorder: Recorder) -> None:
     world = recorder.world
     async with SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
         running = asyncio.create_task(agent.call_tool("alpha", "sleep", {"seconds": 60, "mark": req_id}, req_id=req_id))
-        await eventually(lambda: runs(world.computer(LAB, "alpha"), req_id), timeout=20)
+        await eventually(lambda: runs(world.computer(LAB, "alpha"), req_id))
         running.cancel()
         await asyncio.wait([running])
         await recorder.matches("cancelled", {req_id: "req_id"}, calling(agent))
@@ -219,7 +219,7 @@ async def test_an_event_without_a_req_id_gets_one_from_the_gateway(recorder: Rec
             spans = [span for span in await recorder.spans() if span["name"] == "server:join_office"]
             return next((span["trace_id"] for span in spans if span["attributes"]["smcp.office"] == "lobby"), None)
 
-        req_id = await eventually(joining, timeout=20)
+        req_id = await eventually(joining)
         assert req_id is not None
         await recorder.matches("join", {req_id: "req_id"}, None)
 
@@ -301,7 +301,7 @@ async def test_traces_of_a_server_that_dies_a_silent_one_and_a_killed_computer(t
                 await host.start()
 
                 asked = asyncio.create_task(agent.call("beta", "sleep", {"seconds": 60, "mark": killed}, req_id=killed))
-                await eventually(lambda: runs(beta, killed), timeout=20)
+                await eventually(lambda: runs(beta, killed))
                 await host.kill()
                 with pytest.raises(FlatError, match="503"):
                     await asked

@@ -47,7 +47,7 @@ async def transport_of(client: Client, wanted: str) -> None:
 
 
 async def joined(client: Client, times: int) -> None:
-    await eventually(lambda: len(client.told("joined")) == times, timeout=20)
+    await eventually(lambda: len(client.told("joined")) == times)
 
 
 async def refusals(url: str) -> None:
@@ -106,7 +106,7 @@ async def test_clients_on_both_replicas_join_call_and_come_back(
                 await transport_of(client, settled)
         await eventually(all_answer, timeout=30)
         if choose is by_address:
-            await eventually(lambda: spread(world) == before, timeout=20)
+            await eventually(lambda: spread(world) == before)
 
 
 async def _tools(request: dict[str, Any]) -> dict[str, Any]:
@@ -200,11 +200,11 @@ async def test_published_clients_of_a_gateway_that_stops_go_on_at_another_and_no
             published_computer(tmp_path, front.url, OFFICE, "box", tcp={}) as box,
         ):
             await asyncio.gather(anna.ready(), box.ready())
-            await eventually(lambda: len(watcher.told("notify:enter_office")) == 2, timeout=10)
+            await eventually(lambda: len(watcher.told("notify:enter_office")) == 2)
             assert spread(leaving) == [2]
             watcher.events.clear()
             call = asyncio.create_task(anna.call("box", "tools__slow", seconds=2))
-            await eventually((tmp_path / "journal").exists, timeout=10)
+            await eventually((tmp_path / "journal").exists)
             stopping.append(asyncio.create_task(stack.aclose()))
             assert (await call)["content"][0]["text"] == "slept"
             await eventually(lambda: spread(staying) == [3], timeout=30)
@@ -262,7 +262,7 @@ async def test_polling_that_is_not_sticky_is_told_so_and_does_not_hang(nats_url:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await http.ws_connect(address.replace("=polling", "=websocket"))
         assert refused.value.status == 400
-        await eventually(lambda: spread(world) == [0, 0], timeout=20)
+        await eventually(lambda: spread(world) == [0, 0])
 
 
 def _from(address: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ async def test_every_notification_has_the_agent_ask_again_and_reaches_every_room
         anna, box = both.anna, both.box
 
         async def told(what: str, payload: Any) -> None:
-            await eventually(lambda: payload in anna.heard(what), timeout=10, message=f"{what} {payload}")
+            await eventually(lambda: payload in anna.heard(what), message=f"{what} {payload}")
             anna.told.clear()
 
         await plain.join("computer", "plain", OFFICE)

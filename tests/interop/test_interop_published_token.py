@@ -36,7 +36,7 @@ async def test_they_meet_and_call_with_a_key_and_a_jwt(nats_url: str, tmp_path: 
         ):
             await anna.ready()
             await box.ready()
-            await eventually(lambda: anna.heard("tools"), timeout=20)
+            await eventually(lambda: anna.heard("tools"))
             result = await anna.call("box", anna.heard("tools")[0]["tools"][0], text="hello")
             assert "content" in result
 

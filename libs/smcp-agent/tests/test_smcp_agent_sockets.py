@@ -36,7 +36,7 @@ async def test_the_socket_of_a_connection_that_fell_silent_is_closed(made: list[
     async with fake_gateway(ping_timeout=0.5) as gateway, open_line(gateway.port) as line:
         connection = await connect(line.url, ConnectionOptions(), lambda event, data: None)
         line.stall()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await connection.lost.wait()
         assert connection.silent
         await connection.close()

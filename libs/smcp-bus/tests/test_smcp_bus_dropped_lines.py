@@ -28,7 +28,7 @@ async def taken_late(give_up: Callable[[asyncio.WriteTransport], None]) -> int:
             await writer.wait_closed()
             count = 0
             with suppress(ConnectionResetError):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     while came := await loop.sock_recv(taken, MIB):
                         count += len(came)
             return count

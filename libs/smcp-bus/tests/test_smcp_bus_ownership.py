@@ -61,7 +61,7 @@ async def test_a_confirmation_from_before_a_break_does_not_count(nats_server: Na
 async def test_a_broken_connection_closes_the_gate_and_coming_back_does_not_open_it(nats_server: NatsServer) -> None:
     async with owner(nats_server.url) as (_, ownership):
         ownership.open(ownership.generation)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await nats_server.restart()
             await ownership.wait_closed()
         assert not ownership.is_open

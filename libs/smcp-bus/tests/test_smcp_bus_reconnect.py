@@ -174,7 +174,7 @@ async def test_closing_while_the_server_is_away_ends_at_once(nats_server: NatsSe
 
 
 async def test_closing_while_the_server_stands_still_ends_in_time(nats_server: NatsServer) -> None:
-    async with asyncio.timeout(10):
+    async with within(10):
         async with open_bus(BusConfig(url=nats_server.url, drain_timeout=0.2)) as bus:
             await bus.serve("echo", echo)
             nats_server.pause()

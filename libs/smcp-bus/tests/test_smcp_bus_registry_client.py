@@ -98,7 +98,7 @@ async def test_a_lease_that_ran_out_has_the_members_asserted_again(nats_server: 
         await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
         keeper = LeaseKeeper(client_of(bus), lease_s=0.3, describe=LeaseRenewal, on_lapsed=on_lapsed)
         await keeper.acquire()
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(keeper.run())
             await lapsed.wait()
             running.cancel()
@@ -125,7 +125,7 @@ async def test_a_lease_that_is_shorter_at_the_registries_is_renewed_in_time_and_
         await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
         keeper = LeaseKeeper(client_of(bus), lease_s=60, describe=LeaseRenewal, on_lapsed=on_lapsed)
         await keeper.acquire()
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(keeper.run())
             await third.wait()
             running.cancel()
@@ -152,7 +152,7 @@ async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer
         await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
         keeper = LeaseKeeper(client_of(bus), lease_s=0.3, describe=LeaseRenewal, on_lapsed=on_lapsed)
         await keeper.acquire()
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(keeper.run())
             await again.wait()
             running.cancel()

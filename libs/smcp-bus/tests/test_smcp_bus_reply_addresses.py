@@ -74,7 +74,7 @@ async def test_a_chunk_is_not_sent_where_no_inbox_is(nats_server: NatsServer) ->
     client = Client()
     await client.connect(nats_server.url)
     try:
-        async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus, asyncio.timeout(10):
+        async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus, asyncio.timeout(30):
             await bus.serve(SERVED, handler)
             await client.subscribe(OUTSIDE[0], cb=hear)
             first = await client.request(SERVED, b"{}", timeout=30)

@@ -47,7 +47,7 @@ async def test_a_large_request_is_answered_over_tls_and_again_after_a_restart(
             await bus.serve("echo", echo)
             assert (await bus.request("echo", body, timeout=20)).body == body
             await server.restart()
-            await eventually(lambda: bus.connected, timeout=20)
+            await eventually(lambda: bus.connected)
             assert (await bus.request("echo", body, timeout=20)).body == body
     assert "eof_received" not in caplog.text  # asyncio's warning when a server closes
 

@@ -111,6 +111,6 @@ async def test_subscriptions_end_with_the_computers_own_membership(nats_url: str
         gone = tombstone(member.record)
         await write_member(store.members, record_key(OFFICE, "computer", NAME), gone, last=member.revision)
         await downstream(here.computer)
-        await eventually(lambda: here.computer.membership.problem is None, timeout=20)
+        await eventually(lambda: here.computer.membership.problem is None)
         await alice.result("resources/subscribe", uri="note://1")
         await downstream(here.computer, "note://1")

@@ -266,5 +266,5 @@ async def test_a_server_that_dies_is_told_and_told_again_when_it_is_back(nats_ur
     async with world(nats_url, box=configs.stdio()) as here:
         await here.call("die")
         await eventually(lambda: len(here.told("update_tool_list")) == 1)
-        await eventually(lambda: len(here.told("update_tool_list")) == 2, timeout=15)
+        await eventually(lambda: len(here.told("update_tool_list")) == 2)
         assert (await here.call("echo", req_id="2", text="back"))["isError"] is False

@@ -140,9 +140,9 @@ async def test_a_computer_that_stops_waits_for_nobodys_word(nats_url: str, tmp_p
             await asyncio.wait_for(computer.wait_ready(), 35)
             asked = asyncio.create_task(call(agent, "append", "r1", timeout=60, mark="ran"))
             behind = asyncio.create_task(call(agent, "append", "r2", timeout=60, mark="ran"))
-            await asyncio.wait_for(user.asked.wait(), 10)
+            await asyncio.wait_for(user.asked.wait(), 30)
             await eventually(lambda: computer.owner.running == 2)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             for result in (await asked, await behind):
                 assert result["isError"] is True
                 assert result["content"][0]["text"] == (

@@ -107,7 +107,7 @@ async def test_a_server_that_refuses_to_tell_of_a_document_is_asked_again(
         async def is_new() -> bool:
             return bool(await title() == "Another")
 
-        await eventually(is_new, timeout=10)
+        await eventually(is_new)
 
 
 async def test_after_the_restart_of_a_server_its_documents_are_read_anew(nats_url: str) -> None:

@@ -74,11 +74,11 @@ async def test_the_place_is_confirmed_after_nats_was_away(nats_server: NatsServe
     url = nats_server.url
     async with registry(url), computer(url, {"box": configs.stdio()}, lease_s=2.0) as here:
         await nats_server.stop()
-        await eventually(lambda: here.membership.problem is not None, timeout=10)
+        await eventually(lambda: here.membership.problem is not None)
         here.outbox.changed("update_tool_list")
         await nats_server.start()
-        await eventually(lambda: here.membership.problem is None, timeout=20)
-        await eventually(lambda: not here.outbox.untold, timeout=10)
+        await eventually(lambda: here.membership.problem is None)
+        await eventually(lambda: not here.outbox.untold)
         assert here.fleet.supervisors["box"].starts == 1
 
 
@@ -97,8 +97,8 @@ async def test_a_place_that_a_registry_took_away_from_the_living_is_claimed_agai
             assert member.record is not None
             await write_member(store.members, key, tombstone(member.record), last=member.revision)
             # before the leave there may be the enter of the first join, still on its way
-            await eventually(lambda: presence()[-2:] == ["leave_office", "enter_office"], timeout=10)
-            await eventually(lambda: here.computer.membership.problem is None, timeout=10)
+            await eventually(lambda: presence()[-2:] == ["leave_office", "enter_office"])
+            await eventually(lambda: here.computer.membership.problem is None)
         assert (await here.call("echo", text="back"))["isError"] is False
 
 
@@ -151,7 +151,7 @@ async def test_the_place_is_claimed_again_where_nats_lost_its_store(nats_server:
     async with registry(url) as rooms, computer(url) as here:
         await nats_server.restart_empty()
         await eventually(lambda: bool(list(rooms.view.members(OFFICE))), timeout=30)
-        await eventually(lambda: here.membership.problem is None, timeout=20)
+        await eventually(lambda: here.membership.problem is None)
         async with computer(url, joined=False) as second:
             await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
             assert here.membership.problem is None

@@ -30,7 +30,7 @@ async def test_a_killed_server_fails_its_calls_at_once_and_is_started_again() ->
         with pytest.raises(ServerDied, match="'box'"):
             async with within(2):
                 await pending
-        await eventually(lambda: box.ready and box.starts == 2, timeout=15)
+        await eventually(lambda: box.ready and box.starts == 2)
         assert await pid_of(box) != first
         assert servers["other"].starts == 1
 
@@ -41,7 +41,7 @@ async def test_a_server_that_keeps_dying_is_started_ever_more_slowly() -> None:
     async with running(crash=crashing) as servers:
         pauses = [servers["crash"]._backoff._step]
         began = loop.time()
-        await eventually(lambda: servers["crash"]._backoff._step >= 2.0, timeout=15)
+        await eventually(lambda: servers["crash"]._backoff._step >= 2.0)
         assert pauses[0] <= 1.0
         assert loop.time() - began > 0.4
 
@@ -90,11 +90,11 @@ async def test_stopping_breaks_off_a_start_within_a_second(tmp_path: Path, first
     config = parse_config(json.dumps({"servers": servers}))
     fleet = Fleet(config.servers.values(), InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
     running = asyncio.create_task(fleet.run())
-    await eventually(lambda: all(mark.exists() for mark in marks), timeout=20)
+    await eventually(lambda: all(mark.exists() for mark in marks))
     family = psutil.Process().children(recursive=True)
     watch = Stopwatch()
     fleet.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 30)
     assert watch.undisturbed < 5
     assert {server.state for server in fleet.supervisors.values()} == {State.STOPPED}
     starting = [child for child in family if child.is_running() and str(tmp_path) in " ".join(child.cmdline())]

@@ -128,7 +128,7 @@ async def test_each_end_of_a_server_that_had_started_is_one_line(caplog: pytest.
         for _ in range(2):
             await eventually(lambda: box.ready, timeout=30)
             os.kill(await _pid(box), signal.SIGKILL)
-            await eventually(lambda: not box.ready, timeout=10)
+            await eventually(lambda: not box.ready)
         await eventually(lambda: box.ready and box.starts == 3, timeout=30)
     ends = [line for line in shown(caplog) if "ended with status -9" in line]
     assert len(ends) == 2

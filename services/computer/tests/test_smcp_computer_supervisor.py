@@ -109,7 +109,7 @@ async def test_a_server_that_ends_at_discovery_gets_the_legacy_handshake(tmp_pat
     )
     server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": [str(picky)]}}
     async with running(picky=server) as servers:
-        await eventually(lambda: servers["picky"].ready, timeout=10)
+        await eventually(lambda: servers["picky"].ready)
         assert [tool.name for tool in servers["picky"].tools] == ["t"]
         with pytest.raises(BadAnswer, match="'picky' sent a result that is not valid"):
             await call(servers["picky"], "t")
@@ -173,7 +173,7 @@ async def test_a_server_over_http_that_was_restarted_is_found_again(kind: Kind) 
         with pytest.raises((ServerDied, RequestRefused), match="'web'"):
             await asyncio.wait_for(pending, 15)
         await toolbox.start()
-        await eventually(lambda: web.ready and web.starts >= 2, timeout=20)
+        await eventually(lambda: web.ready and web.starts >= 2)
         assert text(await call(web, "echo", text="again")) == "again"
 
 

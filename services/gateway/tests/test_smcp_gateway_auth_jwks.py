@@ -108,13 +108,13 @@ async def test_an_issuer_that_is_away_for_a_moment_is_not_noticed_and_later_it_i
                 return True
             return False
 
-        await eventually(unavailable, timeout=20)
+        await eventually(unavailable)
         issuer.status = 200
 
         async def back() -> bool:
             return not await unavailable()
 
-        await eventually(back, timeout=20)
+        await eventually(back)
 
 
 async def test_a_slow_issuer_holds_nobody_up_who_does_not_need_it() -> None:

@@ -20,7 +20,7 @@ async def test_an_errand_is_tried_until_it_works() -> None:
             raise Unavailable("not now")
 
     background_tasks.until_done("an errand", errand)
-    await eventually(lambda: len(background_tasks) == 0, timeout=10)
+    await eventually(lambda: len(background_tasks) == 0)
     assert tried == 3
 
 

@@ -70,7 +70,7 @@ async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_
         waiting.append(asyncio.create_task(anna.call("client:tool_call", call(1))))
         await eventually(lambda: box.asked == ["r0", "r1"])
         session = next(session for session in leaving.gateways[0].sessions if session.name == "anna")
-        await eventually(lambda: session.leaving, timeout=10)
+        await eventually(lambda: session.leaving)
         refused = await anna.call("client:tool_call", call(2))
         assert refused["code"] == 503
         assert refused["details"] == {"may_have_run": False, "moving": True}
@@ -186,7 +186,7 @@ async def test_who_says_goodbye_while_its_gateway_stops_leaves_at_once(nats_url:
         await eventually(lambda: box.asked)
         left = leave()
         session = next(session for session in leaving.gateways[0].sessions if session.name == "anna")
-        await eventually(lambda: session.moving, timeout=15)
+        await eventually(lambda: session.moving)
         waiting.cancel()
         await asyncio.wait({waiting})
         await anna.sio.disconnect()

@@ -134,7 +134,7 @@ async def test_who_reads_slowly_gets_every_answer_before_it_is_told_to_go(
         (session,) = leaving.gateways[0].sessions
         left = leave()
         released.set()
-        await eventually(lambda: session.leaving, timeout=20)
+        await eventually(lambda: session.leaving)
         for _ in range(2):
             while not (text := await anna.read()).startswith("43/smcp,"):
                 pass

@@ -106,7 +106,7 @@ async def test_answers_that_their_agent_does_not_read_stay_with_their_computer(n
             # some have gone into the buffers of the two systems and of the client
             return answered == 24 and session.replies.waiting >= 12 and bus.stats().budget_used == 0
 
-        await eventually(settled, timeout=20)
+        await eventually(settled)
         # One is being written, one waits, and two come or have come.
         assert most <= 4 * 4 * MIB + 4096
         assert coming <= 2 * 4 * MIB
@@ -137,7 +137,7 @@ async def test_answers_in_one_message_that_their_agent_does_not_read_are_503_abo
         for number in range(1, 41):
             await anna.send(number, "client:tool_call", call(number, timeout=60))
         session = next(iter(gateway.sessions))
-        await eventually(lambda: len(gateway.calls) == 0 and session.in_flight in range(1, 12), timeout=20)
+        await eventually(lambda: len(gateway.calls) == 0 and session.in_flight in range(1, 12))
         assert session.replies.bytes <= 4 * MIB
         whole, refused = 0, list[dict[str, Any]]()
         while whole + len(refused) < 40:

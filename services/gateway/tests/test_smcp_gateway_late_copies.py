@@ -75,7 +75,7 @@ async def test_a_leave_that_failed_and_is_carried_out_late_does_not_take_out_who
         done, why = await box.call("server:leave_office", {"office_id": OFFICE})
         assert (done, why.split()[0]) == (False, "503")
         assert late.kept
-        await asyncio.wait_for(late.asserted.wait(), 10)
+        await asyncio.wait_for(late.asserted.wait(), 30)
         assert await box.join("computer", "box", OFFICE) == [True, None]  # it stayed, and goes on
         for reply in await late.carry_out():
             assert reply.headers[ERROR] == "4103"
@@ -103,7 +103,7 @@ async def test_a_switch_whose_leave_failed_and_is_carried_out_late_changes_nothi
         await eventually(lambda: len(changes(anna)) == 1)
         done, _ = await box.join("computer", "box", "elsewhere")
         assert done is False
-        await asyncio.wait_for(late.asserted.wait(), 10)
+        await asyncio.wait_for(late.asserted.wait(), 30)
         late.keeping = False
         await late.carry_out()
         assert await told_of_all(world, anna, 1) == []
@@ -138,7 +138,7 @@ async def test_a_member_that_goes_before_its_new_claim_is_asserted_leaves(nats_u
             assert await box.join("computer", "box", OFFICE) == [True, None]
             await eventually(lambda: len(changes(anna)) == 1)
             assert (await box.call("server:leave_office", {"office_id": OFFICE}))[0] is False
-            await asyncio.wait_for(asserts.wait(), 10)
+            await asyncio.wait_for(asserts.wait(), 30)
         await eventually(lambda: len(changes(anna)) == 2)
         free.set()
         assert [event for event, _ in await told_of_all(world, anna, 1)] == ["notify:leave_office"]
@@ -182,10 +182,10 @@ async def test_a_second_copy_of_a_refused_join_that_found_the_place_free_leaves_
         assert await owner.join("computer", "box", OFFICE) == [True, None]
         place = {"role": "computer", "name": "box", "office_id": OFFICE, "more": "heir"}
         joining = asyncio.create_task(heir.call("server:join_office", place))
-        await asyncio.wait_for(refused.wait(), 10)
+        await asyncio.wait_for(refused.wait(), 30)
         assert await owner.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
         owner_left.set()
-        await asyncio.wait_for(claimed.wait(), 10)
+        await asyncio.wait_for(claimed.wait(), 30)
         answer.set()
         done, why = await joining
         assert (done, why.split()[0]) == (False, "403")

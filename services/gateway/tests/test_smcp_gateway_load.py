@@ -30,7 +30,7 @@ async def deaf_member(url: str, name: str) -> socket.socket:
 
     async def heard(needle: bytes) -> None:
         seen = b""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while needle not in seen:
                 seen += await loop.sock_recv(raw, 4096)
 
@@ -68,6 +68,6 @@ async def test_a_client_that_does_not_read_is_cut_off_at_a_bound_in_bytes_and_it
         assert deaf.closed
         # what waits is bounded; beside it there is a portion (16 messages) that is being written
         assert LIMIT + 7 * MIB < most <= LIMIT + 9 * MIB
-        await eventually(lambda: box.told("notify:leave_office"), timeout=10)
+        await eventually(lambda: box.told("notify:leave_office"))
         await eventually(lambda: alive()["Outbox"] == before, message="what waited for it is gone")
         raw.close()

@@ -171,7 +171,7 @@ async def test_a_computer_that_dies_with_its_node_is_not_waited_for_for_long(
     async with scene(tmp_path, monkeypatch) as there, there.elsewhere.computer(OFFICE, "box", box):
         monkeypatch.setattr("smcp_bus.nats.client._RECONNECT_S", (3600.0, 3600.0))
         asked = asyncio.create_task(ask(there.anna, call(timeout=60), timeout=60))
-        await asyncio.wait_for(box.running.wait(), 10)
+        await asyncio.wait_for(box.running.wait(), 30)
         await there.hurt.kill()
         answer = await asked
         assert (answer["code"], answer["details"]) == (503, {"may_have_run": True}), "a repeat may find it"

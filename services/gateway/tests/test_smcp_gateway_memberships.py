@@ -55,7 +55,7 @@ async def office(nats_url: str, gateways: int = 1) -> AsyncIterator[tuple[World,
 
 async def calling(world: World, client: Client, name: str = "anna") -> None:
     """It joins, and one call of it runs."""
-    await eventually(lambda: joins(client, "agent", name, OFFICE), timeout=10)
+    await eventually(lambda: joins(client, "agent", name, OFFICE))
     await client.sio.emit("client:tool_call", call(0), namespace="/smcp")
     await eventually(lambda: len(world.gateways[0].calls) == 1)
 
@@ -210,7 +210,7 @@ async def test_a_join_that_nobody_knows_the_end_of_leaves_no_member(
             done, _ = await ghost.join("computer", "ghost", OFFICE)
             assert done is False
             assert lost
-        await eventually(lambda: len(anna.told("notify:leave_office")) == 1, timeout=10)
+        await eventually(lambda: len(anna.told("notify:leave_office")) == 1)
         assert await room(anna) == {"anna"}
         assert await ghost.join("computer", "ghost", OFFICE) == [True, None]
         assert await room(anna) == {"anna", "ghost"}
@@ -226,7 +226,7 @@ async def test_a_switch_whose_leave_nobody_knows_the_end_of_keeps_the_old_member
             done, _ = await car.join("computer", "car", "elsewhere")
             assert done is False
             assert lost
-        await eventually(lambda: len(anna.told("notify:enter_office")) == 2, timeout=10)
+        await eventually(lambda: len(anna.told("notify:enter_office")) == 2)
         assert await room(anna) == {"anna", "car"}
         assert await car.call("server:update_tool_list", {"computer": "car"}) is None
 
@@ -251,7 +251,7 @@ async def test_a_member_that_the_registry_let_go_while_it_lived_is_asserted_agai
             assert stored.record is not None
             key = record_key(OFFICE, "computer", "car")
             await write_member(store.members, key, tombstone(stored.record), last=stored.revision)
-            await eventually(back, timeout=10)
+            await eventually(back)
             assert await room(anna) == {"anna", "car"}
         assert car.told("notify:leave_office") == []
         assert await car.call("server:update_tool_list", {"computer": "car"}) is None
@@ -268,7 +268,7 @@ async def test_pings_are_so_frequent_that_a_client_notices_a_gateway_that_stands
         assert eio.ping_interval + eio.ping_timeout <= 0.71 * SHORT_LEASE_S
         loop = asyncio.get_running_loop()
         since = loop.time()
-        await eventually(lambda: loop.time() - since > 2 * SHORT_LEASE_S, timeout=10)
+        await eventually(lambda: loop.time() - since > 2 * SHORT_LEASE_S)
         assert not client.gone.is_set()
 
 

@@ -70,7 +70,7 @@ async def test_the_calls_by_event_and_outcome_are_just_those_that_were_made(nats
         assert during["smcp_gateway_sockets", ()] == 1
         assert during["smcp_gateway_members", (("role", "agent"),)] == 1
         assert await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "r6"}) is None
-        assert (await asyncio.wait_for(waiting, 10))["meta"] == {"a2c_cancelled": True}
+        assert (await asyncio.wait_for(waiting, 30))["meta"] == {"a2c_cancelled": True}
 
         after = await scraped(world.url)
         assert counted(after, "client:tool_call") == {

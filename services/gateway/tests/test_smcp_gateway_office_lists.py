@@ -228,7 +228,7 @@ async def test_while_nats_is_away_it_is_503_and_no_empty_list(nats_server: NatsS
             answer: dict[str, Any] = await ask(anna)
             return answer.get("computerId") == "a"
 
-        await eventually(is_listed, timeout=20)
+        await eventually(is_listed)
 
 
 async def test_an_agent_in_no_office_lists_nothing(nats_url: str) -> None:

@@ -49,7 +49,7 @@ async def test_a_call_whose_connection_broke_is_503_at_once_and_is_not_sent_agai
     ):
         await anna.join("agent", "anna", OFFICE)
         asking = asyncio.create_task(ask(anna, call(), timeout=60))
-        await asyncio.wait_for(hanging.running.wait(), 10)
+        await asyncio.wait_for(hanging.running.wait(), 30)
         hanging.running.clear()
         await nats_server.restart()
         answer = await asking

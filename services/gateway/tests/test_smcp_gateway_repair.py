@@ -57,23 +57,23 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
         assert answer["details"] == {"may_have_run": False, "cut_off": True}
         assert watch.undisturbed < 10
         down_for = loop.time()
-        await eventually(lambda: loop.time() - down_for > 1.5 * SHORT_LEASE_S, timeout=10)
+        await eventually(lambda: loop.time() - down_for > 1.5 * SHORT_LEASE_S)
         await nats_server.start()
 
         async def answered() -> bool:
             answer: dict[str, Any] = await anna.call("client:get_tools", TOOLS)
             return answer.get("verb") == "get_tools"
 
-        await eventually(answered, timeout=20)
+        await eventually(answered)
 
         async def complete() -> bool:
             listed = await anna.call("server:list_room", {"agent": "anna", "req_id": "1", "office_id": OFFICE})
             return {session["name"] for session in listed.get("sessions", [])} == {"anna", "box", "car"}
 
-        await eventually(complete, timeout=20)
-        await eventually(lambda: len(anna.told("notify:update_tool_list")) >= 2, timeout=20)
-        await eventually(lambda: car.told("notify:update_config"), timeout=20)
-        await eventually(lambda: anna.told("notify:update_capabilities"), timeout=20)
+        await eventually(complete)
+        await eventually(lambda: len(anna.told("notify:update_tool_list")) >= 2)
+        await eventually(lambda: car.told("notify:update_config"))
+        await eventually(lambda: anna.told("notify:update_capabilities"))
         assert len(anna.told("notify:enter_office")) == 1
         assert anna.told("notify:leave_office") == []
         assert car.told("notify:enter_office") == []
@@ -108,13 +108,13 @@ async def test_a_leave_during_an_outage_is_passed_on_once(nats_server: NatsServe
         assert done is False
         assert why
         await nats_server.start()
-        await eventually(lambda: anna.told("notify:leave_office"), timeout=20)
+        await eventually(lambda: anna.told("notify:leave_office"))
 
         async def joined() -> bool:
             return (await box.join("computer", "box", OFFICE))[0] is True
 
-        await eventually(joined, timeout=20)
-        await eventually(lambda: len(anna.told("notify:enter_office")) == 2, timeout=10)
+        await eventually(joined)
+        await eventually(lambda: len(anna.told("notify:enter_office")) == 2)
         assert anna.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "car"}]
         assert anna.told("notify:enter_office")[1] == {"office_id": OFFICE, "computer": "box"}
         assert not [name for name, _ in box.events if "office" in name]
@@ -138,7 +138,7 @@ async def test_an_outage_that_begins_as_soon_as_somebody_is_in_hides_nothing(nat
         assert await box.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
         assert await car.join("computer", "car", OFFICE) == [True, None]
         line.port = port
-        await eventually(lambda: len(anna.events) >= 2, timeout=20)
+        await eventually(lambda: len(anna.events) >= 2)
         assert anna.events == [
             ("notify:leave_office", {"office_id": OFFICE, "computer": "box"}),
             ("notify:enter_office", {"office_id": OFFICE, "computer": "car"}),

@@ -294,7 +294,7 @@ async def test_nats_is_restarted_and_the_gate_is_closed_until_the_registry_has_c
         async def answered() -> bool:
             return "echo" in await pair.anna.call("client:get_tools", query())
 
-        await eventually(answered, timeout=20)
+        await eventually(answered)
         assert is_open()
         assert (await pair.anna.call("client:tool_call", call(1)))["echo"]
         assert len(asked) == 2

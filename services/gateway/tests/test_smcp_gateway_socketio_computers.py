@@ -103,7 +103,7 @@ async def test_a_native_and_a_socketio_computer_cannot_have_one_name(nats_url: s
                 assert len(world.gateways[1].computers) == 0
                 for _ in range(20):
                     assert (await anna.call("client:get_tools", query()))["native"] == "get_tools"
-            await eventually(lambda: joined(box), timeout=10)
+            await eventually(lambda: joined(box))
             serve(box, "client:get_tools", echo)
             assert (await anna.call("client:get_tools", query()))["echo"]
 
@@ -175,6 +175,6 @@ async def test_nothing_is_left_of_two_hundred_computers_that_join_leave_and_swit
                 assert (await box.call("server:leave_office", {"office_id": "next"}))[0] is False
             await eventually(lambda: len(gateway.computers) == 2)
             await eventually(lambda: len(bus._received) == before + 3)
-        await eventually(lambda: len(gateway.computers) == 0 and len(gateway.offices) == 0, timeout=10)
+        await eventually(lambda: len(gateway.computers) == 0 and len(gateway.offices) == 0)
         await eventually(lambda: len(bus._received) == before)
         assert gateway.computers._offices == {}

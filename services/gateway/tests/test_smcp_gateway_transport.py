@@ -166,7 +166,7 @@ async def test_server_events_happen_in_the_order_in_which_they_came(nats_url: st
                 callback=lambda answer, number=number: answers.put_nowait((number, answer)),
             )
         for number in range(1, 30):
-            assert await asyncio.wait_for(answers.get(), 10) == (number, [True, None])
+            assert await asyncio.wait_for(answers.get(), 30) == (number, [True, None])
         listed = await client.call("server:list_room", LIST | {"agent": "box", "office_id": "office-2"})
         assert [session["name"] for session in listed["sessions"]] == ["box"]
 
@@ -197,7 +197,7 @@ async def test_a_message_far_above_the_limit_closes_its_own_socket_alone(nats_ur
     ):
         await other.join("agent", "anna", "office")
         await client.sio.emit("client:tool_call", CALL | {"params": {"x": "y" * 2 * limit}}, namespace=NAMESPACE)
-        await asyncio.wait_for(client.gone.wait(), 10)
+        await asyncio.wait_for(client.gone.wait(), 30)
         await eventually(lambda: len(world.gateways[0].sessions) == 1)
         assert (await other.call("server:list_room", LIST))["req_id"] == "1"
 

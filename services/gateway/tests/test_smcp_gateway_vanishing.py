@@ -128,7 +128,7 @@ async def test_a_client_that_has_gone_before_its_websocket_is_answered_leaves_no
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):  # it waits for an answer that comes when it has gone
                 await http.ws_connect(path)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await answered.wait()
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
         gateway.front._answer = answer

@@ -117,7 +117,7 @@ async def test_a_member_that_its_process_holds_after_all_stays_when_its_time_is_
         claim = old.claim()
         await old.join("lab", "computer", "pc", claim)
         await moves(old, "computer", "pc", claim)
-        await eventually(lambda: old.asked >= 3, timeout=10)  # it was asked after it, again and again
+        await eventually(lambda: old.asked >= 3)  # it was asked after it, again and again
         assert observer.of("pc") == ["enter_office"]
 
 

@@ -128,7 +128,7 @@ async def test_a_registry_killed_in_the_middle_loses_no_announcement_and_doubles
         bus = await stack.enter_async_context(open_bus(BusConfig(url=nats_url)))
         observer = await observe(bus, "lab")
         joining = asyncio.create_task(join_all(members, "lab", range(150)))
-        await eventually(lambda: len(observer.told) >= 20, timeout=10)
+        await eventually(lambda: len(observer.told) >= 20)
         victim.signal(signal.SIGKILL)
         names = await joining
         await eventually(lambda: {told.name for told in observer.told} == names)
@@ -167,7 +167,7 @@ async def test_a_registry_that_was_paused_past_a_lease_throws_nobody_out(nats_ur
             await eventually(no_lease)
         paused.signal(signal.SIGCONT)
         asked = member.asked
-        await eventually(lambda: member.asked > asked, timeout=10)
+        await eventually(lambda: member.asked > asked)
         assert await member.room("lab", "computer", "pc") == {("computer", "pc")}
         assert observer.of("pc") == ["enter_office"]
 

@@ -76,7 +76,7 @@ async def test_a_process_without_a_lease_that_answers_keeps_its_members(nats_url
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         await member.join("lab", "computer", "pc")
-        await eventually(lambda: member.asked >= 4, timeout=10)
+        await eventually(lambda: member.asked >= 4)
         assert observer.of("pc") == ["enter_office"]
 
 

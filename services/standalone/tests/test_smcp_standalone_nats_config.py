@@ -110,7 +110,7 @@ async def test_clients_are_told_the_name_of_a_node_that_its_environment_says(
     await server.start()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        info = json.loads((await asyncio.wait_for(reader.readline(), 10)).removeprefix(b"INFO "))
+        info = json.loads((await asyncio.wait_for(reader.readline(), 30)).removeprefix(b"INFO "))
         writer.close()
         await writer.wait_closed()
     finally:

@@ -187,7 +187,7 @@ async def test_a_registry_follows_a_large_bucket(tmp_path: Path) -> None:
         sink = Followed()
         following = asyncio.create_task(follow(js, "members", sink))
         try:
-            await eventually(lambda: len(sink.entries) == records, timeout=20)
+            await eventually(lambda: len(sink.entries) == records)
             assert set(sink.entries.values()) == {size}
             await bucket.put("lab.agent", b"now")
             await eventually(lambda: sink.entries.get("lab.agent") == 3)

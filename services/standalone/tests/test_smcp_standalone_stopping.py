@@ -77,7 +77,7 @@ async def test_ctrl_c_during_a_call_says_what_is_waited_for_and_a_second_one_lea
         process.signal(signal.SIGINT)
         assert await process.exit_code(timeout=30) == 1
         if sys.platform == "linux":
-            await eventually(lambda: not any(child.is_running() for child in children), timeout=10)
+            await eventually(lambda: not any(child.is_running() for child in children))
         assert left(temporary) == []
 
 
@@ -99,7 +99,7 @@ async def test_ctrl_c_ends_the_demo_however_often_and_leaves_nothing(tmp_path: P
             await asyncio.wait({ended}, timeout=0.05)
         assert await ended in ((1, -signal.SIGINT) if impatient else (1,))  # Python itself may hear the last one
         if sys.platform == "linux":
-            await eventually(lambda: not any(child.is_running() for child in started), timeout=10)
+            await eventually(lambda: not any(child.is_running() for child in started))
         assert left(tmp_path) == []
         assert "Traceback" not in "\n".join(str(line) for line in process.log)
 

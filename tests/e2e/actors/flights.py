@@ -47,7 +47,7 @@ async def in_flight(
         agent.call(host.name, "sleep", {"seconds": seconds, "mark": flight.mark}, timeout=int(seconds) + 30)
     )
     try:
-        await eventually(lambda: call.done() or flight.runs() == 1, timeout=10)
+        await eventually(lambda: call.done() or flight.runs() == 1)
         if call.done():
             raise AssertionError(f"the call ended before it ran: {call.exception() or call.result()}")
         yield call

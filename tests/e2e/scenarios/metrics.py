@@ -39,7 +39,7 @@ async def each_process_tells_what_the_table_says(world: World) -> None:
         assert _runs(host_after) - _runs(host_before) == CALLS
         assert after["smcp_gateway_members", (("role", "agent"),)] >= 1
         for registry in world.registries:
-            await eventually(partial(_knows_an_agent, registry), timeout=10)
+            await eventually(partial(_knows_an_agent, registry))
         told = {
             "gateway": await _names(gateway),
             "Computer": await _names(computer),

@@ -175,7 +175,7 @@ async def _is_taken(world: World, credentials: Credentials) -> bool:
         await reader.readline()  # INFO
         login = {"user": credentials.login, "pass": credentials.secret, "verbose": False}
         writer.write(b"CONNECT %b\r\nPING\r\n" % json.dumps(login).encode())
-        answer = await asyncio.wait_for(reader.readline(), 10)
+        answer = await asyncio.wait_for(reader.readline(), 30)
     finally:
         writer.close()
         await writer.wait_closed()

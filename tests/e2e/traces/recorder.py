@@ -54,7 +54,7 @@ class Recorder:
 
         if barrier is not None and golden_files.updating():
             await self.settled(barrier)
-        await eventually(matching, timeout=20, message=f"the trace is not as in {name}.json")
+        await eventually(matching, message=f"the trace is not as in {name}.json")
         if barrier is not None:
             await self.settled(barrier)
             await matching()
@@ -70,7 +70,7 @@ class Recorder:
         async def all_there() -> bool:
             return len(await self.spans(req_id)) >= count
 
-        await eventually(all_there, timeout=20, message=f"the {count} spans of the last request did not come")
+        await eventually(all_there, message=f"the {count} spans of the last request did not come")
 
     def _instance(self, span: Mapping[str, Any]) -> str:
         pid = span["resource"].get("process.pid")

@@ -59,7 +59,7 @@ class RawWebSocket:
 
     async def message(self) -> bytes:
         """The next text message, within 10 s; pings are answered."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 frame = await self.frame()
                 assert frame is not None, "the gateway hung up"

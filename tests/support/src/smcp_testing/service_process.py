@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-_END_S = 15.0
+_END_S = 30.0
 _INHERITED = (
     "PATH",
     "HOME",
