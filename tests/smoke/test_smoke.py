@@ -11,10 +11,7 @@ from tests.e2e.actors.agents import sdk_agent
 from tests.e2e.scenarios import calls, failing_tools, faults, moves
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.shared import SharedWorld
-from tests.e2e.worlds.world import World, lease_s
-
-LEASE_S = lease_s(5)
-"""Other tests run beside this world: with 2 s, a process that waits for a processor could lose its lease."""
+from tests.e2e.worlds.world import LEASE_S, World
 
 FAULTS: list[Callable[[World], Awaitable[None]]] = [
     faults.a_computer_is_killed,
@@ -30,7 +27,7 @@ pytestmark = pytest.mark.timeout(180 + 10 * LEASE_S)
 @pytest.fixture(scope="module")
 def of_this_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
     drain = {"SMCP_DRAIN_S": str(moves.DRAIN_S)}
-    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("smoke"), lease_s=LEASE_S, environment=drain))
+    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("smoke"), environment=drain))
     yield world
     world.close()
 

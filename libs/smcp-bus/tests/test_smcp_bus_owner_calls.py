@@ -368,7 +368,7 @@ async def test_the_oldest_keys_are_forgotten_above_their_number(monkeypatch: pyt
 
 
 async def test_a_result_goes_when_its_time_is_over_also_where_no_call_comes_any_more() -> None:
-    with owning(Keeping(results_s=0.05)) as owner:
+    with owning(Keeping(results_s=2)) as owner:
         tool = Tool(owner)
         for number in range(3):
             await tool.done(f"r{number}")
@@ -380,7 +380,7 @@ async def test_a_result_goes_when_its_time_is_over_also_where_no_call_comes_any_
 
 @pytest.mark.rule("answers.calls.timeout.clean")
 async def test_keys_and_cancels_go_when_their_time_is_over_also_where_no_call_comes_any_more() -> None:
-    with owning(Keeping(results_s=0.5, keys_s=0.6, tombstones_s=0.5)) as owner:
+    with owning(Keeping(results_s=2, keys_s=2.5, tombstones_s=2)) as owner:
         tool = Tool(owner)
         for number in range(3):
             await tool.done(f"r{number}")

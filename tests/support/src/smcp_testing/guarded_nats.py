@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
 from smcp_bus.nats.config import Credentials, load_credentials
-from smcp_standalone.nats_config import new_secret
+from smcp_standalone.nats_config import PING_S, new_secret
 from smcp_standalone.nats_files import Written, write
 from smcp_standalone.nats_model import NatsModel
 from smcp_testing.nats_process import NatsServer
@@ -21,6 +21,7 @@ Kind = Literal["gateway", "registry"]
 
 BYSTANDER: Final = "bystander"
 _USERS: Final = '  "users": [\n'
+_PINGS: Final = f'ping_interval: "{PING_S}s"'
 
 
 class GuardedUrl(str):
@@ -37,6 +38,9 @@ class GuardedUrl(str):
 
 class GuardedNats(NatsServer):
     """Credentials of two registries and four gateways are there from the start; for others it reads its file again."""
+
+    ping_s = 60
+    """Between pings to its clients; two are waited for. A process of tests may compute for many seconds."""
 
     def __init__(
         self, directory: Path, *, options: Sequence[str] = (), more: Mapping[str, Any] = MappingProxyType({})
@@ -94,5 +98,7 @@ class GuardedNats(NatsServer):
         user = f'    {{"user": "{BYSTANDER}", "password": "{self._bystander}"}},\n'
         assert text.count(_USERS) == 1
         text = text.replace(_USERS, _USERS + user)
+        assert text.count(_PINGS) == 1
+        text = text.replace(_PINGS, f'ping_interval: "{self.ping_s}s"')
         written.conf.write_text(f"{text}no_auth_user: {BYSTANDER}\n", encoding="utf-8")
         return written

@@ -12,6 +12,7 @@ import orjson
 
 from smcp_bus.bus import Bus
 from smcp_bus.errors import RequestTimedOut
+from smcp_standalone.nats_config import PING_S
 from smcp_standalone.nats_files import Written
 from smcp_testing.guarded_nats import GuardedNats, GuardedUrl
 from smcp_testing.nats_process import NatsServer
@@ -28,6 +29,8 @@ _LED: Final = re.compile(r" new (JetStream cluster )?metadata leader")
 
 class _First(GuardedNats):
     """The node that gives credentials; the others read a copy of its file."""
+
+    ping_s = PING_S  # nodes find each other gone by it, too
 
     def __init__(self, directory: Path, ports: Sequence[int]) -> None:
         port, *others = ports
