@@ -65,7 +65,7 @@ def kubelet(tmp_path: Path, programs: Path, secrets: Mapping[str, dict[str, str]
 
 
 @pytest.mark.parametrize("workload", SERVICES)
-async def test_the_first_step_of_a_pod_takes_its_configuration_and_names_what_is_wrong_with_another(
+async def test_check_config_accepts_the_configuration_of_a_pod_and_names_a_wrong_value(
     workload: str, kubelet: Kubelet
 ) -> None:
     step = kubelet.container(workload, "check-config")
@@ -78,9 +78,7 @@ async def test_the_first_step_of_a_pod_takes_its_configuration_and_names_what_is
     assert "Traceback" not in errors_of_wrong
 
 
-async def test_the_agent_of_the_demo_calls_a_tool_of_its_computer_through_each_gateway(
-    tmp_path: Path, kubelet: Kubelet
-) -> None:
+async def test_the_demo_agent_calls_a_tool_through_each_gateway(tmp_path: Path, kubelet: Kubelet) -> None:
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_server(kubelet, tmp_path / "nats"))
         await probes_succeed(kubelet.container("smcp-nats", "nats"), nats.monitoring_url)
@@ -100,7 +98,7 @@ async def test_the_agent_of_the_demo_calls_a_tool_of_its_computer_through_each_g
             assert "The pod's repository was made" in output
 
 
-async def test_of_two_gateways_with_one_credential_and_one_name_each_has_its_own_members(
+async def test_two_gateways_with_one_credential_keep_separate_members(
     tmp_path: Path, kubelet: Kubelet, secrets: Mapping[str, dict[str, str]]
 ) -> None:
     auth = {"token": base64.b64decode(secrets["smcp-agent"]["token"]).decode()}
@@ -123,7 +121,7 @@ async def test_of_two_gateways_with_one_credential_and_one_name_each_has_its_own
         assert {session["name"] for session in listed["sessions"]} == {"anna", "stays"}
 
 
-async def test_the_agent_of_the_demo_fails_where_no_gateway_answers_so_that_its_job_starts_it_again(
+async def test_the_demo_agent_exits_with_an_error_when_no_gateway_answers(
     kubelet: Kubelet,
 ) -> None:
     kubelet.places["http://smcp-gateway:8000"] = "http://127.0.0.1:9"

@@ -23,7 +23,7 @@ def validate(text: str) -> None:
 
 
 @pytest.mark.parametrize("variant", variants())
-def test_it_is_valid_and_keeps_every_policy(variant: str) -> None:
+def test_every_combination_is_valid_and_keeps_every_policy(variant: str) -> None:
     manifests = once(variant)
     for each in manifests.objects:
         validate(json.dumps(each, sort_keys=True))
@@ -34,7 +34,7 @@ def test_the_top_kustomization_is_the_dev_overlay() -> None:
     assert once("top").objects == once("dev").objects
 
 
-def test_each_overlay_says_where_each_of_its_images_comes_from_in_one_block() -> None:
+def test_each_overlay_names_all_images_in_one_block() -> None:
     for overlay in overlays():
         [file] = (K8S / "overlays" / overlay).glob("kustomization.yaml")
         kustomization = yaml.safe_load(file.read_text())
@@ -42,27 +42,27 @@ def test_each_overlay_says_where_each_of_its_images_comes_from_in_one_block() ->
         assert told == set(_images(once(overlay)))
 
 
-def test_the_overlay_to_try_finds_room_on_a_node_with_two_processors() -> None:
+def test_the_dev_overlay_fits_on_a_node_with_two_processors() -> None:
     """What a cluster of kind runs of its own asks for 950m on such a node."""
     assert _asked("dev", "cpu") <= Decimal("1.0")
     assert _asked("dev", "memory") <= 2 * 1024**3
 
 
-def test_the_readme_loads_all_images_that_are_built_here_and_no_others() -> None:
+def test_the_readme_loads_exactly_the_images_built_here() -> None:
     [loaded] = re.findall(r"kind load docker-image (.+?)  ", README.read_text(encoding="utf-8"))
     assert set(loaded.split()) == {image for image in _images(once("dev")) if image.startswith("smcp")}
 
 
-def test_rendering_twice_gives_the_same() -> None:
+def test_rendering_is_deterministic() -> None:
     assert rendered("prod").objects == once("prod").objects
 
 
-def test_nothing_is_templated_elsewhere() -> None:
+def test_manifests_contain_no_other_templating() -> None:
     inner = [*(K8S / "base").glob("kustomization.yaml"), *(K8S / "components").glob("*/kustomization.yaml")]
     assert not [file for file in inner if "images" in yaml.safe_load(file.read_text())]
 
 
-def test_clients_are_told_the_nodes_of_nats_by_the_names_that_they_know() -> None:
+def test_nats_advertises_node_names_that_clients_can_resolve() -> None:
     """So they hear of a node that left, and learn no address that is another pod's tomorrow."""
     manifests = once("prod")
     nats = manifests.named("StatefulSet", "smcp-nats")

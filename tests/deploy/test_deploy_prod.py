@@ -70,7 +70,7 @@ def names_of_certificates(text: str) -> list[str]:
     return re.findall(r"`(.+?)`", named[1])
 
 
-def test_certificates_are_to_have_the_names_under_which_clients_and_nodes_connect() -> None:
+def test_certificates_have_the_names_that_clients_and_nodes_use() -> None:
     config = next(data for one in rendered("prod").of("ConfigMap") if "SMCP_NATS_URL" in (data := one["data"]))
     names = names_of_certificates(README.read_text(encoding="utf-8"))
     assert re.findall(r"tls://([^:]+):", config["SMCP_NATS_URL"]) == names == [f"{node}.smcp-nats" for node in NODES]
@@ -84,7 +84,7 @@ def copies_of_buckets(monitoring_url: str) -> dict[str, int]:
     return {stream["name"]: stream["num_replicas"] for stream in streams}
 
 
-async def test_three_nodes_with_the_certificates_of_the_readme_are_a_cluster_on_which_the_services_run(
+async def test_services_run_on_a_three_node_cluster_with_the_certificates_of_the_readme(
     tmp_path: Path, secrets: dict[str, dict[str, str]]
 ) -> None:
     manifests = rendered("prod+computer+computer-nodes+nats-cluster+hpa-cpu")

@@ -41,7 +41,7 @@ class Job:
         return output
 
 
-async def test_the_secrets_are_made_once_and_one_that_is_missing_is_made_from_the_same(tmp_path: Path) -> None:
+async def test_secrets_are_made_once_and_a_missing_one_is_made_again_from_the_same_keys(tmp_path: Path) -> None:
     async with account(tmp_path) as (api, job):
         assert (await job.succeeds()).count(": made") == len(keys())
         assert {name: set(held) for name, held in api.secrets.items() if name != MADE} == keys()
@@ -54,7 +54,7 @@ async def test_the_secrets_are_made_once_and_one_that_is_missing_is_made_from_th
         assert api.secrets == first
 
 
-async def test_two_that_run_at_once_make_one_set_of_secrets_and_one_elsewhere_another(tmp_path: Path) -> None:
+async def test_concurrent_jobs_make_one_set_of_secrets_per_cluster(tmp_path: Path) -> None:
     async with account(tmp_path / "one") as (api, job), account(tmp_path / "other") as (other, job_elsewhere):
         await asyncio.gather(job.succeeds(), job.succeeds(), job_elsewhere.succeeds())
         made, gateway = api.files(MADE), api.files("smcp-gateway")
@@ -65,7 +65,7 @@ async def test_two_that_run_at_once_make_one_set_of_secrets_and_one_elsewhere_an
         assert not [name for name in api.secrets if api.secrets[name] == other.secrets[name]]
 
 
-async def test_secrets_of_an_older_version_are_left_and_it_is_said_what_to_do(tmp_path: Path) -> None:
+async def test_secrets_of_an_older_version_are_kept_and_the_log_says_what_to_do(tmp_path: Path) -> None:
     async with account(tmp_path) as (api, job):
         api.secrets[MADE] = {"token": "c21jcF94"}
         code, _, errors = await job.run()
@@ -76,7 +76,7 @@ async def test_secrets_of_an_older_version_are_left_and_it_is_said_what_to_do(tm
         assert api.secrets == {MADE: {"token": "c21jcF94"}}
 
 
-async def test_a_refusal_of_the_api_server_is_reported_and_no_secret_is_made(tmp_path: Path) -> None:
+async def test_a_refusal_of_the_api_server_is_reported(tmp_path: Path) -> None:
     async with account(tmp_path) as (api, job):
         of_account = Path(job.variables["SERVICE_ACCOUNT"])
         (of_account / "token").write_text("the token of yesterday")
@@ -88,7 +88,7 @@ async def test_a_refusal_of_the_api_server_is_reported_and_no_secret_is_made(tmp
         assert api.secrets == {}
 
 
-async def test_an_api_server_of_another_authority_is_told_no_token(tmp_path: Path) -> None:
+async def test_no_token_is_sent_to_an_untrusted_api_server(tmp_path: Path) -> None:
     async with account(tmp_path / "one") as (api, job), account(tmp_path / "other") as (_, another):
         certificates = (Path(another.variables["SERVICE_ACCOUNT"]) / "ca.crt").read_bytes()
         (Path(job.variables["SERVICE_ACCOUNT"]) / "ca.crt").write_bytes(certificates)
@@ -99,7 +99,7 @@ async def test_an_api_server_of_another_authority_is_told_no_token(tmp_path: Pat
         assert api.asked == []
 
 
-async def test_the_role_lets_nobody_read_what_was_made_for_others(tmp_path: Path) -> None:
+async def test_the_role_may_create_secrets_and_read_only_its_own(tmp_path: Path) -> None:
     """What the stand-in of the API allows is what the manifests' Role says, so the Job needs no more than that."""
     role = once("dev").named("Role", "smcp-secrets")
     assert role is not None

@@ -66,7 +66,7 @@ async def test_uvx_and_npx_run_mcp_servers_in_the_image(tmp_path: Path) -> None:
         assert "absent" in str(config)
 
 
-async def test_the_engine_sees_who_cannot_work_while_its_nats_is_away(tmp_path: Path) -> None:
+async def test_docker_shows_containers_as_unhealthy_while_nats_is_down(tmp_path: Path) -> None:
     few = partial(open_containers, gateways=1, registries=1, places=[Place("host-alpha", LAB, "alpha")])
     async with few(tmp_path, health_s=ASKED_S) as world:
         services = [part for part in world.parts if part is not world.nats]

@@ -33,7 +33,7 @@ def _nothing_left_behind(_no_task_left: None) -> None:
     """In place of that of all tests: the world is looked at when it ends."""
 
 
-async def test_calls_go_on_and_memory_stays_bounded_while_nobody_reaches_the_collector(tmp_path: Path) -> None:
+async def test_calls_work_and_memory_is_bounded_while_the_collector_is_unreachable(tmp_path: Path) -> None:
     async with (
         open_containers(tmp_path, gateways=1, registries=1, places=[ALPHA], environment=UNREACHABLE) as world,
         sdk_agent(world.url(0), LAB, "caller") as agent,

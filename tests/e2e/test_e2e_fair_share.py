@@ -43,7 +43,7 @@ def _nothing_left_behind(_no_task_left: None) -> None:
 
 
 @pytest.mark.parametrize("open_world", [open_containers, open_processes], ids=["containers", "processes"])
-async def test_gateways_that_come_fill_up_and_no_call_is_lost(
+async def test_new_gateways_fill_up_and_no_call_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], open_world: Open
 ) -> None:
     load = filling.of_this_profile()

@@ -23,26 +23,26 @@ WORLDS = [*SPREAD, *kinds(STANDALONE)]
 LEASE_S = lease_s(5)
 
 FAILING_TOOLS: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
-    failing_tools.a_tool_that_throws_is_a_failed_result,
-    failing_tools.a_tool_that_hangs_is_stopped_in_time_and_the_others_go_on,
-    failing_tools.a_server_that_hangs_as_a_whole_times_out_and_works_again,
-    failing_tools.a_server_that_dies_is_named_and_works_again,
+    failing_tools.a_tool_that_raises_gives_a_failed_result,
+    failing_tools.a_hanging_tool_is_stopped_in_time_and_other_tools_work,
+    failing_tools.a_hanging_mcp_server_times_out_and_works_again,
+    failing_tools.a_dying_mcp_server_is_named_and_works_again,
 ]
 FAULTS: list[Callable[[World], Awaitable[None]]] = [
     faults.a_computer_is_killed,
-    faults.a_computer_stands_still_past_its_lease,
+    faults.a_computer_is_suspended_past_its_lease,
     faults.a_gateway_is_killed,
-    faults.a_gateway_stands_still_past_its_lease,
+    faults.a_gateway_is_suspended_past_its_lease,
     faults.a_registry_is_killed,
-    faults.a_registry_stands_still_past_a_lease,
-    faults.all_registries_stand_still_with_a_join_in_flight,
+    faults.a_registry_is_suspended_past_a_lease,
+    faults.all_registries_are_suspended_with_a_join_in_flight,
     faults.nats_is_killed_for_longer_than_a_lease,
-    faults.nats_stands_still_for_longer_than_a_lease,
-    socketio_computers.native_and_socketio_computers_see_each_other_come_and_go_exactly_once,
+    faults.nats_is_suspended_for_longer_than_a_lease,
+    socketio_computers.native_and_socketio_computers_get_each_enter_and_leave_once,
 ]
 MOVES: list[Callable[[World], Awaitable[None]]] = [
-    moves.a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move,
-    moves.a_call_that_outlasts_the_drain_is_503_and_may_have_run,
+    moves.a_stopping_gateway_loses_no_call_and_its_members_do_not_leave,
+    moves.a_call_longer_than_the_drain_gets_503_with_may_have_run,
 ]
 
 
@@ -94,8 +94,8 @@ async def test_fault(
 @pytest.mark.parametrize(
     "scenario",
     [
-        faults.a_gateway_stands_still_with_a_call_in_flight,
-        faults.all_gateways_stand_still_with_a_call_in_flight,
+        faults.a_gateway_is_suspended_with_a_call_in_flight,
+        faults.all_gateways_are_suspended_with_a_call_in_flight,
     ],
     ids=lambda scenario: scenario.__name__,
 )

@@ -50,9 +50,7 @@ def previous() -> str:
     return "previous"
 
 
-async def test_all_parts_change_to_this_version_one_after_the_other_and_work_with_those_that_have_not(
-    tmp_path: Path, previous: str
-) -> None:
+async def test_parts_are_updated_one_by_one_and_work_with_older_ones(tmp_path: Path, previous: str) -> None:
     """One Computer before all others, since they may at any time; else registries, gateways, Computers."""
     async with (
         open_containers(tmp_path, places=[ALPHA, BETA], tag=previous) as world,

@@ -67,22 +67,22 @@ async def test_time_and_git(world: World) -> None:
 
 async def test_forbidden_and_renamed_tools(world: World) -> None:
     with world.telling():
-        await npm_servers.what_is_forbidden_or_renamed_in_git_is_not_callable_by_its_own_name(world)
+        await npm_servers.a_forbidden_or_renamed_tool_is_not_callable_by_its_own_name(world)
 
 
-async def test_the_two_scenarios_of_the_page(world: World) -> None:
+async def test_tool_metadata_reaches_the_agent_as_json(world: World) -> None:
     with world.telling():
-        await npm_servers.the_two_scenarios_of_the_page(world)
+        await npm_servers.tool_metadata_reaches_the_agent_as_json(world)
 
 
-async def test_names_without_npm(world: World) -> None:
+async def test_tool_names_of_python_servers_are_legal_and_unique(world: World) -> None:
     with world.telling():
-        await npm_servers.all_listed_names_are_legal_unique_and_callable_by_a_model(world, "history", "convert_time")
+        await npm_servers.listed_names_are_legal_unique_and_callable_by_a_model(world, "history", "convert_time")
 
 
 async def _names(world: World, _: Path) -> None:
     tools = ("history", "convert_time", "everything__echo", "toolbox__echo", "ls")
-    await npm_servers.all_listed_names_are_legal_unique_and_callable_by_a_model(world, *tools)
+    await npm_servers.listed_names_are_legal_unique_and_callable_by_a_model(world, *tools)
 
 
 async def _everything(world: World, _: Path) -> None:
@@ -91,7 +91,7 @@ async def _everything(world: World, _: Path) -> None:
 
 # one test, so that it is one line where they are skipped
 @pytest.mark.usefixtures("node")
-@pytest.mark.parametrize("scenario", [_names, _everything, npm_servers.files_are_read_and_what_is_forbidden_is_refused])
+@pytest.mark.parametrize("scenario", [_names, _everything, npm_servers.files_are_read_and_forbidden_tools_are_refused])
 async def test_servers_from_npm(world: World, files: Path, scenario: Callable[[World, Path], Awaitable[None]]) -> None:
     with world.telling():
         await scenario(world, files)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.alone
 
 SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
     operation.secrets_are_renewed_while_calls_go_on,
-    operation.the_store_of_nats_is_lost,
+    operation.nats_loses_its_store,
 ]
 
 

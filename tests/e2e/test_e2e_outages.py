@@ -38,17 +38,17 @@ IN_A_CLUSTER: list[Scenario] = [
     cuts.a_gateway_is_cut_off_for_two_leases,
     cuts.a_computer_is_cut_off_for_half_a_lease,
     cuts.a_computer_is_cut_off_for_two_leases,
-    pauses.a_computer_stands_still_past_its_lease,
-    pauses.a_name_that_was_taken_meanwhile_stays_taken,
+    pauses.a_computer_is_suspended_past_its_lease,
+    pauses.a_name_that_was_claimed_during_the_pause_stays_claimed,
     nodes.the_node_of_a_gateway_is_killed,
     nodes.the_leader_is_killed,
     nodes.two_of_three_nodes_are_killed,
     memory.a_gateway_is_killed_by_its_memory_limit,
-    rolling.everything_is_restarted_one_after_the_other,
+    rolling.all_processes_are_restarted_one_by_one,
 ]
 WITH_ONE_NODE: list[Scenario] = [
     clocks.clocks_are_minutes_apart,
-    full_disk.what_jetstream_may_keep_is_used_up,
+    full_disk.the_storage_limit_of_jetstream_is_reached,
     full_disk.the_disk_is_full,
 ]
 

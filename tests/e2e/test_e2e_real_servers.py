@@ -91,7 +91,7 @@ async def test_servers_from_npm_answer_an_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(DOWNLOAD_S + 120)
-def test_the_demo_shows_both_answers_and_loses_no_call_when_a_gateway_is_killed() -> None:
+def test_the_demo_prints_both_results_and_loses_no_call_when_a_gateway_is_killed() -> None:
     if not (REPOSITORY / ".git").exists():
         pytest.skip("these sources are no git repository")
     told = subprocess.run(

@@ -28,7 +28,7 @@ SCALE = scaled(ci=2, soak=4)
 
 
 @pytest.mark.timeout(published_env.INSTALL_S + scaled(ci=150, soak=1800))
-async def test_no_call_is_lost_while_gateways_and_registries_are_restarted_and_scaled(
+async def test_no_call_is_lost_while_gateways_and_registries_restart_and_scale(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load = loads.of_this_profile()

@@ -81,28 +81,28 @@ WRONG: dict[str, History] = {
 
 
 @pytest.mark.parametrize("history", RIGHT.values(), ids=RIGHT.keys())
-def test_a_right_history_is_accepted(history: History) -> None:
+def test_a_valid_history_is_accepted(history: History) -> None:
     check(history)
 
 
 @pytest.mark.parametrize("history", WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_history_is_refused(history: History) -> None:
+def test_an_invalid_history_is_rejected(history: History) -> None:
     with pytest.raises(NoOrder):
         check(history)
 
 
-def test_a_refusal_tells_the_history_and_what_was_left_over() -> None:
+def test_a_rejection_shows_the_history_and_the_unexplained_rest() -> None:
     with pytest.raises(NoOrder, match=r"(?s)these are left.*refused +c.*the history.*joined +a.*released +a") as told:
         check(History([joined("a", 0, 1), released("a", 2, 3), refused("c", 4, 5), joined("b", 6, 7)]))
     assert "2.000 -     3.000  released a" in str(told.value)
 
 
-def test_an_operation_must_not_end_before_it_starts() -> None:
+def test_an_operation_that_ends_before_it_starts_is_rejected() -> None:
     with pytest.raises(ValueError, match="ends before it starts"):
         check(History([joined("a", 2, 1)]))
 
 
-def test_crowds_at_once_are_checked_in_good_time() -> None:
+def test_large_concurrent_histories_are_checked_quickly() -> None:
     """Twenty at once, ten times, with half of them in doubt; and the same with one refusal too many."""
     operations: list[Operation] = []
     spans: list[Span] = []
@@ -157,7 +157,7 @@ def test_a_real_history_is_accepted(history: History) -> None:
 
 
 @given(happened())
-def test_after_a_history_a_look_has_at_least_one_answer(history: History) -> None:
+def test_every_history_allows_at_least_one_final_list(history: History) -> None:
     """Nobody can be seen there whom the history never let in, and of all others at least one answer is right."""
     with pytest.raises(NoOrder):
         check(History([*history.operations, seen("stranger", 50)], history.spans))
@@ -167,7 +167,7 @@ def test_after_a_history_a_look_has_at_least_one_answer(history: History) -> Non
 @given(
     st.lists(st.tuples(st.sampled_from(Kind), st.sampled_from("ab"), st.integers(0, 6), st.integers(0, 3)), max_size=5)
 )
-def test_the_search_finds_what_trying_all_orders_finds(drawn: list[tuple[Kind, str, int, int]]) -> None:
+def test_the_search_agrees_with_trying_all_orders(drawn: list[tuple[Kind, str, int, int]]) -> None:
     operations = [Operation(kind, session, start, start + length) for kind, session, start, length in drawn]
     assert _accepted(History(operations)) == _some_order(operations, None)
 
@@ -186,7 +186,7 @@ def test_notifications_are_checked_against_the_members_before() -> None:
     assert len(wrongs([(False, BETA)], before=[ALPHA])) == 1
 
 
-def test_of_who_was_there_for_sure_a_leave_comes_first() -> None:
+def test_the_first_notification_of_a_present_member_is_a_leave() -> None:
     assert wrongs([(False, ALPHA), (True, ALPHA)], there=[ALPHA]) == []
     assert wrongs([(True, BETA)], there=[ALPHA]) == [], "of the others nothing is known"
     assert wrongs([(False, BETA)], there=[ALPHA]) == []
@@ -201,37 +201,37 @@ ELSEWHERE = ("notify:enter_office", {"office_id": "elsewhere", "agent": "anna"})
 UPDATE = ("notify:update_config", {"computer": "alpha"})
 
 
-def test_a_member_is_told_of_its_office_as_long_as_it_is_in() -> None:
+def test_a_member_gets_notifications_while_it_is_in_the_office() -> None:
     assert overheard([ENTERS, UPDATE, LEAVES], [Hearing("lab", 0)], BETA) == []
     assert overheard([ENTERS, ELSEWHERE], [Hearing("lab", 0, 1), Hearing("elsewhere", 1)], BETA) == []
     assert overheard([ENTERS, ELSEWHERE, LEAVES], [Hearing("lab", 0), Hearing("elsewhere", 0)], BETA) == []
 
 
 @pytest.mark.parametrize("hearings", [[], [Hearing("elsewhere", 0)], [Hearing("lab", 1)], [Hearing("lab", 0, 0)]])
-def test_a_notification_of_an_office_it_is_not_in_is_found(hearings: list[Hearing]) -> None:
+def test_a_notification_of_another_office_is_detected(hearings: list[Hearing]) -> None:
     (found,) = overheard([ENTERS], hearings, BETA)
     assert found.endswith("not being in that office")
 
 
-def test_a_notification_after_the_leave_is_found() -> None:
+def test_a_notification_after_the_leave_is_detected() -> None:
     (found,) = overheard([ENTERS, LEAVES], [Hearing("lab", 0, 1)], BETA)
     assert found.startswith("no. 1: notify:leave_office")
 
 
-def test_other_notices_in_no_office_are_found() -> None:
+def test_other_notifications_outside_an_office_are_detected() -> None:
     (found,) = overheard([UPDATE, UPDATE], [Hearing("lab", 1)], BETA)
     assert found.startswith("no. 0: notify:update_config")
     assert found.endswith("in no office")
 
 
 @pytest.mark.parametrize("notice", [ENTERS, LEAVES])
-def test_a_notification_about_oneself_is_found(notice: tuple[str, dict[str, str]]) -> None:
+def test_a_notification_about_the_member_itself_is_detected(notice: tuple[str, dict[str, str]]) -> None:
     (found,) = overheard([notice], [Hearing("lab", 0)], ALPHA)
     assert found.endswith("which is itself")
     assert overheard([notice], [Hearing("lab", 0)], ("agent", "alpha")) == [], "an Agent of that name is another"
 
 
-async def test_a_gateway_is_hurt_until_it_had_time_to_recover() -> None:
+async def test_a_gateway_counts_as_disturbed_until_it_could_recover() -> None:
     record = Record(patience_s=5.0)
     with record.disturbed(0, lapses=True) as cut:
         assert record.hurt([0, 1], record.now, record.now)
@@ -241,7 +241,7 @@ async def test_a_gateway_is_hurt_until_it_had_time_to_recover() -> None:
     assert not record.hurt([0], cut.start - 2, cut.start - 1)
 
 
-async def test_a_gateway_is_barely_hurt_where_each_time_was_short() -> None:
+async def test_short_disturbances_of_a_gateway_count_as_slight() -> None:
     record = Record(patience_s=5.0)
     for gateway, short in ((0, True), (0, True), (1, True), (1, False)):
         with record.disturbed(gateway, lapses=True) as cut:
@@ -249,12 +249,12 @@ async def test_a_gateway_is_barely_hurt_where_each_time_was_short() -> None:
     assert record.barely_hurt() == [0]
 
 
-def test_the_picture_is_what_was_told_last_and_else_the_list() -> None:
+def test_the_known_room_is_the_last_notification_or_else_the_list() -> None:
     assert picture([(True, ALPHA), (False, ALPHA)], [ALPHA, BETA]) == {BETA}
     assert picture([(True, ALPHA)], []) == {ALPHA}
 
 
-def test_only_enters_and_leaves_of_the_office_count() -> None:
+def test_only_enters_and_leaves_of_the_own_office_count() -> None:
     notices = [
         ("notify:enter_office", {"office_id": "lab", "computer": "alpha"}),
         ("notify:enter_office", {"office_id": "elsewhere", "computer": "beta"}),
@@ -265,7 +265,7 @@ def test_only_enters_and_leaves_of_the_office_count() -> None:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 30))
-def test_a_doubled_or_lost_notification_is_always_found(chance: random.Random, count: int) -> None:
+def test_a_duplicate_or_lost_notification_is_always_detected(chance: random.Random, count: int) -> None:
     there = {ALPHA: False, BETA: False}
     told: list[Presence] = []
     for _ in range(count):

@@ -103,7 +103,7 @@ async def _opened(stack: AsyncExitStack, directory: Path) -> tuple[Stage, Member
 
 @pytest.mark.rule("answers.rooms.refused.hears-nothing", "answers.rooms.alternate")
 @pytest.mark.timeout(scaled(ci=900, soak=7200))
-def test_rooms_stay_right_whatever_happens_at_the_same_moment(tmp_path: Path) -> None:
+def test_rooms_are_linearizable_under_concurrency_and_faults(tmp_path: Path) -> None:
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         theatre = Theatre(runner, *runner.run(_opened(stack, tmp_path)))

@@ -101,7 +101,7 @@ async def test_a_call_is_one_trace_from_the_gateway_to_the_mcp_server(recorder: 
 
 
 @pytest.mark.rule("answers.traces.ids", "answers.traces.content")
-async def test_every_span_has_ids_and_none_has_what_was_in_a_call(recorder: Recorder) -> None:
+async def test_every_span_has_ids_and_no_arguments_or_results(recorder: Recorder) -> None:
     secret = f"secret {uuid4().hex}"
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         await agent.call("alpha", "echo", {"text": secret})
@@ -115,7 +115,7 @@ async def test_every_span_has_ids_and_none_has_what_was_in_a_call(recorder: Reco
     assert [span["name"] for span in spans if not span["attributes"].get("smcp.office")] == []
 
 
-async def test_a_computer_that_does_not_exist(recorder: Recorder) -> None:
+async def test_the_trace_of_a_call_to_an_unknown_computer(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         with pytest.raises(FlatError, match="404"):
@@ -123,7 +123,7 @@ async def test_a_computer_that_does_not_exist(recorder: Recorder) -> None:
         await recorder.matches("no_such_computer", {req_id: "req_id"}, through(agent))
 
 
-async def test_a_malformed_call(recorder: Recorder) -> None:
+async def test_the_trace_of_a_malformed_call(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         with pytest.raises(FlatError, match="400"):
@@ -132,7 +132,7 @@ async def test_a_malformed_call(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("tool", ["fail", "no_such_tool"])
-async def test_a_tool_that_fails(recorder: Recorder, tool: str) -> None:
+async def test_the_trace_of_a_failing_tool(recorder: Recorder, tool: str) -> None:
     req_id = uuid4().hex
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         assert (await agent.call("alpha", tool, req_id=req_id))["isError"]
@@ -140,7 +140,7 @@ async def test_a_tool_that_fails(recorder: Recorder, tool: str) -> None:
 
 
 @pytest.mark.parametrize(("gateway", "golden"), [(0, "socketio_same_replica"), (1, "socketio_other_replica")])
-async def test_a_call_of_a_computer_on_socketio(recorder: Recorder, gateway: int, golden: str) -> None:
+async def test_the_trace_of_a_call_to_a_socketio_computer(recorder: Recorder, gateway: int, golden: str) -> None:
     """The tree is the same whether the Agent's gateway holds the Computer's socket or another one does."""
     req_id, world = uuid4().hex, recorder.world
     async with (
@@ -151,7 +151,7 @@ async def test_a_call_of_a_computer_on_socketio(recorder: Recorder, gateway: int
         await recorder.matches(golden, {req_id: "req_id", golden: "computer"}, through(agent))
 
 
-async def test_a_tool_that_takes_too_long(recorder: Recorder) -> None:
+async def test_the_trace_of_a_tool_that_times_out(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         result = await agent.call("alpha", "sleep", {"seconds": 60}, timeout=1, req_id=req_id)
@@ -159,7 +159,7 @@ async def test_a_tool_that_takes_too_long(recorder: Recorder) -> None:
         await recorder.matches("tool_too_long", {req_id: "req_id"}, through(agent))
 
 
-async def test_a_call_that_is_cancelled(recorder: Recorder) -> None:
+async def test_the_trace_of_a_cancelled_call(recorder: Recorder) -> None:
     req_id = uuid4().hex
     world = recorder.world
     async with SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
@@ -170,7 +170,7 @@ async def test_a_call_that_is_cancelled(recorder: Recorder) -> None:
         await recorder.matches("cancelled", {req_id: "req_id"}, calling(agent))
 
 
-async def test_a_result_in_chunks(recorder: Recorder) -> None:
+async def test_the_trace_of_a_chunked_result(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with SmcpAgent(recorder.world.url(0), office=LAB, name="caller") as agent:
         result = await agent.call_tool("alpha", "big", {"size": 5_000_000}, req_id=req_id)
@@ -179,7 +179,7 @@ async def test_a_result_in_chunks(recorder: Recorder) -> None:
         await recorder.matches("result_in_chunks", {req_id: "req_id"}, calling(agent))
 
 
-async def test_a_request_in_chunks(recorder: Recorder) -> None:
+async def test_the_trace_of_a_chunked_request(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with SmcpAgent(recorder.world.url(0), office=LAB, name="caller") as agent:
         result = await agent.call_tool("alpha", "keys", {"value": {"text": "x" * 3_000_000}}, req_id=req_id)
@@ -187,7 +187,7 @@ async def test_a_request_in_chunks(recorder: Recorder) -> None:
         await recorder.matches("request_in_chunks", {req_id: "req_id"}, calling(agent))
 
 
-async def test_two_agents_on_two_gateways_at_once(recorder: Recorder) -> None:
+async def test_concurrent_calls_on_two_gateways_have_separate_traces(recorder: Recorder) -> None:
     here, there = uuid4().hex, uuid4().hex
     world = recorder.world
     async with (
@@ -203,7 +203,7 @@ async def test_two_agents_on_two_gateways_at_once(recorder: Recorder) -> None:
 
 
 @pytest.mark.rule("answers.traces.id.hash")
-async def test_a_req_id_that_is_no_trace_id_is_hashed_with_office_and_agent(recorder: Recorder) -> None:
+async def test_another_req_id_is_hashed_with_office_and_agent_into_the_trace_id(recorder: Recorder) -> None:
     req_id = f"order 7/α {uuid4().hex}"
     hashed = f"{trace_id(ELSEWHERE, 'caller', req_id):032x}"
     async with member(recorder.world.url(0), "agent", ELSEWHERE, "caller") as agent:
@@ -234,7 +234,7 @@ async def test_the_trace_of_a_traced_application_is_continued(recorder: Recorder
 
 
 @pytest.mark.rule("answers.traces.sampling")
-async def test_a_traced_application_that_does_not_sample_decides_nothing_here(recorder: Recorder) -> None:
+async def test_an_unsampled_traceparent_does_not_stop_the_gateway_from_sampling(recorder: Recorder) -> None:
     req_id = uuid4().hex
     printed = await run_app(recorder, 1, req_id, OTEL_TRACES_SAMPLER="always_off")
     async with member(recorder.world.url(1), "agent", LAB, "caller") as agent:
@@ -243,7 +243,7 @@ async def test_a_traced_application_that_does_not_sample_decides_nothing_here(re
 
 
 @pytest.mark.rule("answers.traces.sampling")
-async def test_a_gateway_that_does_not_sample_is_not_talked_into_it(recorder: Recorder) -> None:
+async def test_a_sampled_traceparent_does_not_make_the_gateway_sample(recorder: Recorder) -> None:
     """The Computer would record; it does as the gateway says."""
     req_id = uuid4().hex
     printed = await run_app(recorder, NOT_SAMPLING, req_id)
@@ -252,7 +252,7 @@ async def test_a_gateway_that_does_not_sample_is_not_talked_into_it(recorder: Re
         await recorder.matches("gateway_does_not_sample", known, through(agent))
 
 
-async def test_a_gateway_that_is_not_traced_exports_nothing_and_the_others_have_the_same_trace(
+async def test_other_services_share_the_trace_when_the_gateway_exports_nothing(
     recorder: Recorder,
 ) -> None:
     req_id, in_app = uuid4().hex, uuid4().hex
@@ -270,14 +270,14 @@ async def test_a_gateway_that_is_not_traced_exports_nothing_and_the_others_have_
 
 
 @pytest.mark.rule("answers.traces.content")
-async def test_arguments_and_results_are_recorded_where_a_setting_asks_for_it(recorder: Recorder) -> None:
+async def test_arguments_and_results_are_recorded_when_the_setting_is_on(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         await agent.call("beta", "echo", {"text": "to be seen"}, req_id=req_id)
         await recorder.matches("with_content", {req_id: "req_id"}, through(agent, "beta"))
 
 
-async def test_traces_of_a_server_that_dies_a_silent_one_and_a_killed_computer(tmp_path: Path) -> None:
+async def test_the_traces_of_a_dying_mcp_server_a_silent_one_and_a_killed_computer(tmp_path: Path) -> None:
     dies, silent, killed = f"log me {uuid4().hex}", uuid4().hex, uuid4().hex
     async with otlp_receiver() as receiver:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
@@ -314,7 +314,7 @@ def logged(part: Part) -> list[dict[str, Any]]:
     return [json.loads(line) for line in part.log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
 
 
-async def test_in_one_process_the_tree_is_the_same(tmp_path: Path) -> None:
+async def test_one_process_produces_the_same_tree(tmp_path: Path) -> None:
     req_id = uuid4().hex
     async with otlp_receiver() as receiver:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}

@@ -32,7 +32,7 @@ def validator(document: dict[str, Any]) -> Any:
     return jsonschema.Draft7Validator(json.loads(path.read_text(encoding="utf-8")))
 
 
-def test_the_document_keeps_to_asyncapis_own_schema(document: dict[str, Any], validator: Any) -> None:
+def test_the_document_is_valid_asyncapi(document: dict[str, Any], validator: Any) -> None:
     wrong = [f"{error.json_path}: {error.message:.200}" for error in validator.iter_errors(document)]
     assert wrong == []
 

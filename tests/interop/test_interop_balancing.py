@@ -70,7 +70,7 @@ async def refusals(url: str) -> None:
     [(by_address, UPGRADE, "websocket"), (by_address, POLLING, "polling"), (in_turn, WEBSOCKET, "websocket")],
     ids=["sticky-upgrade", "sticky-polling", "websocket-alone"],
 )
-async def test_clients_on_both_replicas_join_call_and_come_back(
+async def test_clients_on_both_replicas_join_call_and_reconnect(
     nats_url: str, choose: Choose, transports: Sequence[str], settled: str
 ) -> None:
     async with replicas(nats_url, choose) as (world, front), AsyncExitStack() as stack:
@@ -114,7 +114,7 @@ async def _tools(request: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.rule("answers.connect.sticky")
-async def test_acks_and_errors_are_the_same_over_every_transport(nats_url: str) -> None:
+async def test_acks_and_errors_are_equal_over_every_transport(nats_url: str) -> None:
     async with replicas(nats_url, by_address) as (world, front):
         gave = {}
         for address, transports in zip(ADDRESSES, (POLLING, WEBSOCKET, UPGRADE), strict=False):
@@ -161,7 +161,7 @@ def _conversation() -> list[tuple[str, dict[str, Any], Any]]:
 
 @pytest.mark.rule("answers.rooms.published-rejoin")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_published_clients_behind_a_sticky_proxy_come_back_and_join_again(
+async def test_published_clients_behind_a_sticky_proxy_reconnect_and_join_again(
     nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     async with (
@@ -186,7 +186,7 @@ async def test_published_clients_behind_a_sticky_proxy_come_back_and_join_again(
 
 @pytest.mark.rule("answers.rooms.moving.drain")
 @pytest.mark.parametrize("kind", SELDOM)
-async def test_published_clients_of_a_gateway_that_stops_go_on_at_another_and_nobody_sees_them_leave(
+async def test_published_clients_move_from_a_stopping_gateway_without_a_leave(
     nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     async with gateway_world(nats_url, lease_s=10.0) as staying, AsyncExitStack() as stack:
@@ -221,7 +221,7 @@ async def test_published_clients_of_a_gateway_that_stops_go_on_at_another_and_no
 
 
 @pytest.mark.rule("answers.connect.sticky")
-async def test_our_agent_needs_no_sticky_proxy(nats_url: str) -> None:
+async def test_our_agent_works_without_a_sticky_proxy(nats_url: str) -> None:
     async with replicas(nats_url, in_turn) as (world, front), world.computer(OFFICE, "box", echoing):
         async with SmcpAgent(front.url, office=OFFICE, name="anna") as agent:
             assert (await agent.call_tool("box", "echo")).is_error is False
@@ -237,7 +237,7 @@ async def test_our_agent_needs_no_sticky_proxy(nats_url: str) -> None:
 
 
 @pytest.mark.rule("answers.connect.unknown-session")
-async def test_polling_that_is_not_sticky_is_told_so_and_does_not_hang(nats_url: str, tmp_path: Path) -> None:
+async def test_polling_without_stickiness_gets_a_400_that_says_why(nats_url: str, tmp_path: Path) -> None:
     async with (
         replicas(nats_url, in_turn, lease_s=2.0) as (world, front),
         aiohttp.ClientSession() as http,

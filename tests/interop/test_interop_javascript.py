@@ -17,7 +17,7 @@ MODULES: Final = ROOT / "tests" / "e2e" / "npm" / "node_modules"
 MISSING: Final = "socket.io-client is not installed (make setup-e2e, with Node.js)"
 
 
-async def test_the_agent_in_javascript_calls_a_tool(nats_url: str, tmp_path: Path) -> None:
+async def test_the_javascript_agent_of_the_guide_calls_a_tool(nats_url: str, tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None or not (MODULES / "socket.io-client").is_dir():
         if os.environ.get("CI") == "true":

@@ -20,7 +20,9 @@ SAID = 512 * 1024
 
 @pytest.mark.rule("answers.calls.socketio-computer")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_join_list_tools_config_and_calls(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+async def test_the_published_pair_joins_lists_tools_and_config_and_calls(
+    nats_url: str, tmp_path: Path, kind: Kind
+) -> None:
     async with couple(nats_url, tmp_path, kind) as both:
         anna = both.anna
         members = await anna.run("get_computers_in_office", OFFICE)
@@ -52,7 +54,7 @@ async def test_join_list_tools_config_and_calls(nats_url: str, tmp_path: Path, k
 
 @pytest.mark.rule("answers.calls.cancel.socketio")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_time_out_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+async def test_a_timeout_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     async with couple(nats_url, tmp_path, kind) as both:
         result = await both.anna.call("box", "tools__slow", seconds=60, timeout=2)
         assert result["isError"] is True
@@ -70,7 +72,9 @@ async def test_a_time_out_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: P
 
 @pytest.mark.rule("answers.errors.4103")
 @pytest.mark.parametrize("kind", SELDOM)
-async def test_an_office_switch_and_a_name_that_is_taken(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+async def test_a_computer_switches_offices_and_a_taken_name_is_refused(
+    nats_url: str, tmp_path: Path, kind: Kind
+) -> None:
     async with couple(nats_url, tmp_path, kind) as both, connected(both.world.url) as rival:
         anna, box = both.anna, both.box
         assert await rival.join("computer", "box", "taken") == [True, None]
@@ -94,7 +98,7 @@ async def test_an_office_switch_and_a_name_that_is_taken(nats_url: str, tmp_path
 
 @pytest.mark.rule("answers.calls.death.socketio")
 @pytest.mark.parametrize("kind", SELDOM)
-async def test_either_dies_in_the_middle_of_a_call(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+async def test_a_call_ends_when_its_agent_or_computer_dies(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     async with couple(nats_url, tmp_path, kind) as both, connected(both.world.url) as bob:
         both.slow_call("d1").cancel()
         await eventually(lambda: both.journal() == ["slow"])
@@ -117,7 +121,7 @@ async def test_either_dies_in_the_middle_of_a_call(nats_url: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_agent_that_says_goodbye_in_the_middle_of_a_call_has_it_cancelled_at_once(
+async def test_a_call_is_cancelled_at_once_when_its_agent_disconnects(
     nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     async with couple(nats_url, tmp_path, kind) as both:
@@ -130,7 +134,7 @@ async def test_an_agent_that_says_goodbye_in_the_middle_of_a_call_has_it_cancell
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_release_of_another_protocol_understands_why_it_is_refused(
+async def test_a_client_of_another_protocol_version_reads_why_it_is_refused(
     nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     async with (

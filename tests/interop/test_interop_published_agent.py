@@ -52,7 +52,7 @@ def said(result: Any) -> str:
 
 @pytest.mark.rule("answers.who.agent", "answers.errors.tool-call")
 @pytest.mark.parametrize("kind", SELDOM)
-async def test_it_learns_calls_times_out_and_cancels_the_tools_of_our_computer(
+async def test_it_lists_calls_times_out_and_cancels_the_tools_of_our_computer(
     nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     async with anna_and_a_native_box(nats_url, tmp_path, kind) as (_, anna, ran):
@@ -95,7 +95,9 @@ async def test_it_learns_calls_times_out_and_cancels_the_tools_of_our_computer(
 
 
 @pytest.mark.parametrize("kind", SELDOM)
-async def test_it_is_told_what_changes_and_its_calls_end_with_it(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+async def test_it_gets_notifications_and_its_calls_are_cancelled_when_it_dies(
+    nats_url: str, tmp_path: Path, kind: Kind
+) -> None:
     async with anna_and_a_native_box(nats_url, tmp_path, kind) as (world, anna, ran):
         anna.told.clear()
         assert said(await anna.call("box", "add_tool", name="one_more")) == "one_more"

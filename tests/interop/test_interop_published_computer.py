@@ -48,7 +48,7 @@ async def our_agent_and_its_box(
         yield world, agent, box, events
 
 
-async def test_its_tools_are_listed_called_timed_out_and_cancelled(nats_url: str, tmp_path: Path) -> None:
+async def test_our_agent_lists_calls_times_out_and_cancels_its_tools(nats_url: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
 
     def ran() -> list[str]:
@@ -83,7 +83,7 @@ async def test_its_tools_are_listed_called_timed_out_and_cancelled(nats_url: str
         await eventually(lambda: sum(gateway.computers.running for gateway in world.gateways) == 0)
 
 
-async def test_its_updates_reach_our_agent_and_its_death_ends_its_calls(nats_url: str, tmp_path: Path) -> None:
+async def test_our_agent_gets_its_updates_and_its_death_ends_the_calls(nats_url: str, tmp_path: Path) -> None:
     async with our_agent_and_its_box(nats_url, tmp_path) as (_, agent, box, events):
 
         async def told(*wanted: Event) -> None:

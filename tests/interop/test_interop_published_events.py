@@ -33,7 +33,7 @@ def write_skill(home: Path, name: str, text: str) -> None:
     "answers.unknown.client.put_blob",
 )
 @pytest.mark.parametrize("kind", SELDOM)
-async def test_resources_skills_and_blobs_go_both_ways(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+async def test_resources_skills_and_blobs_pass_in_both_directions(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     write_skill(tmp_path, "wave", "Lift a hand.")
     write_skill(tmp_path, "tell", "word " * 20_000)
     async with couple(nats_url, tmp_path, kind) as both:
@@ -63,7 +63,7 @@ async def test_resources_skills_and_blobs_go_both_ways(nats_url: str, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_notification_has_the_agent_ask_again_and_reaches_every_room_mate(
+async def test_every_notification_reaches_all_members_and_makes_the_agent_ask_again(
     nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     (tmp_path / SKILLS).mkdir(parents=True)

@@ -30,9 +30,7 @@ WINDOW: dict[str, Any] = {
 
 @pytest.mark.rule("answers.unknown.client.get_resources.native")
 @pytest.mark.parametrize("kind", SELDOM)
-async def test_it_lists_the_resources_of_one_of_our_servers_page_by_page(
-    nats_url: str, tmp_path: Path, kind: Kind
-) -> None:
+async def test_it_lists_the_resources_of_one_mcp_server_page_by_page(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     paged = context("2025", host="paged", windows=5, page_size=2)
     servers = {
         "paged": paged,

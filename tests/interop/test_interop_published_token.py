@@ -22,7 +22,7 @@ ISSUER = signing_key("of the published clients", "RS256")
 
 @pytest.mark.rule("answers.connect.token")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_they_meet_and_call_with_a_key_and_a_jwt(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+async def test_an_agent_and_a_computer_connect_with_a_key_or_a_jwt(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     keys = tmp_path / "keys.json"
     key, entry = new_key(subject="box", offices=[OFFICE], roles=["computer"], names=["box"])
     key_file.add(keys, entry)
@@ -42,7 +42,7 @@ async def test_they_meet_and_call_with_a_key_and_a_jwt(nats_url: str, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_agent_with_a_wrong_token_or_none_is_told_at_connect(
+async def test_connecting_with_a_wrong_or_missing_token_raises_the_refusal(
     nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     keys = tmp_path / "keys.json"
@@ -56,7 +56,7 @@ async def test_an_agent_with_a_wrong_token_or_none_is_told_at_connect(
         assert len(world.gateways[0].sessions) == 0
 
 
-async def test_a_place_that_its_token_is_not_for_is_refused_as_the_protocol_says(nats_url: str, tmp_path: Path) -> None:
+async def test_a_join_that_the_token_does_not_allow_is_refused(nats_url: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     key, entry = new_key(subject="box", offices=[OFFICE], roles=["computer"], names=["*"])
     key_file.add(keys, entry)

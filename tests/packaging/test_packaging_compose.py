@@ -27,13 +27,13 @@ SERVICES: Final[dict[str, Any]] = yaml.safe_load(FILE.read_text(encoding="utf-8"
 CORE: Final = {name for name, service in SERVICES.items() if service["profiles"] == ["core"]}
 
 
-def test_profile_core_is_the_whole_system() -> None:
+def test_profile_core_has_every_service() -> None:
     parts = {"nats", "registry-1", "registry-2", "gateway-1", "gateway-2", "proxy", "computer"}
     assert {"setup", *parts} == CORE
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_container_can_write_nowhere_and_become_nobody_else(name: str) -> None:
+def test_containers_are_read_only_and_gain_no_privileges(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -51,7 +51,7 @@ def test_every_published_port_is_on_loopback(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
 
 
-def test_only_the_proxy_shares_a_network_with_clients_and_the_computer_shares_none_with_gateways() -> None:
+def test_clients_reach_only_the_proxy_and_computers_share_no_network_with_gateways() -> None:
     def on(network: str) -> set[str]:
         return {name for name, service in SERVICES.items() if network in service.get("networks", [])}
 
@@ -77,13 +77,13 @@ def test_the_grace_period_is_longer_than_the_drain() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_an_image_has_a_version(name: str) -> None:
+def test_every_image_reference_has_a_version(name: str) -> None:
     image = SERVICES[name]["image"].removeprefix("${NATS_IMAGE:-").removeprefix("${HAPROXY_IMAGE:-").rstrip("}")
     assert image.endswith(":${IMAGE_TAG:-dev") or image.rpartition(":")[2][:1] in "v0123456789"
     assert not image.endswith(":latest")
 
 
-def test_each_process_has_a_credential_of_the_file_and_sees_no_other_kind() -> None:
+def test_each_process_mounts_only_the_credentials_of_its_kind() -> None:
     model = read_model(DOCKER / "compose" / "offices.yaml")
     (host,) = model.computers
     known = {*model.registries, *model.gateways, host.credential}
@@ -100,7 +100,7 @@ def test_each_process_has_a_credential_of_the_file_and_sees_no_other_kind() -> N
         assert volume == f"{kind}:/run/smcp:ro"
 
 
-def test_gateways_ask_who_connects_and_only_the_demo_has_the_key() -> None:
+def test_gateways_require_a_key_that_only_the_demo_has() -> None:
     for name in ("gateway-1", "gateway-2"):
         environment = SERVICES[name]["environment"]
         assert environment["SMCP_AUTH_KEYS"] == "/run/smcp/keys.json"
@@ -111,7 +111,7 @@ def test_gateways_ask_who_connects_and_only_the_demo_has_the_key() -> None:
     assert holders == {"setup", "demo"}
 
 
-def test_the_demo_finds_the_office_the_computer_and_its_tools() -> None:
+def test_the_demo_uses_the_configured_office_computer_and_tools() -> None:
     model = read_model(DOCKER / "compose" / "offices.yaml")
     (host,) = model.computers
     environment = SERVICES["computer"]["environment"]
@@ -120,7 +120,7 @@ def test_the_demo_finds_the_office_the_computer_and_its_tools() -> None:
     assert set(load_config(DOCKER / "compose" / "computer.json").servers) == {"git", "time"}
 
 
-def test_the_collector_has_what_its_pipelines_name() -> None:
+def test_the_collector_defines_what_its_pipelines_use() -> None:
     told = yaml.safe_load((DOCKER / "compose" / "collector.yaml").read_text(encoding="utf-8"))
     for pipeline in told["service"]["pipelines"].values():
         assert set(pipeline["receivers"]) <= {*told["receivers"], *told["connectors"]}
@@ -139,14 +139,14 @@ def scraped() -> dict[str, list[str]]:
     }
 
 
-def test_prometheus_asks_each_process_of_ours_where_it_answers() -> None:
+def test_prometheus_scrapes_every_process() -> None:
     ports = {"gateway": 8000, "registry": 8080, "computer": 8080}
     ours = {name: ports[name.partition("-")[0]] for name in CORE if name.partition("-")[0] in ports}
     asked = [target for job, targets in scraped().items() if job != "collector" for target in targets]
     assert sorted(asked) == sorted(f"{name}:{port}" for name, port in ours.items())
 
 
-def test_the_proxy_passes_on_what_clients_need_and_no_metrics() -> None:
+def test_the_proxy_forwards_socketio_and_no_metrics() -> None:
     lines = [line.strip() for line in (DOCKER / "compose" / "haproxy.cfg").read_text(encoding="utf-8").splitlines()]
     kept = lines.index("http-request return status 404 unless { path_beg /socket.io/ }")
     assert lines.index("bind :8000") < kept < lines.index("default_backend gateways")
@@ -167,7 +167,7 @@ def proxy() -> Iterator[str]:
 
 
 @pytest.mark.timeout(600)
-async def test_haproxy_itself_reads_its_file_and_lets_clients_ask_for_socketio_alone(proxy: str) -> None:
+async def test_haproxy_accepts_its_configuration_and_serves_only_socketio(proxy: str) -> None:
     async def listens() -> bool:
         return (
             await asyncio.to_thread(status, proxy, "/socket.io/?EIO=4&transport=polling") == 503
@@ -192,7 +192,7 @@ def status(address: str, path: str) -> int:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("profiles", [("core",), ("core", "observe"), ("demo",)], ids="+".join)
-def test_compose_itself_reads_every_profile(profiles: tuple[str, ...]) -> None:
+def test_docker_compose_accepts_every_profile(profiles: tuple[str, ...]) -> None:
     require_engine()
     options = [part for profile in profiles for part in ("--profile", profile)]
     told = subprocess.run(

@@ -27,12 +27,12 @@ def installed() -> dict[str, set[str]]:
     }
 
 
-def test_every_list_is_installed() -> None:
+def test_each_package_list_belongs_to_a_dockerfile() -> None:
     assert installed().keys() == LISTS.keys()
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_no_wheel_is_missing_and_none_is_idle(name: str) -> None:
+def test_a_dockerfile_installs_exactly_the_wheels_that_its_package_needs(name: str) -> None:
     wanted: set[str] = set()
     waiting = [*LISTS[name]]
     while waiting:

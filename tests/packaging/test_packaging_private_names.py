@@ -120,7 +120,7 @@ def test_the_lint_sees_names_that_are_given_as_text() -> None:
     assert set(named_in_calls(tree)) == {"_a", "_b", "_c"}
 
 
-def test_private_names_of_others_are_used_in_the_adapter_modules_alone() -> None:
+def test_only_adapter_modules_use_private_names_of_libraries() -> None:
     assert reaches() == ALLOWED
     assert sum(map(len, ALLOWED.values())) <= MOST
     assert not any(module.startswith("smcp_agent") for module in ALLOWED)

@@ -45,7 +45,7 @@ SERVICE: Final = settings_of(UNIT.read_text(encoding="utf-8"))
 WAYS: Final = variables_of(ENVIRONMENT.read_text(encoding="utf-8"))
 
 
-def test_its_command_is_an_installed_one_with_arguments_that_it_has() -> None:
+def test_the_unit_runs_an_installed_command_with_valid_arguments() -> None:
     scripts = tomllib.loads((ROOT / "services/computer/pyproject.toml").read_text())["project"]["scripts"]
     for line in SERVICE["ExecStart"]:
         program, *arguments = line.split()
@@ -55,7 +55,7 @@ def test_its_command_is_an_installed_one_with_arguments_that_it_has() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.get("SMCP_NATS_URL", "a gateway"))
-def test_each_way_of_its_environment_is_a_configuration_of_a_computer(
+def test_the_computer_accepts_each_variant_of_the_environment_file(
     way: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = dict(pair.split("=", 1) for line in SERVICE["Environment"] for pair in line.split())
@@ -72,11 +72,11 @@ def test_each_way_of_its_environment_is_a_configuration_of_a_computer(
     assert (settings.gateway_url is None) == ("SMCP_NATS_URL" in way)
 
 
-def test_there_are_two_ways() -> None:
+def test_the_environment_file_has_two_variants() -> None:
     assert [way.get("SMCP_NATS_URL", "")[:4] for way in WAYS] == ["", "tls:"]
 
 
-def test_its_files_are_where_it_may_read_and_write() -> None:
+def test_the_unit_may_access_the_files_that_it_names() -> None:
     assert SERVICE["EnvironmentFile"] == [f"{ETC}{ENVIRONMENT.name}"]
     (state,) = SERVICE["StateDirectory"]
     paths = {value for way in WAYS for value in way.values() if value.startswith("/")}
@@ -86,19 +86,19 @@ def test_its_files_are_where_it_may_read_and_write() -> None:
     assert SERVICE["WorkingDirectory"] == [f"/var/lib/{state}"]
 
 
-def test_it_has_longer_to_stop_than_its_calls_have_to_end() -> None:
+def test_the_stop_timeout_is_longer_than_the_drain() -> None:
     drain: float = ComputerSettings.model_fields["drain_s"].default
     assert int(SERVICE["TimeoutStopSec"][0]) > drain
 
 
-def test_wrong_configuration_is_not_tried_again_and_all_else_is() -> None:
+def test_the_unit_restarts_after_every_exit_but_a_wrong_configuration() -> None:
     assert SERVICE["RestartPreventExitStatus"] == ["2"]
     assert "ExecStartPre" not in SERVICE, "what ends there is tried again, whatever it ends with"
     assert (SERVICE["Restart"], SERVICE["StartLimitIntervalSec"]) == (["always"], ["0"])
 
 
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not here")
-def test_systemd_takes_it_and_finds_it_hardened(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_and_rates_it_as_hardened(tmp_path: Path) -> None:
     assert ANALYZE is not None
     unit = tmp_path / UNIT.name
     # The command has to exist where systemd looks, and the user on this host.

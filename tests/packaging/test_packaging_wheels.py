@@ -40,7 +40,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Wheelhouse:
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_a_wheel_holds_its_packages_with_their_types_and_says_what_it_is(wheelhouse: Wheelhouse, name: str) -> None:
+def test_a_wheel_has_typed_packages_and_metadata(wheelhouse: Wheelhouse, name: str) -> None:
     project = tomllib.loads((PROJECTS[name] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     with zipfile.ZipFile(wheelhouse.wheels[name]) as wheel:
         files = set(wheel.namelist())
@@ -56,7 +56,7 @@ def test_a_wheel_holds_its_packages_with_their_types_and_says_what_it_is(wheelho
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_a_source_distribution_holds_what_its_wheel_is_made_of(wheelhouse: Wheelhouse, name: str) -> None:
+def test_a_source_distribution_has_the_sources_of_its_wheel(wheelhouse: Wheelhouse, name: str) -> None:
     (path,) = wheelhouse.directory.glob(f"{name.replace('-', '_')}-[0-9]*.tar.gz")
     with tarfile.open(path) as archive:
         files = {file.partition("/")[2] for file in archive.getnames()}
@@ -65,9 +65,7 @@ def test_a_source_distribution_holds_what_its_wheel_is_made_of(wheelhouse: Wheel
 
 
 @pytest.mark.parametrize("command", NEEDED)
-def test_a_command_works_from_its_wheel_and_says_its_version(
-    wheelhouse: Wheelhouse, tmp_path: Path, command: str
-) -> None:
+def test_a_command_from_its_wheel_prints_its_version(wheelhouse: Wheelhouse, tmp_path: Path, command: str) -> None:
     commands = wheelhouse.environment(tmp_path / "env", *NEEDED[command])
     version = wheelhouse.wheels[NEEDED[command][-1]].name.split("-")[1]
     assert run(commands / command, "--version", cwd=tmp_path).strip() == f"{command} {version}"
@@ -78,7 +76,7 @@ def test_a_command_works_from_its_wheel_and_says_its_version(
     assert ours == set(NEEDED[command])
 
 
-async def test_an_agent_and_a_computer_from_their_wheels_alone_work_with_a_running_system(
+async def test_an_agent_and_a_computer_from_wheels_work_with_a_running_system(
     wheelhouse: Wheelhouse, tmp_path: Path
 ) -> None:
     agent = wheelhouse.environment(tmp_path / "agent", *NEEDED["smcp-agent"])

@@ -48,7 +48,7 @@ def test_every_path_and_link_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_command_of_ours_is_one_that_runs(page: Path) -> None:
+def test_every_command_has_valid_arguments(page: Path) -> None:
     """It is not run here: only parsed, as the command itself would do it."""
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     wrong = []
@@ -87,11 +87,11 @@ CONFIGURATIONS: Final = [
 
 
 @pytest.mark.parametrize(("page", "text"), CONFIGURATIONS, ids=[name(page) for page, _ in CONFIGURATIONS])
-def test_every_configuration_is_one_that_a_computer_takes(page: Path, text: str) -> None:
+def test_every_configuration_is_valid(page: Path, text: str) -> None:
     assert parse_config(text).warnings == ()
 
 
-def test_the_ways_of_the_architecture_name_files_and_functions_that_exist() -> None:
+def test_architecture_names_existing_files_and_functions() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(smcp_[\w/]+\.py)` \| (?:`(\w+)`)? *\|", text, re.MULTILINE)
     assert rows

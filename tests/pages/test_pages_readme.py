@@ -72,7 +72,7 @@ async def printed(*command: str, directory: Path, port: int, code: int = 0) -> s
     return out.decode()
 
 
-async def test_the_first_mcp_server_the_application_and_the_second_computer(tmp_path: Path) -> None:
+async def test_the_steps_of_the_readme_work(tmp_path: Path) -> None:
     port = Ports().take()
     (tmp_path / "clock.py").write_text(the("python", "MCPServer").text)
     (tmp_path / "computer.json").write_text(the("json", '"clock"').text)
@@ -107,5 +107,5 @@ async def ready(port: int) -> bool:
         return False
 
 
-def test_the_readme_can_be_read_in_a_minute() -> None:
+def test_the_readme_has_at_most_150_lines() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

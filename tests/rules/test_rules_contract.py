@@ -74,11 +74,11 @@ def is_valid(name: str, body: object) -> bool:
 
 
 @pytest.mark.rule("answers.contract.current")
-def test_the_documents_are_current() -> None:
+def test_generated_documents_are_current() -> None:
     assert [str(path.relative_to(DOCS)) for path in stale()] == [], "run python -m docs.contract"
 
 
-def test_a_document_that_is_not_current_is_named(
+def test_an_outdated_document_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("docs.contract.__main__.DOCS", tmp_path / "docs")
@@ -94,7 +94,7 @@ def test_a_document_that_is_not_current_is_named(
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_every_schema_is_valid_and_refers_to_nothing_outside(name: str) -> None:
+def test_every_schema_is_valid_and_self_contained(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
     assert all(reference.startswith("#/$defs/") for reference in references(SCHEMAS[name]))
     assert SCHEMAS[name]["title"] == name
@@ -106,7 +106,7 @@ def test_every_structure_of_the_catalog_has_a_schema() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.event)
-def test_every_event_has_an_example_that_its_structures_and_schemas_accept(row: Row) -> None:
+def test_every_event_has_an_example_that_matches_its_model_and_schema(row: Row) -> None:
     example = examples()[row.event]
     assert accepts(row.request.__name__, example["request"])
     assert is_valid(row.request.__name__, example["request"])
@@ -118,7 +118,7 @@ def test_every_event_has_an_example_that_its_structures_and_schemas_accept(row: 
 
 @pytest.mark.rule("answers.contract.current")
 @pytest.mark.parametrize(("name", "body"), list(bodies()), ids=lambda value: value if isinstance(value, str) else "")
-def test_a_schema_accepts_what_its_structure_accepts_and_nothing_else(name: str, body: dict[str, Any]) -> None:
+def test_a_schema_and_its_model_accept_the_same_values(name: str, body: dict[str, Any]) -> None:
     assert accepts(name, body)
     assert is_valid(name, body)
     fields = {*body, *models()[name].model_fields}
@@ -161,7 +161,7 @@ def resolve(document: dict[str, Any], reference: str) -> Any:
     return found
 
 
-def test_the_file_says_what_the_generator_made(published: dict[str, Any]) -> None:
+def test_the_asyncapi_file_matches_the_generated_document(published: dict[str, Any]) -> None:
     assert published == asyncapi()
     assert published["asyncapi"] == "3.0.0"
     assert set(published) == {
@@ -169,7 +169,7 @@ def test_the_file_says_what_the_generator_made(published: dict[str, Any]) -> Non
     }  # fmt: skip
 
 
-def test_every_reference_leads_somewhere(published: dict[str, Any]) -> None:
+def test_every_reference_resolves(published: dict[str, Any]) -> None:
     for reference in set(references(published)):
         assert reference.startswith("#/")
         assert resolve(published, reference) is not None
@@ -184,7 +184,7 @@ def test_every_payload_is_a_valid_schema(published: dict[str, Any]) -> None:
             assert jsonschema.Draft7Validator(schema).is_valid(example["payload"]), name
 
 
-def test_an_operation_carries_messages_of_its_channels_only(published: dict[str, Any]) -> None:
+def test_an_operation_uses_only_messages_of_its_channel(published: dict[str, Any]) -> None:
     for name, operation in published["operations"].items():
         assert operation["action"] in ("send", "receive")
         for part in (operation, operation.get("reply")):
@@ -207,9 +207,7 @@ def test_every_channel_declares_the_parameters_of_its_address(published: dict[st
     "events.list.client:get_finder.sender",
 )
 @pytest.mark.parametrize("row", [row for row in ROWS if row not in natively_told()], ids=lambda row: row.event)
-def test_every_event_is_there_with_who_may_send_it_and_how_it_is_acknowledged(
-    row: Row, published: dict[str, Any]
-) -> None:
+def test_every_event_is_documented_with_its_senders_and_acknowledgement(row: Row, published: dict[str, Any]) -> None:
     operation = published["operations"][f"gateway.{key_of(row)}"]
     message = resolve(published, resolve(published, operation["messages"][0]["$ref"])["$ref"])
     assert message["name"] == row.event
@@ -235,7 +233,7 @@ def test_every_event_is_there_with_who_may_send_it_and_how_it_is_acknowledged(
 
 @pytest.mark.rule("answers.nats.subjects")
 @pytest.mark.parametrize("row", [*ROWS, *INTERNAL], ids=lambda row: row.event)
-def test_every_subject_is_there_as_it_is_built(row: Row, published: dict[str, Any]) -> None:
+def test_every_subject_is_documented_as_built(row: Row, published: dict[str, Any]) -> None:
     operation = published["operations"][f"bus.{key_of(row)}"]
     address = resolve(published, operation["channel"]["$ref"])["address"]
     values = {
@@ -270,6 +268,6 @@ def test_every_error_and_every_header_is_explained(published: dict[str, Any]) ->
     assert SMALL_BYTES == ENFORCED_BYTES
 
 
-def test_a_flat_error_is_what_its_schema_says() -> None:
+def test_flat_errors_match_their_schema() -> None:
     assert set(SCHEMAS["ErrorBody"]["properties"]) == set(ErrorBody.model_fields)
     assert issubclass(ErrorBody, BaseModel)

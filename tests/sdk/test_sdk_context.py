@@ -98,7 +98,7 @@ async def test_desktop_documents_and_resources_of_a_real_computer(nats_url: str,
 
 @pytest.mark.rule("finder.changes.agent", "finder.lifecycle.contents.told", "finder.lifecycle.contents.asked")
 @ERAS
-async def test_changes_are_told_and_what_is_known_follows_them(nats_url: str, era: Era) -> None:
+async def test_changes_are_events_and_update_the_caches(nats_url: str, era: Era) -> None:
     async with working(nats_url, era) as (agent, events):
         await agent.desktop(COMPUTER)
         await agent.finder(COMPUTER)
@@ -119,7 +119,7 @@ async def test_changes_are_told_and_what_is_known_follows_them(nats_url: str, er
 
 @pytest.mark.rule("computer.resources.agent.subscribe", "computer.resources.agent.updated")
 @ERAS
-async def test_a_subscription_tells_of_its_resource_only_until_it_ends(nats_url: str, era: Era) -> None:
+async def test_a_subscription_reports_only_its_resource_until_it_ends(nats_url: str, era: Era) -> None:
     async with working(nats_url, era) as (agent, events):
         await agent.subscribe_resource(COMPUTER, NOTE)
         await tell(agent, "desk", "update", uri="window://desk/0", text="not subscribed to")
@@ -140,7 +140,7 @@ def told(events: list[Event], uri: str) -> bool:
 
 
 @pytest.mark.rule("computer.resources.agent.cache.subscriptions")
-async def test_a_subscription_outlives_its_computer_and_a_cut(nats_url: str) -> None:
+async def test_a_subscription_survives_a_computer_restart_and_a_disconnect(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, SmcpAgent(world.url, office=OFFICE, name="bot") as agent:
         events = watched(agent)
         async with computer(world, servers()):
@@ -184,7 +184,7 @@ async def test_a_subscription_moves_with_its_agent(nats_url: str) -> None:
 
 
 @pytest.mark.rule("answers.desktop.missing", "answers.finder.as_listed")
-async def test_a_desktop_and_a_catalog_that_lack_something_are_asked_for_again(nats_url: str) -> None:
+async def test_an_incomplete_desktop_or_catalog_is_requested_again(nats_url: str) -> None:
     slow = {"desk": context("2026", host="desk", windows=2, documents=1, misbehave={"window://desk/0": "never"})}
     settings = {"gather_s": 0.05, "read_s": 1.0, "finder_wait_s": 0.5, "finder_cache_bytes": 0}
     async with (

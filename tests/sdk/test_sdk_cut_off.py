@@ -34,7 +34,7 @@ def agent_at(url: str, system: System) -> SmcpAgent:
     return SmcpAgent([url, system.url], office=OFFICE, name="bot")
 
 
-async def test_an_agent_goes_to_the_next_gateway_when_its_own_has_lost_nats(nats_url: str, tmp_path: Path) -> None:
+async def test_an_agent_moves_to_the_next_gateway_when_its_own_loses_nats(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, cut_gateway(nats_url) as (url, line):
         async with agent_at(url, system) as agent:
             assert await called(agent)
@@ -53,7 +53,9 @@ async def test_an_agent_goes_to_the_next_gateway_when_its_own_has_lost_nats(nats
             ]
 
 
-async def test_an_agent_enters_by_the_next_gateway_when_the_first_has_lost_nats(nats_url: str, tmp_path: Path) -> None:
+async def test_an_agent_joins_through_the_next_gateway_when_the_first_has_no_nats(
+    nats_url: str, tmp_path: Path
+) -> None:
     async with open_system(nats_url, tmp_path) as system, cut_gateway(nats_url) as (url, line):
         line.port = NOBODY
         line.cut()
@@ -61,7 +63,7 @@ async def test_an_agent_enters_by_the_next_gateway_when_the_first_has_lost_nats(
             assert await called(agent)
 
 
-async def test_the_agent_stays_at_its_gateway_when_all_gateways_lose_nats_for_longer_than_a_lease(
+async def test_an_agent_stays_at_its_gateway_when_all_gateways_lose_nats(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with open_system(nats_server.url, tmp_path) as system, gateway_at(nats_server.url) as url:

@@ -57,7 +57,7 @@ async def test_tools_are_listed_called_and_fail_as_results(nats_url: str, tmp_pa
         }
 
 
-async def test_a_models_tool_call_goes_there_and_back(nats_url: str, tmp_path: Path) -> None:
+async def test_a_models_tool_call_returns_its_result(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         await agent.openai_tools()
         call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 20, "b": 22}'}}
@@ -67,7 +67,7 @@ async def test_a_models_tool_call_goes_there_and_back(nats_url: str, tmp_path: P
 
 
 @pytest.mark.rule("answers.large.result")
-async def test_20_mb_arrive_and_40_mb_are_too_large_both_ways(nats_url: str, tmp_path: Path) -> None:
+async def test_20_mb_pass_and_40_mb_are_refused_in_both_directions(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         big = await agent.call_tool(COMPUTER, "big", {"size": 20_000_000})
         assert len(big.text) == 20_000_000
@@ -81,7 +81,7 @@ async def test_20_mb_arrive_and_40_mb_are_too_large_both_ways(nats_url: str, tmp
 
 
 @pytest.mark.rule("events.tool_call.request.req_id.dedup")
-async def test_a_req_id_runs_once_and_may_not_be_used_for_something_else(nats_url: str, tmp_path: Path) -> None:
+async def test_a_req_id_runs_once_and_another_call_under_it_is_refused(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         for _ in range(2):
             assert (await agent.call_tool(COMPUTER, "append", {"mark": "x"}, req_id="r1")).text == "x"
@@ -109,9 +109,7 @@ async def test_a_cancelled_task_cancels_the_tool(nats_url: str, tmp_path: Path) 
     "events.should.agent.enter",
     "events.should.agent.update_tool_list",
 )
-async def test_a_changed_list_of_tools_and_a_computer_that_goes_and_comes_are_told(
-    nats_url: str, tmp_path: Path
-) -> None:
+async def test_changed_tools_and_a_returning_computer_are_events(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         await agent.tools(COMPUTER)
         stream = agent.events()
@@ -127,9 +125,7 @@ async def test_a_changed_list_of_tools_and_a_computer_that_goes_and_comes_are_to
             assert isinstance(await anext(stream), ToolsChanged)
 
 
-async def test_a_second_agent_is_refused_and_the_place_is_free_as_soon_as_the_first_left(
-    nats_url: str, tmp_path: Path
-) -> None:
+async def test_a_second_agent_is_refused_until_the_first_leaves(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system:
         async with agent_in(system):
             with pytest.raises(JoinRefused):
@@ -156,7 +152,7 @@ async def test_a_call_survives_the_restart_of_the_only_gateway_and_runs_once(nat
         assert system.ran() == ["sleep m"]
 
 
-async def test_a_call_survives_the_death_of_one_of_the_gateways_behind_its_only_url_and_runs_once(
+async def test_a_call_survives_the_death_of_a_gateway_behind_one_shared_url_and_runs_once(
     nats_url: str, tmp_path: Path
 ) -> None:
     async with open_system(nats_url, tmp_path) as system, gateway_at(nats_url) as other, system.line() as line:
@@ -172,7 +168,7 @@ async def test_a_call_survives_the_death_of_one_of_the_gateways_behind_its_only_
 
 
 @pytest.mark.rule("answers.calls.not-repeated")
-async def test_a_call_whose_gateway_and_computer_were_both_lost_is_not_run_again(nats_url: str, tmp_path: Path) -> None:
+async def test_a_call_that_lost_its_gateway_and_computer_does_not_run_again(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         call = asyncio.create_task(agent.call_tool(COMPUTER, "sleep", {"seconds": 60, "mark": "m"}, timeout=100))
         await eventually(lambda: "sleep m" in system.ran(), timeout=PATIENCE_S)
@@ -188,9 +184,7 @@ async def test_a_call_whose_gateway_and_computer_were_both_lost_is_not_run_again
         assert (await agent.call_tool(COMPUTER, "echo", {"text": "x"})).text == "x"
 
 
-async def test_a_call_in_flight_survives_a_line_that_breaks_for_a_moment_and_runs_once(
-    nats_url: str, tmp_path: Path
-) -> None:
+async def test_a_call_survives_a_short_disconnect_and_runs_once(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, system.line() as line:
         async with SmcpAgent(line.url, office=OFFICE, name="bot") as agent:
             stream = agent.events()
@@ -208,7 +202,7 @@ async def test_a_call_in_flight_survives_a_line_that_breaks_for_a_moment_and_run
             assert system.ran() == ["sleep m", "sleep n"]
 
 
-async def test_a_broken_socket_is_replaced_and_the_agent_gets_its_place_back(nats_url: str, tmp_path: Path) -> None:
+async def test_an_agent_reconnects_after_a_broken_socket_and_keeps_its_place(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, system.line() as line:
         async with SmcpAgent(line.url, office=OFFICE, name="bot") as agent:
             stream = agent.events()

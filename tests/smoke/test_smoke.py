@@ -18,7 +18,7 @@ FAULTS: list[Callable[[World], Awaitable[None]]] = [
     faults.a_gateway_is_killed,
     faults.a_registry_is_killed,
     faults.nats_is_killed_for_longer_than_a_lease,
-    moves.a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move,
+    moves.a_stopping_gateway_loses_no_call_and_its_members_do_not_leave,
 ]
 
 pytestmark = pytest.mark.timeout(180 + 10 * LEASE_S)
@@ -47,8 +47,8 @@ def _nothing_left_behind(_no_task_left: None) -> None:
     "scenario",
     [
         calls.an_agent_on_one_gateway_calls_tools_on_both_computers,
-        failing_tools.a_tool_that_throws_is_a_failed_result,
-        failing_tools.a_server_that_dies_is_named_and_works_again,
+        failing_tools.a_tool_that_raises_gives_a_failed_result,
+        failing_tools.a_dying_mcp_server_is_named_and_works_again,
     ],
     ids=lambda scenario: scenario.__name__,
 )

@@ -1,19 +1,32 @@
 """A tool call that cannot be carried out, as clients hear of it that read flat errors, and as all others do."""
 
-from typing import Any
+import json
+from typing import Any, Final
 
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import ERROR
+from smcp_proto.errors import Internal, NotAllowed, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 
 CALL: dict[str, Any] = {
     "agent": "anna", "req_id": "1", "computer": "box", "tool_name": "t", "params": {}, "timeout": 5,
 }  # fmt: skip
 LARGEST = 64 * 1024
+RAISED: Final[dict[str, SmcpError]] = {
+    type(error).__name__: error
+    for error in (
+        NotAllowed("not for you"), TimedOut("too late"), RateLimited("too often", details={"retry_after_s": 1}),
+        Internal("a fault"), Unavailable("not now", details={"may_have_run": True}),
+    )
+}  # fmt: skip
+"""What the Computer answers, by the tool that is called."""
 
 
 async def serve(verb: str, incoming: Incoming) -> Reply:
+    if error := RAISED.get(json.loads(incoming.body)["tool_name"]):
+        return Reply(error.body().model_dump_json().encode(), {ERROR: str(int(error.code))})
     return reply({"content": [{"type": "text", "text": "x" * LARGEST}]})
 
 
@@ -26,6 +39,10 @@ async def refusals(client: Client) -> dict[int, Any]:
         400: await client.call("client:tool_call", CALL | {"timeout": 0}),
         413: await client.call("client:tool_call", CALL),
         404: await client.call("client:tool_call", CALL | {"computer": "nobody"}),
+        **{
+            int(error.code): await client.call("client:tool_call", CALL | {"tool_name": tool, "req_id": tool})
+            for tool, error in RAISED.items()
+        },
     }
 
 

@@ -43,7 +43,7 @@ async def the_disk_is_full(world: World, directory: Path) -> None:
     await _full(world, directory, lambda: asyncio.to_thread(disk.fill), make_room, restarted=True)
 
 
-async def what_jetstream_may_keep_is_used_up(world: World, directory: Path) -> None:
+async def the_storage_limit_of_jetstream_is_reached(world: World, directory: Path) -> None:
     """By a stream of somebody else. When that is gone all works again by itself."""
     async with nats_peer(world.nats_url, world.credentials / "registry-1.json") as other:
         js = other.client.jetstream()

@@ -13,7 +13,7 @@ from tests.e2e.outages.scene import LEFT_OFFICE_S, codes, flown, scene
 from tests.e2e.worlds.world import World
 
 
-async def a_computer_stands_still_past_its_lease(world: World, directory: Path) -> None:
+async def a_computer_is_suspended_past_its_lease(world: World, directory: Path) -> None:
     part = world.computer(NORTH, WORKER).part
     async with scene(world, directory) as there:
         await there.flying(NORTH)
@@ -35,7 +35,7 @@ async def a_computer_stands_still_past_its_lease(world: World, directory: Path) 
     the_south_noticed_nothing(there)
 
 
-async def a_name_that_was_taken_meanwhile_stays_taken(world: World, directory: Path) -> None:
+async def a_name_that_was_claimed_during_the_pause_stays_claimed(world: World, directory: Path) -> None:
     part = world.computer(NORTH, WORKER).part
     async with scene(world, directory) as there:
         watcher = there.watchers[NORTH]

@@ -7,7 +7,7 @@ from tests.e2e.outages.scene import codes, scene
 from tests.e2e.worlds.world import World
 
 
-async def everything_is_restarted_one_after_the_other(world: World, directory: Path) -> None:
+async def all_processes_are_restarted_one_by_one(world: World, directory: Path) -> None:
     """The Agents know of both gateways. No call is lost."""
     urls = {NORTH: [world.url(0), world.url(1)], SOUTH: [world.url(1), world.url(0)]}
     async with scene(world, directory, urls) as there:

@@ -79,7 +79,7 @@ async def a_field_of_another_type_is_named(world: World) -> None:
                     await _refused(caller, event, {**good, field: value}, naming=field)
 
 
-async def whoever_has_not_joined_is_told_the_same(world: World) -> None:
+async def requests_before_joining_get_the_same_answer(world: World) -> None:
     stranger = BareMember("agent", LAB, "caller")
     async with undisturbed(world):
         await stranger.connect(world.url(0))
@@ -96,7 +96,7 @@ async def whoever_has_not_joined_is_told_the_same(world: World) -> None:
 
 
 @pytest.mark.rule("answers.errors.400.no-object")
-async def what_is_not_one_object_is_refused(world: World) -> None:
+async def a_payload_that_is_not_one_object_is_refused(world: World) -> None:
     async with _caller(world) as caller:
         for event in REQUESTS:
             for arguments in NO_OBJECT:
@@ -105,7 +105,7 @@ async def what_is_not_one_object_is_refused(world: World) -> None:
 
 
 @pytest.mark.rule("answers.large.small-events")
-async def a_small_request_with_too_much_in_it_is_413(world: World) -> None:
+async def a_short_request_above_64_kib_is_413(world: World) -> None:
     async with _caller(world) as caller:
         for event, good in REQUESTS.items():
             if event == "client:tool_call":
@@ -119,7 +119,7 @@ async def a_small_request_with_too_much_in_it_is_413(world: World) -> None:
 
 
 @pytest.mark.rule("answers.unknown-fields.relay")
-async def fields_that_nobody_knows_are_no_fault(world: World) -> None:
+async def unknown_fields_are_accepted(world: World) -> None:
     mark = uuid4().hex
     async with undisturbed(world), member(world.url(0), "agent", LAB, "caller") as caller:
         req_ids = {event: uuid4().hex for event in REQUESTS}
@@ -141,7 +141,7 @@ async def fields_that_nobody_knows_are_no_fault(world: World) -> None:
     assert world.computer(LAB, "alpha").ran.read_text(encoding="utf-8").split().count(mark) == 1
 
 
-async def what_is_nested_too_deeply_is_refused_and_the_rest_comes_back(world: World) -> None:
+async def a_payload_that_is_nested_too_deeply_is_refused(world: World) -> None:
     async with _caller(world) as caller:
         pid = text(await caller.call("alpha", "pid"))
         good = REQUESTS["client:tool_call"]
@@ -164,7 +164,7 @@ def _nested(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.rule("answers.errors.400.no-event")
-async def events_that_do_not_exist_are_refused(world: World) -> None:
+async def unknown_events_are_refused(world: World) -> None:
     async with _caller(world) as caller:
         for event in (
             "",

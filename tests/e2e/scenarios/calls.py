@@ -67,9 +67,7 @@ async def an_unknown_computer_and_one_of_another_office_get_the_same_404(world: 
 
 
 @pytest.mark.rule("answers.rooms.computer-names.not-beyond")
-async def two_offices_use_the_same_computer_name_without_noticing_each_other(
-    world: World, open_agent: OpenAgent
-) -> None:
+async def two_offices_may_use_the_same_computer_name(world: World, open_agent: OpenAgent) -> None:
     marks = {office: uuid4().hex for office in (LAB, ELSEWHERE)}
     async with (
         open_agent(world.url(0), LAB, "caller") as here,

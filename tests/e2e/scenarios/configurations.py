@@ -39,7 +39,7 @@ BAD_FILES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 """Content, and what the message has to name beside the file."""
 
 
-async def a_file_that_cannot_be_used_is_refused_with_2(world: World, directory: Path) -> None:
+async def an_unusable_file_ends_the_command_with_2(world: World, directory: Path) -> None:
     """By `run`, with a credential and a name that would get in, by `validate` and by `smcp up`."""
     files = {directory / f"{number}.json": bad for number, bad in enumerate(BAD_FILES.values())}
     for path, (content, _) in files.items():
@@ -64,7 +64,7 @@ async def a_file_that_cannot_be_used_is_refused_with_2(world: World, directory: 
         assert ("computer", ALPHA.name) in await watcher.room()
 
 
-async def a_name_that_is_none_is_refused_with_2(world: World, directory: Path) -> None:
+async def an_illegal_name_ends_the_command_with_2(world: World, directory: Path) -> None:
     path = directory / "fine.json"
     path.write_text(_servers(), encoding="utf-8")
     runs: list[tuple[list[str], tuple[str, ...]]] = []
@@ -79,7 +79,7 @@ async def a_name_that_is_none_is_refused_with_2(world: World, directory: Path) -
         assert watcher.notices == []
 
 
-async def a_command_that_does_not_exist_keeps_only_its_own_server_from_starting(world: World) -> None:
+async def a_missing_command_stops_only_its_own_server(world: World) -> None:
     host = world.computer(ODD.office, ODD.name)
     async with SmcpAgent(world.url(0), office=ODD.office, name="caller") as agent:
         await host.part.ready()

@@ -16,7 +16,7 @@ PROCESS = "0" * 32
 
 
 @pytest.mark.rule("answers.who.nats.reads", "answers.nats.queue")
-async def a_computers_credential_reads_nothing_of_others(world: World) -> None:
+async def a_computers_credential_cannot_read_other_subjects(world: World) -> None:
     async with nats_peer(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta:
         for subject, queue in (
             (subjects.client_all(LAB, "alpha"), "owner"),
@@ -36,7 +36,7 @@ async def a_computers_credential_reads_nothing_of_others(world: World) -> None:
 
 
 @pytest.mark.rule("answers.who.nats")
-async def a_computers_credential_announces_and_asks_nothing_for_others(world: World) -> None:
+async def a_computers_credential_cannot_send_for_others(world: World) -> None:
     async with (
         member(world.url(0), "agent", LAB, "watcher") as watcher,
         nats_peer(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta,
@@ -64,7 +64,7 @@ async def a_computers_credential_announces_and_asks_nothing_for_others(world: Wo
         assert {("computer", "alpha"), ("computer", "beta"), ("agent", "watcher")} <= await watcher.room()
 
 
-async def the_other_members_do_not_notice_an_intruder(world: World) -> None:
+async def an_intruder_does_not_disturb_other_members(world: World) -> None:
     async with (
         nats_peer(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta,
         bare_agent(world.url(1), LAB, "caller") as agent,
@@ -75,7 +75,7 @@ async def the_other_members_do_not_notice_an_intruder(world: World) -> None:
         assert beta.client.stats["in_msgs"] == 0
 
 
-async def nobody_is_made_to_speak_by_an_answers_address(world: World) -> None:
+async def a_reply_address_cannot_make_a_service_publish_elsewhere(world: World) -> None:
     """A request says where its answer goes; who answers has more rights than who asks, and must not lend them."""
     async with (
         member(world.url(0), "agent", LAB, "watcher") as watcher,

@@ -16,7 +16,7 @@ SLACK_S: Final = 3.0
 BACK_S: Final = 40.0
 
 
-async def a_tool_that_throws_is_a_failed_result(world: World, open_agent: OpenAgent) -> None:
+async def a_tool_that_raises_gives_a_failed_result(world: World, open_agent: OpenAgent) -> None:
     async with undisturbed(world), open_agent(world.url(0), LAB, "caller") as agent:
         for tool, params, words in (
             ("fail", {"message": "on purpose"}, ["fail"]),
@@ -31,7 +31,7 @@ async def a_tool_that_throws_is_a_failed_result(world: World, open_agent: OpenAg
         assert text(await agent.call("alpha", "echo", {"text": "fine"})) == "fine"
 
 
-async def a_tool_that_hangs_is_stopped_in_time_and_the_others_go_on(world: World, open_agent: OpenAgent) -> None:
+async def a_hanging_tool_is_stopped_in_time_and_other_tools_work(world: World, open_agent: OpenAgent) -> None:
     mark = uuid4().hex
     ran = world.computer(LAB, "alpha").ran
     async with undisturbed(world), open_agent(world.url(1), LAB, "caller") as agent:
@@ -47,7 +47,7 @@ async def a_tool_that_hangs_is_stopped_in_time_and_the_others_go_on(world: World
         await eventually(lambda: f"cancelled {mark}" in _lines(ran), timeout=BACK_S)
 
 
-async def a_server_that_hangs_as_a_whole_times_out_and_works_again(world: World, open_agent: OpenAgent) -> None:
+async def a_hanging_mcp_server_times_out_and_works_again(world: World, open_agent: OpenAgent) -> None:
     async with undisturbed(world), open_agent(world.url(0), LAB, "caller") as agent:
         pid = text(await agent.call("alpha", "pid"))
         blocked = await _within(1 + SLACK_S, agent, "block", {"seconds": 4}, timeout=1)
@@ -59,7 +59,7 @@ async def a_server_that_hangs_as_a_whole_times_out_and_works_again(world: World,
         assert text(await agent.call("alpha", "pid", timeout=60)) == pid
 
 
-async def a_server_that_dies_is_named_and_works_again(world: World, open_agent: OpenAgent) -> None:
+async def a_dying_mcp_server_is_named_and_works_again(world: World, open_agent: OpenAgent) -> None:
     mark = uuid4().hex
     ran = world.computer(LAB, "alpha").ran
     async with undisturbed(world), open_agent(world.url(1), LAB, "caller") as agent:

@@ -34,7 +34,7 @@ async def a_computer_is_killed(world: World) -> None:
 
 
 @pytest.mark.rule("answers.rooms.lease.paused", "answers.calls.paused")
-async def a_computer_stands_still_past_its_lease(world: World) -> None:
+async def a_computer_is_suspended_past_its_lease(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:
         async with in_flight(there.agent, alpha, there.flights, seconds=world.lease_s + 6) as answer:
@@ -78,7 +78,7 @@ async def a_gateway_is_killed(world: World) -> None:
     nobody_moved_but(there, "caller")
 
 
-async def a_gateway_stands_still_past_its_lease(world: World) -> None:
+async def a_gateway_is_suspended_past_its_lease(world: World) -> None:
     gateway = world.gateway(0)
     async with crowd(world, gateway=1) as there, member(world.url(0), "computer", LAB, "neighbour") as neighbour:
         await there.watcher.told(ENTER, computer="neighbour")
@@ -95,7 +95,7 @@ async def a_gateway_stands_still_past_its_lease(world: World) -> None:
 
 
 @pytest.mark.rule("answers.rooms.sdk-silence")
-async def a_gateway_stands_still_with_a_call_in_flight(world: World) -> None:
+async def a_gateway_is_suspended_with_a_call_in_flight(world: World) -> None:
     """The Agent knows of another gateway: there it gets the result, within the lease."""
     gateway = world.gateway(0)
     alpha = world.computer(LAB, "alpha")
@@ -119,7 +119,7 @@ async def a_gateway_stands_still_with_a_call_in_flight(world: World) -> None:
 
 
 @pytest.mark.rule("answers.rooms.sdk-silence")
-async def all_gateways_stand_still_with_a_call_in_flight(world: World) -> None:
+async def all_gateways_are_suspended_with_a_call_in_flight(world: World) -> None:
     """The Agent hears of its call when they go on."""
     alpha = world.computer(LAB, "alpha")
     flights: list[Flight] = []
@@ -151,7 +151,7 @@ async def a_registry_is_killed(world: World) -> None:
     assert not [call for stream in there.streams for call in stream.failed]
 
 
-async def a_registry_stands_still_past_a_lease(world: World) -> None:
+async def a_registry_is_suspended_past_a_lease(world: World) -> None:
     registry = world.registries[0]
     async with crowd(world) as there:
         async with _asked_all_the_time(world, there.watcher, within=world.lease_s):
@@ -166,7 +166,7 @@ async def a_registry_stands_still_past_a_lease(world: World) -> None:
     assert not [call for stream in there.streams for call in stream.failed]
 
 
-async def all_registries_stand_still_with_a_join_in_flight(world: World) -> None:
+async def all_registries_are_suspended_with_a_join_in_flight(world: World) -> None:
     """It is refused within the lease, and its claim is given up when the registries go on."""
     async with member(world.url(1), "computer", LAB, "watcher") as watcher:
         for registry in world.registries:
@@ -211,7 +211,7 @@ async def nats_is_killed_for_longer_than_a_lease(world: World) -> None:
     nobody_moved_but(there)
 
 
-async def nats_stands_still_for_longer_than_a_lease(world: World) -> None:
+async def nats_is_suspended_for_longer_than_a_lease(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:
         async with in_flight(there.agent, alpha, there.flights, seconds=world.lease_s + 6) as answer:

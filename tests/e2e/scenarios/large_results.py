@@ -53,7 +53,7 @@ async def twenty_megabytes_arrive_at_our_sdk(world: World) -> None:
         assert result.text == "x" * (20 * MB)
 
 
-async def twenty_megabytes_are_413_at_an_unchanged_client_whose_socket_stays(world: World) -> None:
+async def twenty_megabytes_are_413_for_a_plain_client_whose_socket_stays_open(world: World) -> None:
     async with undisturbed(world), member(world.url(1), "agent", LAB, "caller", plain=True) as caller:
         sid = caller.sid
         mark = uuid4().hex
@@ -67,7 +67,7 @@ async def twenty_megabytes_are_413_at_an_unchanged_client_whose_socket_stays(wor
         assert (caller.connected, caller.sid) == (True, sid)
 
 
-async def forty_megabytes_are_413_at_everybody(world: World) -> None:
+async def forty_megabytes_are_413_for_every_client(world: World) -> None:
     async with undisturbed(world), SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
         told: list[Event] = []
         agent.on_event(told.append)
@@ -86,7 +86,7 @@ async def forty_megabytes_are_413_at_everybody(world: World) -> None:
             assert (caller.connected, caller.sid) == (True, sid)
 
 
-async def the_published_agent_gets_413_and_goes_on(world: World) -> None:
+async def the_published_agent_gets_413_and_stays_connected(world: World) -> None:
     python = await asyncio.to_thread(published_env.python)
     calls: list[tuple[str, dict[str, Any]]] = [
         ("echo", {"text": "before"}),
@@ -132,7 +132,7 @@ async def a_request_of_five_megabytes_arrives(world: World) -> None:
         assert caller.sid == sid
 
 
-async def a_slow_line_carries_what_takes_longer_than_a_ping(world: World) -> None:
+async def a_slow_line_carries_a_result_that_takes_longer_than_a_ping(world: World) -> None:
     """At 16 Mbit/s, 20 MB take ten seconds, either way: neither end takes the other for dead meanwhile."""
     async with (
         undisturbed(world),
@@ -178,7 +178,7 @@ async def a_request_above_the_limit_is_413(world: World) -> None:
         assert caller.sid == sid
 
 
-async def a_message_of_33_mib_ends_its_own_connection_alone(world: World) -> None:
+async def a_message_of_33_mib_ends_only_its_own_connection(world: World) -> None:
     """A bare client that sends more than a message may have: its WebSocket is closed, and it may come back at once."""
     async with undisturbed(world), member(world.url(0), "computer", LAB, "mate") as mate:
         async with member(world.url(0), "agent", LAB, "caller") as caller:
@@ -231,7 +231,7 @@ class Memory:
                 continue
 
 
-async def eight_of_32_mib_at_once_while_small_calls_go_on(world: World) -> None:
+async def eight_results_of_32_mib_do_not_stop_small_calls(world: World) -> None:
     """On one gateway: eight results just within the limit to one Agent, 1 KB calls of its own and of a neighbour."""
     small = {"text": "x" * 1024}
     memory = Memory({part.name: part.pid for part in world.parts})

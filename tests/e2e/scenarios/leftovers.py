@@ -86,7 +86,7 @@ def _is_kept_for_some_time(what: str) -> bool:
 
 
 @pytest.mark.rule("answers.calls.timeout.clean")
-async def calls_that_time_out_leave_nothing_behind_in_any_process(world: World) -> None:
+async def timed_out_calls_leave_nothing_behind_in_any_process(world: World) -> None:
     async with auditor(world) as auditor_, member(world.url(0), "agent", LAB, "caller") as agent:
         async with socketio_computer(world.url(1), LAB, SILENT) as silent:
             for number, computer in enumerate(COMPUTERS):

@@ -23,7 +23,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """By name, and label and value."""
 
 
-async def each_process_tells_what_the_table_says(world: World) -> None:
+async def each_process_serves_the_documented_metrics(world: World) -> None:
     """All that stands in the table, and nothing else; a call is counted where it was."""
     host = world.computer(LAB, "alpha")
     async with member(world.url(), "agent", LAB, "counting") as agent:
@@ -50,7 +50,7 @@ async def each_process_tells_what_the_table_says(world: World) -> None:
         assert names == expected, f"{kind}: {sorted(names ^ expected)}"
 
 
-async def one_process_tells_what_its_gateway_does(world: World) -> None:
+async def one_process_serves_the_metrics_of_its_gateway(world: World) -> None:
     """`smcp up`, which has no bus but its own."""
     names = await _names(world.gateway(0).part)
     assert names == {name for name in _table("gateway") if not name.startswith("smcp_bus_")}

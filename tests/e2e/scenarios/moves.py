@@ -21,7 +21,7 @@ DRAIN_S = 8.0
 
 
 @pytest.mark.rule("answers.rooms.moving.drain")
-async def a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move(world: World) -> None:
+async def a_stopping_gateway_loses_no_call_and_its_members_do_not_leave(world: World) -> None:
     leaving, urls = world.gateway(0), [world.url(0), world.url(1)]
     alpha = world.computer(LAB, "alpha")
     flights: list[Flight] = []
@@ -61,7 +61,7 @@ async def a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move(world: World
 
 
 @pytest.mark.rule("answers.rooms.moving.deadline")
-async def a_call_that_outlasts_the_drain_is_503_and_may_have_run(world: World) -> None:
+async def a_call_longer_than_the_drain_gets_503_with_may_have_run(world: World) -> None:
     leaving = world.gateway(0)
     mark = uuid4().hex
     async with member(world.url(0), "agent", LAB, "caller") as agent:

@@ -35,7 +35,7 @@ NO_NAMES: Final = ("", "x" * 10_000, "字" * 10_000, "x" * 129, "a\nb", "\x00", 
 
 
 @pytest.mark.rule("answers.names.text")
-async def any_text_is_a_name(world: World) -> None:
+async def any_text_is_a_legal_name(world: World) -> None:
     """Each of them as the name of an office, of its Agent and of a Computer in it, all at the same time."""
     async with undisturbed(world), AsyncExitStack() as stack:
         watchers: dict[str, BareMember] = {}
@@ -53,7 +53,7 @@ async def any_text_is_a_name(world: World) -> None:
             assert told == [("notify:enter_office", office), ("notify:leave_office", office)]
 
 
-async def a_name_reaches_nobody_else(world: World) -> None:
+async def a_name_with_wildcards_reaches_only_its_own_computer(world: World) -> None:
     """What is a wildcard on NATS names a Computer that does not exist, and an office in which nobody is."""
     mark = uuid4().hex
     async with undisturbed(world), member(world.url(0), "agent", LAB, "caller") as caller:
@@ -74,7 +74,7 @@ async def a_name_reaches_nobody_else(world: World) -> None:
 
 
 @pytest.mark.rule("answers.names.400")
-async def what_is_no_name_is_refused(world: World) -> None:
+async def an_illegal_name_is_refused(world: World) -> None:
     async with undisturbed(world), member(world.url(0), "agent", LAB, "caller") as caller:
         for name in NO_NAMES:
             await _refused_to_join(world, name, "somebody", naming="office_id")
@@ -100,7 +100,7 @@ async def what_is_no_name_is_refused(world: World) -> None:
         assert ("agent", "caller") in await caller.room()
 
 
-async def a_computer_with_an_odd_name_does_all_that_others_do(world: World) -> None:
+async def a_computer_with_an_unusual_name_works(world: World) -> None:
     """A native one, as a process: called, listed, asked for its configuration, seen to change, to go and to come."""
     host = world.computer(ODD.office, ODD.name)
     tool = f"extra_{uuid4().hex[:8]}"

@@ -118,7 +118,7 @@ async def everything_is_listed_and_called(world: World) -> None:
         assert "SMCP_" not in environment  # credentials among them
 
 
-async def files_are_read_and_what_is_forbidden_is_refused(world: World, directory: Path) -> None:
+async def files_are_read_and_forbidden_tools_are_refused(world: World, directory: Path) -> None:
     (directory / "注 1.txt").write_text("first\nsecond\n", encoding="utf-8")
     async with undisturbed(world), _open(world) as agent:
         await _ready(agent, "read_text_file", "ls")
@@ -145,7 +145,7 @@ async def files_are_read_and_what_is_forbidden_is_refused(world: World, director
         assert {path.name for path in directory.iterdir()} == {"注 1.txt"}
 
 
-async def all_listed_names_are_legal_unique_and_callable_by_a_model(world: World, *servers: str) -> None:
+async def listed_names_are_legal_unique_and_callable_by_a_model(world: World, *servers: str) -> None:
     async with undisturbed(world), _open(world) as agent:
         await _ready(agent, *servers)
         names = [tool.name for tool in await agent.get_tools(NAME)]
@@ -163,7 +163,7 @@ async def all_listed_names_are_legal_unique_and_callable_by_a_model(world: World
         assert "UTC" in (await agent.run_openai_tool_call(chosen, timeout=CALL_S))["content"]
 
 
-async def what_is_forbidden_or_renamed_in_git_is_not_callable_by_its_own_name(world: World) -> None:
+async def a_forbidden_or_renamed_tool_is_not_callable_by_its_own_name(world: World) -> None:
     async with undisturbed(world), _open(world) as agent:
         await _ready(agent, "history", "git_status")
         listed = {tool.name: tool for tool in await agent.get_tools(NAME)}
@@ -184,7 +184,7 @@ async def what_is_forbidden_or_renamed_in_git_is_not_callable_by_its_own_name(wo
         }
 
 
-async def the_two_scenarios_of_the_page(world: World) -> None:
+async def tool_metadata_reaches_the_agent_as_json(world: World) -> None:
     """data-structures.txt, SMCPTool.meta: as JSON, through a client that knows nothing of ours."""
     async with undisturbed(world), member(world.url(1), "agent", OFFICE, "caller") as caller:
 

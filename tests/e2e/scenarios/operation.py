@@ -59,7 +59,7 @@ async def secrets_are_renewed_while_calls_go_on(world: World) -> None:
         assert not await _is_taken(world, credentials), name
 
 
-async def the_store_of_nats_is_lost(world: World) -> None:
+async def nats_loses_its_store(world: World) -> None:
     """nats-server comes back with nothing of JetStream: everybody asserts its members again. Nobody leaves or enters,
     the rooms can be listed, and what happens from then on is told once."""
     everybody = {("agent", "caller"), *(("computer", name) for name in ("alpha", "beta", "watcher"))}

@@ -14,7 +14,7 @@ from tests.e2e.worlds.world import ELSEWHERE, LAB, World
 ENTER, LEAVE = "notify:enter_office", "notify:leave_office"
 
 
-async def members_on_different_gateways_see_each_other_come_and_go_exactly_once(world: World) -> None:
+async def members_on_different_gateways_get_each_enter_and_leave_once(world: World) -> None:
     watcher_office = f"watched {uuid4().hex}"
     async with member(world.url(0), "agent", watcher_office, "watcher") as watcher:
         async with member(world.url(1), "computer", watcher_office, "early") as early:
@@ -39,13 +39,13 @@ async def members_on_different_gateways_see_each_other_come_and_go_exactly_once(
 
 
 @pytest.mark.rule("events.list_room.all")
-async def a_native_computer_is_told_and_listed_like_any_other(world: World) -> None:
+async def a_native_computer_is_notified_and_listed_like_any_other(world: World) -> None:
     async with member(world.url(1), "agent", LAB, "watcher") as watcher:
         await lists(watcher, ("agent", "watcher"), ("computer", "alpha"), ("computer", "beta"))
 
 
 @pytest.mark.rule("events.classes.notify.broadcast")
-async def an_office_that_nobody_shares_hears_nothing(world: World) -> None:
+async def another_office_gets_no_notification(world: World) -> None:
     async with (
         member(world.url(0), "agent", LAB, "watcher") as here,
         member(world.url(0), "agent", ELSEWHERE, "watcher") as there,
@@ -81,7 +81,7 @@ async def a_second_agent_is_refused_whichever_gateway_it_uses(world: World) -> N
 
 
 @pytest.mark.rule("answers.rooms.one-agent", "answers.rooms.refused.hears-nothing")
-async def of_twenty_agents_at_the_same_moment_one_gets_the_office(world: World) -> None:
+async def one_of_twenty_simultaneous_agents_gets_the_office(world: World) -> None:
     office = f"wanted {uuid4().hex}"
     async with AsyncExitStack() as stack:
         agents = [BareMember("agent", office, f"agent {number}") for number in range(20)]
@@ -103,7 +103,7 @@ async def of_twenty_agents_at_the_same_moment_one_gets_the_office(world: World) 
 
 
 @pytest.mark.rule("answers.rooms.computer-names")
-async def of_twenty_computers_at_the_same_moment_one_gets_the_name(world: World) -> None:
+async def one_of_twenty_simultaneous_computers_gets_the_name(world: World) -> None:
     office = f"wanted {uuid4().hex}"
     async with AsyncExitStack() as stack:
         watcher = await stack.enter_async_context(member(world.url(0), "agent", office, "watcher"))

@@ -65,7 +65,7 @@ async def _an_agent_calls_a_socketio_computer(world: World, open_agent: OpenAgen
         assert unknown.value.code == 404
 
 
-async def native_and_socketio_computers_see_each_other_come_and_go_exactly_once(world: World) -> None:
+async def native_and_socketio_computers_get_each_enter_and_leave_once(world: World) -> None:
     native = world.computer(LAB, "beta")
     heard: list[Notice] = []  # what the host of a native Computer is told
 

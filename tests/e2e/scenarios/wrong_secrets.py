@@ -21,7 +21,7 @@ _SEEN_S: Final = 60.0
 """Until a part that was started has said it."""
 
 
-async def who_is_refused_by_nats_says_so_and_works_once_its_secret_is_right(world: World) -> None:
+async def a_process_with_a_wrong_secret_says_so_and_works_once_it_is_right(world: World) -> None:
     """A registry, a gateway and a Computer, one after the other; the others work meanwhile."""
     async with SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
         for part in (world.registries[-1], world.gateway(1).part, world.computer(LAB, BETA.name).part):
@@ -43,7 +43,7 @@ async def who_is_refused_by_nats_says_so_and_works_once_its_secret_is_right(worl
         assert (await agent.call_tool(BETA.name, "echo", {"text": "again"})).text == "again"
 
 
-async def a_gateway_that_is_refused_later_says_so_and_comes_back(world: World) -> None:
+async def a_gateway_whose_secret_is_revoked_says_so_and_reconnects(world: World) -> None:
     gateway, other = world.gateway(1), world.gateway(0)
     conf = world.credentials.parent / "nats-server.conf"
     right, pid = conf.read_text(encoding="utf-8"), gateway.part.pid
