@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from smcp_standalone.nats_model import parse_model
+from smcp_standalone.nats_config_file import parse_model
 from tests.deploy.objects import WORKLOADS, Manifests, amount, containers, environment, pod
 from tests.deploy.policies import POLICIES
 from tests.deploy.rendering import K8S, README, overlays, rendered, variants

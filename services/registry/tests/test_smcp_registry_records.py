@@ -9,8 +9,8 @@ from nats.js.kv import VALID_KEY_RE
 
 from smcp_proto.member_names import check_name
 from smcp_registry.announcer import announcements
-from smcp_registry.records import Announce, MemberRecord, record_key, tombstone
-from smcp_registry.view import opaque, session_info
+from smcp_registry.member_records import Announce, MemberRecord, record_key, tombstone
+from smcp_registry.members_view import opaque, session_info
 
 
 def legal(name: str) -> bool:

@@ -11,12 +11,12 @@ import pytest
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_registry.announcer import Announcer
+from smcp_registry.bucket_watch import Change, ConnectionWatch
 from smcp_registry.leases import Leases, Owners
-from smcp_registry.records import Announce, MemberRecord, record_key, tombstone
+from smcp_registry.member_records import Announce, MemberRecord, record_key, tombstone
+from smcp_registry.members_view import MembersView
 from smcp_registry.store import Store, open_store, read_member, write_member
 from smcp_registry.sweeper import Sweeper
-from smcp_registry.view import MembersView
-from smcp_registry.watch import Change, ConnectionWatch
 from smcp_testing import registry_world
 from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe
 from smcp_testing.nats_process import NatsServer

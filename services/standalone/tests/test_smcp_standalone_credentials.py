@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_standalone.nats_model import parse_model
+from smcp_standalone.nats_config_file import parse_model
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_testing.nursery import born
 from smcp_testing.service_process import ServiceProcess, service_process

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.member_names import check_name
-from smcp_standalone import nats_config, nats_files
-from smcp_standalone.nats_model import NatsModel, parse_model
+from smcp_standalone import nats_files, nats_server_conf
+from smcp_standalone.nats_config_file import NatsModel, parse_model
 from smcp_standalone.nats_server import find_binary
 from smcp_testing.certificates import Authority
 from smcp_testing.nats_process import NatsServer
@@ -41,7 +41,7 @@ def mode(path: Path) -> int:
 
 def test_counts_and_names_become_credentials() -> None:
     model = parse_model(SMALL)
-    assert list(nats_config.grants(model)) == ["registry-1", "registry-2", "ga", "gb", "rack-1", '上海 "1\\']
+    assert list(nats_server_conf.grants(model)) == ["registry-1", "registry-2", "ga", "gb", "rack-1", '上海 "1\\']
 
 
 def test_a_computer_host_without_names_is_called_like_its_credential() -> None:
@@ -49,7 +49,7 @@ def test_a_computer_host_without_names_is_called_like_its_credential() -> None:
 
 
 def test_a_computers_permissions_are_its_own_names_in_its_own_office() -> None:
-    grant = nats_config.grants(parse_model(SMALL))["rack-1"]
+    grant = nats_server_conf.grants(parse_model(SMALL))["rack-1"]
     assert grant.publish == (
         "smcp.v1.lab.server.computer.rack=201.>",
         "smcp.v1.lab.server.computer.rack=202.>",
@@ -63,8 +63,8 @@ def test_a_computers_permissions_are_its_own_names_in_its_own_office() -> None:
         "_INBOX.rack-1.>",
     )
     assert grant.may_respond
-    assert nats_config.RESPONSES >= 2 * 64
-    assert nats_config.RESPONSE_EXPIRES_S > 3600
+    assert nats_server_conf.RESPONSES >= 2 * 64
+    assert nats_server_conf.RESPONSE_EXPIRES_S > 3600
 
 
 def test_nats_server_accepts_what_is_written(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_a_client_that_is_not_heard_any_more_is_given_up_within_seconds(tm
         told = json.dumps({"user": login["name"], "pass": login["secret"], "verbose": False})
         writer.write(f"CONNECT {told}\r\nPING\r\n".encode())
         assert await reader.readline() == b"PONG\r\n"
-        async with asyncio.timeout(5 * nats_config.PING_S * nats_config.PINGS):
+        async with asyncio.timeout(5 * nats_server_conf.PING_S * nats_server_conf.PINGS):
             said = await reader.read()
         assert b"Stale Connection" in said
         writer.close()
@@ -149,7 +149,7 @@ def test_secrets_are_private_and_only_hashed_in_the_configuration(tmp_path: Path
         assert content["name"] == name
         assert f'"{content["inbox_prefix"]}.>"' in conf
         assert content["secret"] not in conf
-        assert nats_config.hash_secret(content["secret"]) in conf
+        assert nats_server_conf.hash_secret(content["secret"]) in conf
 
 
 def test_a_credential_says_what_it_is_for(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_a_credential_that_left_the_file_is_named_and_can_no_longer_log_in(tmp_p
 
 @given(st.text(alphabet=string.ascii_letters + string.digits + "-_", min_size=1, max_size=72))
 def test_a_hash_is_stable_and_verifies(secret: str) -> None:
-    hashed = nats_config.hash_secret(secret)
-    assert hashed == nats_config.hash_secret(secret)
+    hashed = nats_server_conf.hash_secret(secret)
+    assert hashed == nats_server_conf.hash_secret(secret)
     assert bcrypt.checkpw(secret.encode(), hashed.encode())
 
 
@@ -212,7 +212,7 @@ def test_no_name_widens_a_permission(office: str, computer: str) -> None:
     model = NatsModel.model_validate(
         {"offices": [office], "computers": [{"credential": "host", "office": office, "names": [computer]}]}
     )
-    own = nats_config.grants(model)["host"]
+    own = nats_server_conf.grants(model)["host"]
     token = r"[A-Za-z0-9_=-]+"
     assert re.fullmatch(rf"smcp\.v1\.{token}\.server\.computer\.{token}\.>", own.publish[0])
     assert re.fullmatch(rf"smcp\.v1\.{token}\.client\.{token}\.> owner", own.subscribe[0])

@@ -9,8 +9,8 @@ import pytest
 from nats.errors import NoRespondersError
 
 from smcp_bus import subjects
-from smcp_registry.watch import Change, View, follow
-from smcp_standalone.nats_model import NatsModel
+from smcp_registry.bucket_watch import Change, View, follow
+from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_testing.nats_peer import Peer, nats_peer
 from smcp_testing.waiting import eventually

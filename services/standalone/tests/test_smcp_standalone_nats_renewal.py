@@ -9,8 +9,8 @@ import pytest
 
 from smcp_bus.nats.config import Credentials, load_credentials
 from smcp_standalone import nats_files
+from smcp_standalone.nats_config_file import NatsConfigError, parse_model
 from smcp_standalone.nats_files import Written
-from smcp_standalone.nats_model import NatsConfigError, parse_model
 
 MODEL = parse_model("{offices: [lab], gateways: [ga, gb], computers: [{credential: rack 1, office: lab}]}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import NatsServerError, open_nats_server
 from smcp_testing.waiting import eventually
 
@@ -18,7 +18,7 @@ MODEL = NatsModel(offices=["lab"], listen="127.0.0.1:-1")
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import open_nats_server
 
 async def main():

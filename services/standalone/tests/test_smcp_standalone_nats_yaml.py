@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_standalone import nats_files
-from smcp_standalone.nats_model import (
+from smcp_standalone.nats_config_file import (
     Cluster,
     ComputerHost,
     JetStream,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from smcp_standalone.nats_model import NatsModel, parse_model
+from smcp_standalone.nats_config_file import NatsModel, parse_model
 from tests.deploy.objects import Manifests, Object, amount, component, containers, environment, pod
 
 _SIZE: Final = re.compile(r"(\d+)([KMGT]?)B?")

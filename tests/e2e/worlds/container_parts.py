@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_files import Written
-from smcp_standalone.nats_model import NatsModel
 from smcp_testing.ports import Ports
 from tests.e2e.worlds import clocks, nats_nodes
 from tests.e2e.worlds.container import USER, Container, Made, hand_over, in_image

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from smcp_standalone import nats_files
+from smcp_standalone.nats_config_file import Cluster, NatsModel
 from smcp_standalone.nats_files import Written
-from smcp_standalone.nats_model import Cluster, NatsModel
 
 CLIENTS: Final = 4222
 MONITORING: Final = 8222

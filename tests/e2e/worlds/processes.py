@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from smcp_standalone import nats_files
-from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import find_binary
 from smcp_testing.line import Line
 from smcp_testing.ports import Ports

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import psutil
 
-from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_config_file import NatsModel
 from tests.e2e.worlds.disk import Disk
 
 MARK = "E2E_WORLD"

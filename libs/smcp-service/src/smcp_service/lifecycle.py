@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import structlog
 import uvloop
 
-from smcp_service.entry import INTERRUPTED
+from smcp_service.console_script import INTERRUPTED
 
 Result = TypeVar("Result")
 

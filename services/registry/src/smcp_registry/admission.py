@@ -25,7 +25,7 @@ from enum import Enum
 
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
-from smcp_registry.records import Announce, MemberRecord, owned_by
+from smcp_registry.member_records import Announce, MemberRecord, owned_by
 
 
 class Owner(Enum):

@@ -21,7 +21,7 @@ from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.errors import BodyTooLarge
 from smcp_bus.headers import EPOCH
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
-from smcp_registry.records import Announce, MemberRecord
+from smcp_registry.member_records import Announce, MemberRecord
 from smcp_registry.store import Bucket
 
 _log = logging.getLogger("smcp_registry.announcer")

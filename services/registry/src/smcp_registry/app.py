@@ -15,6 +15,7 @@ from smcp_bus.dispatch import Dispatcher
 from smcp_bus.requests import host_route, registry_route, serve_requests
 from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_registry.announcer import Announcer
+from smcp_registry.bucket_watch import ConnectionWatch, View, Watches
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.hosts import assert_members, lease
 from smcp_registry.handlers.rooms import (
@@ -28,13 +29,12 @@ from smcp_registry.handlers.rooms import (
     update_capabilities,
 )
 from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
+from smcp_registry.members_view import MembersView
 from smcp_registry.metrics import measure, requests_timed
 from smcp_registry.seats import Seats
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import LEASES, MEMBERS, START_S, StoreUnusable, ask_jetstream, make_missing, open_store
 from smcp_registry.sweeper import Sweeper
-from smcp_registry.view import MembersView
-from smcp_registry.watch import ConnectionWatch, View, Watches
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
 from smcp_service.logging import bind_call

@@ -19,9 +19,9 @@ from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, LeaseRenewal,
 from smcp_bus.tracing import sending
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
-from smcp_registry.records import MemberRecord, lease_key
+from smcp_registry.bucket_watch import Change, ConnectionWatch, View
+from smcp_registry.member_records import MemberRecord, lease_key
 from smcp_registry.store import Bucket, Conflict
-from smcp_registry.watch import Change, ConnectionWatch, View
 
 ATTEMPTS: Final = 6
 ASK_AGAIN_S: Final = 0.1

@@ -4,8 +4,8 @@ from smcp_bus.dispatch import Ended
 from smcp_bus.metrics import counted
 from smcp_registry.announcer import Announcer
 from smcp_registry.leases import Leases
+from smcp_registry.members_view import MembersView
 from smcp_registry.sweeper import Sweeper
-from smcp_registry.view import MembersView
 from smcp_service.metrics import Metrics
 
 

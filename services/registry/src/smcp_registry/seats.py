@@ -10,7 +10,7 @@ from smcp_proto.errors import NotInOffice, Unavailable
 from smcp_proto.member_names import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.leases import Owners
-from smcp_registry.records import Announce, MemberRecord, moving, owned_by, record_key, tombstone
+from smcp_registry.member_records import Announce, MemberRecord, moving, owned_by, record_key, tombstone
 from smcp_registry.store import Conflict, Store, StoredMember, read_member, write_member
 
 ATTEMPTS: Final = 8

@@ -41,7 +41,7 @@ from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.errors import describe
 from smcp_proto.errors import Unavailable
-from smcp_registry.records import MemberRecord
+from smcp_registry.member_records import MemberRecord
 from smcp_service.lifecycle import Failure
 
 _log = logging.getLogger("smcp_registry.store")

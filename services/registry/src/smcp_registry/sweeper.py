@@ -20,11 +20,11 @@ from smcp_bus.errors import describe
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
+from smcp_registry.bucket_watch import ConnectionWatch
 from smcp_registry.leases import Leases, Owners
-from smcp_registry.records import MemberRecord, tombstone
+from smcp_registry.member_records import MemberRecord, tombstone
+from smcp_registry.members_view import Entry, MembersView, Process
 from smcp_registry.store import Conflict, Store, read_member, write_member
-from smcp_registry.view import Entry, MembersView, Process
-from smcp_registry.watch import ConnectionWatch
 
 _log = logging.getLogger("smcp_registry.sweeper")
 

@@ -26,7 +26,7 @@ from smcp_bus.cancellation import raise_if_cancelled
 from smcp_computer.confirmation import Confirm
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
-from smcp_standalone import bound_exec
+from smcp_standalone import die_with_parent
 from smcp_standalone.nats_server import find_command
 from smcp_standalone.up import System, UpOptions, UpSettings, load_up_settings, open_system, uvx_server
 
@@ -128,7 +128,7 @@ async def _gateway(system: System) -> AsyncIterator[tuple[str, asyncio.subproces
         raise Failure("the command smcp-gateway was not found")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_AUTH_")}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", bound_exec.__file__, str(os.getpid()), command),
+        *(sys.executable, "-I", die_with_parent.__file__, str(os.getpid()), command),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -20,7 +20,7 @@ from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
 from smcp_standalone import keys_command, nats_files
-from smcp_standalone.nats_config import grants
+from smcp_standalone.nats_server_conf import grants
 
 _REMOVALS: Final = 5
 """A nats-server that is being stopped may write into a directory while it is removed."""

@@ -1,4 +1,4 @@
-"""`smcp nats-config`: writes what `nats_config` says, and keeps the secrets that are there.
+"""`smcp nats-config`: writes what `nats_server_conf` says, and keeps the secrets that are there.
 
 OUT/nats-server.conf          0600
 OUT/creds/<credential>.json   0600, the name encoded as in subjects; for SMCP_NATS_CREDS
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from smcp_proto.member_names import encode_name
 from smcp_service.settings import did_you_mean
-from smcp_standalone import nats_config
-from smcp_standalone.nats_config import Login
-from smcp_standalone.nats_model import NatsConfigError, NatsModel, parse_model
+from smcp_standalone import nats_server_conf
+from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, parse_model
+from smcp_standalone.nats_server_conf import Login
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: b
     The credentials in `renew` get a new secret, and nats-server takes the former one, too, until `retire`.
     Raises `NatsConfigError` where a file cannot be read or written: nothing is changed then.
     """
-    conf, grants = out / "nats-server.conf", nats_config.grants(model)
+    conf, grants = out / "nats-server.conf", nats_server_conf.grants(model)
     files = {name: credential_path(out, name) for name in grants}
     now = {name: _kept_login(name, path) for name, path in files.items()}
     before = {} if retire else {name: _kept_login(name, _former_path(out, name)) for name in files}
@@ -67,18 +67,20 @@ def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: b
             raise NatsConfigError(f"--renew {name}: its former secret is taken still; --retire that first")
         before[name], now[name] = now[name], None
     former = {name: login for name, login in before.items() if login is not None}
-    logins = {name: login or nats_config.new_login(name, former.get(name)) for name, login in now.items()}
+    logins = {name: login or nats_server_conf.new_login(name, former.get(name)) for name, login in now.items()}
     taken = {name: [login, *(kept for kept in (former.get(name),) if kept)] for name, login in logins.items()}
-    cluster_secret = None if model.cluster is None else _kept_cluster_secret(out) or nats_config.new_secret()
+    cluster_secret = None if model.cluster is None else _kept_cluster_secret(out) or nats_server_conf.new_secret()
     store = str((out / model.jetstream.store_dir).absolute())
     placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})
     # The former ones first: whatever is written when this ends in the middle, the next run takes them, too.
-    texts = {_former_path(out, name): nats_config.credential_file(name, login, {}) for name, login in former.items()}
+    texts = {
+        _former_path(out, name): nats_server_conf.credential_file(name, login, {}) for name, login in former.items()
+    }
     for name, grant in grants.items():
-        texts[files[name]] = nats_config.credential_file(name, logins[name], grant.purpose)
+        texts[files[name]] = nats_server_conf.credential_file(name, logins[name], grant.purpose)
     if cluster_secret is not None:
         texts[out / "cluster-secret"] = cluster_secret + "\n"
-    texts[conf] = nats_config.render(placed, taken, cluster_secret)
+    texts[conf] = nats_server_conf.render(placed, taken, cluster_secret)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for directory in {path.parent for path in texts} - {out}:
@@ -106,7 +108,7 @@ def _kept_login(name: str, path: Path) -> Login | None:
         raise NatsConfigError(f"{path}: not a credential file ({error}); remove it for a new secret") from error
     known = content if isinstance(content, dict) and content.get("name") == name else {}
     user, secret = known.get("user", name), known.get("secret")
-    if not isinstance(secret, str) or not secret or user not in nats_config.users(name):
+    if not isinstance(secret, str) or not secret or user not in nats_server_conf.users(name):
         raise NatsConfigError(f"{path}: not the credential of {name!r}; remove it for a new secret")
     return Login(user, secret)
 

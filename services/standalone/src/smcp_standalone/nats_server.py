@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smcp_service.lifecycle import Failure
-from smcp_standalone import bound_exec, nats_files
-from smcp_standalone.nats_model import NatsModel
+from smcp_standalone import die_with_parent, nats_files
+from smcp_standalone.nats_config_file import NatsModel
 
 _START_S = 20.0
 _STOP_S = 5.0
@@ -64,7 +64,7 @@ async def open_nats_server(model: NatsModel, directory: Path) -> AsyncIterator[N
     binary = find_binary()
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", bound_exec.__file__, str(os.getpid())),
+            *(sys.executable, "-I", die_with_parent.__file__, str(os.getpid())),
             *(binary, "-c", str(written.conf), "--ports_file_dir", str(ports)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,

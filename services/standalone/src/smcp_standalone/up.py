@@ -34,8 +34,8 @@ from smcp_service.health import Readiness
 from smcp_service.lifecycle import Failure, background
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, variables
 from smcp_service.telemetry import wrong_endpoints
+from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_files import read_model
-from smcp_standalone.nats_model import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_server import NatsServer, find_command, open_nats_server
 
 SAMPLE: Final = "computer.json"

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
 from smcp_bus.nats.config import Credentials, load_credentials
-from smcp_standalone.nats_config import PING_S, new_secret
+from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_files import Written, write
-from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_server_conf import PING_S, new_secret
 from smcp_testing.nats_process import NatsServer
 
 Kind = Literal["gateway", "registry"]

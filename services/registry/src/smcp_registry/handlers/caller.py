@@ -12,9 +12,9 @@ from smcp_bus.headers import AFTER, CLAIM
 from smcp_bus.registry_contract import Claim
 from smcp_proto.errors import Malformed, NotInOffice, Unavailable
 from smcp_proto.member_names import Role, check_name
-from smcp_registry.records import record_key
+from smcp_registry.member_records import record_key
+from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.store import Bucket, read_member
-from smcp_registry.view import Entry, MembersView
 
 BEHIND_S: Final = 2.0
 """How long a request waits for the view to reach what its sender knows already (seconds)."""

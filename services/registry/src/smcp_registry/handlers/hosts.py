@@ -17,9 +17,9 @@ from smcp_proto.errors import Malformed, NotAllowed, SmcpError, Unavailable
 from smcp_registry.admission import Action
 from smcp_registry.handlers.caller import Callers, check_claim, check_process
 from smcp_registry.leases import Leases
+from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.seats import Seats
 from smcp_registry.store import StoredMember
-from smcp_registry.view import Entry, MembersView
 
 AT_ONCE: Final = 16
 RESERVE_S: Final = 0.2

@@ -27,7 +27,7 @@ from smcp_proto.schemas import (
 )
 from smcp_registry.admission import Action
 from smcp_registry.handlers.caller import Callers, after, claim_of, named
-from smcp_registry.records import MemberRecord, record_key
+from smcp_registry.member_records import MemberRecord, record_key
 from smcp_registry.seats import Seats
 
 SESSIONS: Final = TypeAdapter(list[SessionInfo])

@@ -1,4 +1,4 @@
-"""Run as `python bound_exec.py PARENT_PID PROGRAM ARGS...`: become PROGRAM, which ends when its parent does.
+"""Run as `python die_with_parent.py PARENT_PID PROGRAM ARGS...`: become PROGRAM, which ends when its parent does.
 
 A `kill -9` of the parent runs no clean-up, so the kernel has to be asked before the program starts. Linux only;
 elsewhere the program runs unbound. It imports the standard library alone, so it starts in a few milliseconds.

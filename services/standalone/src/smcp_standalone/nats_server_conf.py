@@ -16,7 +16,7 @@ import bcrypt
 
 from smcp_bus.subjects import HOSTS, HOSTS_ASSERT_ALL, HOSTS_LEASE_ALL, OWNER_QUEUE, REGISTRY_QUEUE, ROOT
 from smcp_proto.member_names import encode_name
-from smcp_standalone.nats_model import Cluster, ComputerHost, NatsModel
+from smcp_standalone.nats_config_file import Cluster, ComputerHost, NatsModel
 
 PING_S: Final = 5
 PINGS: Final = 2

@@ -27,7 +27,7 @@ from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.errors import BusError, describe
 from smcp_proto.errors import Unavailable
 
-_log = logging.getLogger("smcp_registry.watch")
+_log = logging.getLogger("smcp_registry.bucket_watch")
 
 CHECK_S: Final = 2.0
 """How often the consumer is asked whether it is still there (seconds)."""

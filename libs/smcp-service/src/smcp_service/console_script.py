@@ -1,5 +1,5 @@
-"""How a console script begins: it imports next to nothing itself, so that ctrl-C while the rest of the program is
-imported (a second or two) ends it like any other command, without a traceback.
+"""Runs a console script. It imports next to nothing itself, so that ctrl-C while the program is imported (a second or
+two) ends it like any other command, without a traceback.
 """
 
 import os

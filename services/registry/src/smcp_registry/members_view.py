@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import SessionInfo
-from smcp_registry.records import MemberRecord, owned_by, record_key
+from smcp_registry.bucket_watch import Change, View
+from smcp_registry.member_records import MemberRecord, owned_by, record_key
 from smcp_registry.store import parse_record
-from smcp_registry.watch import Change, View
 
 Process = tuple[str, str]
 """(credential, process)."""
