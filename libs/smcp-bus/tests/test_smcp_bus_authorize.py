@@ -84,7 +84,7 @@ def test_a_member_may_speak_for_itself_in_its_office(event: str, caller: Caller,
     "answers.who.client-events",
 )
 @pytest.mark.parametrize(("event", "caller", "request_", "error", "field"), REFUSED)
-def test_who_speaks_for_another_or_elsewhere_is_refused(
+def test_a_request_for_another_member_or_office_is_refused(
     event: str, caller: Caller, request_: dict[str, Any], error: type[Exception], field: str | None
 ) -> None:
     with pytest.raises(error) as refused:

@@ -30,7 +30,7 @@ def test_a_share_above_the_limit_is_given_alone() -> None:
     assert budget.used == 0
 
 
-def test_who_stops_waiting_lets_the_next_one_through() -> None:
+def test_a_cancelled_waiter_lets_the_next_one_through() -> None:
     budget, given_to = ByteBudget(10), []
     first = budget.ask(5, lambda: given_to.append("first"))
     large = budget.ask(10, lambda: given_to.append("large"))
@@ -44,7 +44,7 @@ def test_who_stops_waiting_lets_the_next_one_through() -> None:
 
 
 @given(limit=st.integers(1, 50), steps=st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=80))
-def test_it_is_never_overdrawn_and_always_comes_back(limit: int, steps: list[tuple[bool, int]]) -> None:
+def test_the_budget_is_never_overdrawn_and_is_whole_again_at_the_end(limit: int, steps: list[tuple[bool, int]]) -> None:
     budget = ByteBudget(limit)
     grants: list[Grant] = []
     for ask, number in steps:

@@ -32,7 +32,7 @@ def test_a_plan_covers_the_body_exactly(total: int, chunk: int) -> None:
 
 
 @given(total=st.integers(-5, 5000), count=st.integers(-5, 50), first=st.integers(0, 5000), limit=st.integers(0, 5000))
-def test_an_announced_plan_that_is_believed_adds_up(total: int, count: int, first: int, limit: int) -> None:
+def test_an_accepted_plan_adds_up(total: int, count: int, first: int, limit: int) -> None:
     try:
         plan = announced_plan({SIZE: str(total), CHUNKS: str(count)}, first, limit)
     except (BodyTooLarge, TransferFailed):
@@ -51,7 +51,7 @@ def test_an_announced_plan_that_contradicts_itself_is_refused(total: str, count:
         announced_plan({SIZE: total, CHUNKS: count}, first, 1000)
 
 
-def test_a_peer_cannot_make_us_ask_byte_by_byte() -> None:
+def test_a_plan_of_tiny_chunks_is_refused() -> None:
     with pytest.raises(TransferFailed):
         announced_plan({SIZE: str(MAX_CHUNKS + 1), CHUNKS: str(MAX_CHUNKS + 1)}, 1, 10 * MIB)
 

@@ -58,7 +58,7 @@ async def test_one_byte_above_the_limit_is_refused_both_ways(nats_url: str) -> N
 
 
 @pytest.mark.rule("answers.errors.413")
-async def test_an_answer_that_only_its_sender_would_carry_is_413_with_the_limit_of_who_asked(nats_url: str) -> None:
+async def test_an_answer_above_the_askers_limit_is_413_with_that_limit(nats_url: str) -> None:
     async with two(nats_url) as (_, server), open_bus(BusConfig(url=nats_url, max_payload=MIB)) as asker:
         await server.serve("large", gives(bytes(5 * MIB)))
         reply = await asker.request("large", b"", timeout=30)
@@ -149,7 +149,7 @@ async def test_a_body_that_never_comes_ends_with_the_time_out_and_gives_its_budg
             await eventually(nothing_is_held)
 
 
-async def test_a_lost_last_word_leaves_the_rest_of_a_reply_only_until_its_time_is_over(nats_url: str) -> None:
+async def test_an_unconfirmed_reply_is_dropped_when_its_time_is_over(nats_url: str) -> None:
     async with two(nats_url) as (asker, server):
         await server.serve("large", gives(bytes(MIB)))
 
@@ -166,7 +166,7 @@ async def test_a_lost_last_word_leaves_the_rest_of_a_reply_only_until_its_time_i
         await eventually(lambda: server.stats().outgoing_bytes == 0)
 
 
-async def test_a_body_is_let_go_without_waiting_for_the_garbage_collector(nats_url: str) -> None:
+async def test_a_finished_body_is_freed_without_the_garbage_collector(nats_url: str) -> None:
     async with two(nats_url), open_bus(BusConfig(url=nats_url, budget_bytes=8 * MIB)) as asker:
         bodies = [body_of(5 * MIB) for _ in range(3)]  # two of them wait for their share of the budget
         gc.collect()
@@ -191,7 +191,7 @@ async def test_a_cancelled_transfer_gives_everything_back(nats_url: str) -> None
             assert asker.stats().pending == asker.stats().budget_used == 0
 
 
-async def test_a_connection_that_breaks_in_the_middle_of_a_transfer_is_told_at_once(nats_server: NatsServer) -> None:
+async def test_a_transfer_fails_at_once_when_the_connection_breaks(nats_server: NatsServer) -> None:
     async with two(nats_server.url) as (asker, server):
         await server.serve("large", gives(bytes(8 * MIB)))
         async with BadBus(server, 1, chunks=Rates(lost=1)):
@@ -204,7 +204,7 @@ async def test_a_connection_that_breaks_in_the_middle_of_a_transfer_is_told_at_o
             assert asker.stats().budget_used == 0
 
 
-async def test_a_peer_that_dies_in_the_middle_of_a_transfer_is_noticed_within_a_second(nats_url: str) -> None:
+async def test_a_transfer_fails_within_a_second_when_the_peer_dies(nats_url: str) -> None:
     async with two(nats_url) as (asker, _):
         async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as mortal:
             BadBus(mortal, 1, chunks=Rates(lost=1))
@@ -217,7 +217,7 @@ async def test_a_peer_that_dies_in_the_middle_of_a_transfer_is_noticed_within_a_
                     await asking
 
 
-async def test_a_peer_that_stands_still_does_not_hold_the_budget_for_ever(
+async def test_a_suspended_peer_does_not_hold_the_budget_for_ever(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "_STALL_S", 0.3)

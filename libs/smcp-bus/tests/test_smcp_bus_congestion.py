@@ -39,7 +39,9 @@ async def answers_for_a_server_that_takes_nothing(
         await asyncio.wait(asked)
 
 
-async def test_answers_to_a_server_that_takes_nothing_wait_and_come_when_it_does(nats_server: NatsServer) -> None:
+async def test_answers_wait_for_a_server_that_stops_reading_and_arrive_when_it_reads_again(
+    nats_server: NatsServer,
+) -> None:
     async with answers_for_a_server_that_takes_nothing(nats_server, timeout=60) as (bus, asked):
         assert bus.client._socket.unwritten < 5 * MIB
         assert bus.stats().running > 30
@@ -48,7 +50,7 @@ async def test_answers_to_a_server_that_takes_nothing_wait_and_come_when_it_does
         assert bus.stats().running == 0
 
 
-async def test_answers_that_wait_for_the_server_are_given_up_when_their_time_is_over(nats_server: NatsServer) -> None:
+async def test_answers_waiting_for_the_server_are_dropped_when_their_time_is_over(nats_server: NatsServer) -> None:
     async with answers_for_a_server_that_takes_nothing(nats_server, timeout=3) as (bus, _):
         assert bus.stats().running > 30
         await eventually(lambda: bus.stats().running == 0)
@@ -58,7 +60,7 @@ async def test_answers_that_wait_for_the_server_are_given_up_when_their_time_is_
         await bus.flush()
 
 
-async def test_answers_that_wait_for_the_server_are_given_up_when_the_connection_breaks(
+async def test_answers_waiting_for_the_server_are_dropped_when_the_connection_breaks(
     nats_server: NatsServer,
 ) -> None:
     async with answers_for_a_server_that_takes_nothing(nats_server, timeout=60) as (bus, _):

@@ -20,7 +20,7 @@ def test_a_good_file_is_read_and_its_secret_not_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["name", "secret", "inbox_prefix"])
 @pytest.mark.parametrize("value", [None, "", 5, ["x"]])
-def test_a_bad_field_is_named_and_no_secret_told(tmp_path: Path, field: str, value: object) -> None:
+def test_a_bad_field_of_a_credential_is_named_without_the_secret(tmp_path: Path, field: str, value: object) -> None:
     file = tmp_path / "creds.json"
     file.write_text(json.dumps({**GOOD, field: value}))
     with pytest.raises(BadCredentials, match=f"field '{field}'") as told:
@@ -30,7 +30,7 @@ def test_a_bad_field_is_named_and_no_secret_told(tmp_path: Path, field: str, val
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
-def test_what_is_not_json_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+def test_a_credential_file_that_is_not_json_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "creds.json"
     file.write_bytes(content)
     with pytest.raises(BadCredentials, match=r"creds\.json: is not a JSON object"):
@@ -67,7 +67,7 @@ def test_a_credential_for_something_else_is_refused(tmp_path: Path, purpose: dic
         configured_credentials(file, ValueError, kind="computer", office="lab", name="pc")
 
 
-def test_the_user_is_called_like_the_credential_where_the_file_says_no_other(tmp_path: Path) -> None:
+def test_the_user_name_defaults_to_the_credentials_name(tmp_path: Path) -> None:
     file = tmp_path / "creds.json"
     file.write_text(json.dumps(GOOD))
     credentials = load_credentials(file)
@@ -89,7 +89,7 @@ def test_an_inbox_prefix_that_is_no_subject_is_refused(tmp_path: Path, prefix: s
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "\xff"])
-def test_what_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_credential_file_that_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "creds.json"
     file.write_text(text, encoding="latin-1")
     with pytest.raises(BadCredentials, match="JSON"):

@@ -46,7 +46,7 @@ def error_of(answer: Answer) -> dict[str, Any]:
     return body
 
 
-async def test_what_a_handler_returns_is_the_answer() -> None:
+async def test_a_handlers_return_value_is_the_answer() -> None:
     answer = await ask(door_with(RawJson(b'{"content":[]}')))
     assert answer == Answer(b'{"content":[]}')
 
@@ -155,7 +155,7 @@ async def test_no_internal_text_reaches_a_peer() -> None:
         (bus_errors.BodyTooLarge(10, 5), 413, {"size": 10, "limit": 5}),
     ],
 )
-async def test_what_the_bus_raises_says_whether_it_may_have_run(
+async def test_an_error_of_the_bus_says_whether_the_request_may_have_run(
     raised: Exception, code: int, details: dict[str, object]
 ) -> None:
     error = error_of(await ask(door_with(raised)))
@@ -182,6 +182,6 @@ json_values = st.recursive(
 
 @pytest.mark.rule("answers.acks.always")
 @given(event=st.sampled_from(sorted(CATALOG)), body=json_values)
-async def test_anything_at_all_gets_an_answer(event: str, body: object) -> None:
+async def test_any_input_gets_an_answer(event: str, body: object) -> None:
     answer = await Dispatcher({}).dispatch(CATALOG[event], ALICE, body)
     assert error_of(answer)["code"] in {400, 403, 503, 4103}

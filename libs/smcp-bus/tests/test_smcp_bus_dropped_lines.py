@@ -35,6 +35,6 @@ async def taken_late(give_up: Callable[[asyncio.WriteTransport], None]) -> int:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_what_was_written_and_not_taken_when_a_line_is_given_up_never_arrives(run: Callable[..., int]) -> None:
+def test_data_not_read_by_the_server_when_a_connection_is_dropped_never_arrives(run: Callable[..., int]) -> None:
     dropped, aborted = run(taken_late(drop)), run(taken_late(lambda transport: transport.abort()))
     assert dropped < aborted, "beyond the receiver's own buffer the kernel brings what it was given"

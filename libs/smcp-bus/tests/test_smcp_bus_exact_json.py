@@ -24,7 +24,7 @@ VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dic
 
 @given(VALUES)
 @example({"a": [{"b": 2**64}]})
-def test_what_is_written_is_read_as_it_was(value: Any) -> None:
+def test_written_json_is_read_back_unchanged(value: Any) -> None:
     text = exact_json.written(value)
     assert repr(exact_json.read(text)) == repr(value) == repr(json.loads(text))
 
@@ -42,11 +42,11 @@ def test_a_number_is_exact_beside_a_long_text(number: float) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"NaN", b"[Infinity]", b"1e400", b"9" * 5000, b'"\\ud800"'])
-def test_what_is_no_json_is_refused(text: bytes) -> None:
+def test_invalid_json_is_refused(text: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         exact_json.read(text)
 
 
-def test_what_is_nested_too_deep_for_the_exact_reader_is_read_all_the_same() -> None:
+def test_json_too_deep_for_the_exact_reader_is_still_read() -> None:
     deep = b"[" * 1000 + b"%d" % 2**64 + b"]" * 1000
     assert isinstance(exact_json.read(deep), list)

@@ -55,7 +55,7 @@ async def taker(url: str) -> AsyncIterator[Client]:
         await client.close()
 
 
-async def test_an_answer_to_a_request_that_was_given_up_is_let_go_at_once(nats_url: str) -> None:
+async def test_an_answer_to_a_cancelled_request_is_freed_at_once(nats_url: str) -> None:
     async with keeper(nats_url) as (bus, large), open_bus(BusConfig(url=nats_url)) as asker:
         asked = [asyncio.create_task(asker.request("large", b"", timeout=HOUR)) for _ in range(8)]
         for each in asked:
@@ -67,7 +67,7 @@ async def test_an_answer_to_a_request_that_was_given_up_is_let_go_at_once(nats_u
         await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0)
 
 
-async def test_an_answer_to_a_process_that_has_gone_is_let_go_at_once(nats_url: str) -> None:
+async def test_an_answer_to_a_dead_process_is_freed_at_once(nats_url: str) -> None:
     async with keeper(nats_url) as (bus, large):
         async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as asker:
             asked = asyncio.create_task(asker.request("large", b"", timeout=HOUR))
@@ -89,7 +89,7 @@ async def test_an_answer_to_a_process_that_has_gone_is_let_go_at_once(nats_url: 
         await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0)
 
 
-async def test_an_answer_that_is_given_up_in_the_middle_is_let_go_at_once(nats_url: str) -> None:
+async def test_an_answer_abandoned_during_its_transfer_is_freed_at_once(nats_url: str) -> None:
     async with keeper(nats_url, 8 * MIB) as (bus, large), open_bus(BusConfig(url=nats_url)) as asker:
         large.may.set()
         async with BadBus(bus, 1, chunks=Rates(lost=1)):
@@ -100,7 +100,7 @@ async def test_an_answer_that_is_given_up_in_the_middle_is_let_go_at_once(nats_u
             await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0)
 
 
-async def test_an_answer_of_which_nothing_is_asked_for_is_kept_for_a_bounded_time(
+async def test_an_answer_that_is_never_pulled_is_kept_for_a_bounded_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfers, "IDLE_S", 0.5)
@@ -118,7 +118,7 @@ async def test_an_answer_of_which_nothing_is_asked_for_is_kept_for_a_bounded_tim
         await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0)
 
 
-async def test_who_waits_for_its_share_of_the_budget_has_the_answer_kept(
+async def test_an_answer_is_kept_while_its_receiver_waits_for_budget(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfers, "IDLE_S", 0.4)
@@ -136,7 +136,7 @@ async def test_who_waits_for_its_share_of_the_budget_has_the_answer_kept(
         assert len((await asked).body) == MIB
 
 
-async def test_who_waits_for_its_share_of_the_budget_notices_that_the_answer_has_gone(
+async def test_a_receiver_waiting_for_budget_notices_that_the_answer_is_gone(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "_SIGN_S", 0.5)
@@ -153,7 +153,7 @@ async def test_who_waits_for_its_share_of_the_budget_notices_that_the_answer_has
         assert asker.stats().budget_used == asker.stats().budget_waiting == 0
 
 
-async def test_above_the_budget_an_answer_is_refused_while_the_others_are_being_taken(nats_url: str) -> None:
+async def test_an_answer_above_the_budget_is_refused_while_others_are_being_pulled(nats_url: str) -> None:
     async with keeper(nats_url, 2 * MIB, budget=4 * MIB) as (bus, large), taker(nats_url) as client:
         large.may.set()
         taken = [await client.request("large", b"", timeout=30) for _ in range(2)]
@@ -167,13 +167,13 @@ async def test_above_the_budget_an_answer_is_refused_while_the_others_are_being_
         assert SIZE in ((await client.request("large", b"", timeout=30)).headers or {})
 
 
-async def test_an_answer_above_the_budget_is_sent_where_it_is_alone(nats_url: str) -> None:
+async def test_a_single_answer_above_the_budget_is_sent(nats_url: str) -> None:
     async with keeper(nats_url, 3 * MIB, budget=MIB) as (_, large), open_bus(BusConfig(url=nats_url)) as asker:
         large.may.set()
         assert len((await asker.request("large", b"", timeout=30)).body) == 3 * MIB
 
 
-async def test_what_comes_for_a_place_that_has_gone_is_not_answered_outside_of_the_inboxes(nats_url: str) -> None:
+async def test_a_message_for_an_ended_request_is_answered_only_to_an_inbox(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, taker(nats_url) as client:
         heard: asyncio.Queue[Msg] = asyncio.Queue()
 

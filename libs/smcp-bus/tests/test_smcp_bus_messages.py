@@ -75,7 +75,7 @@ def test_every_message_arrives_once_whole_and_in_order_however_the_stream_is_cut
 
 @given(st.lists(messages, max_size=4), st.lists(st.integers(0, 60_000), max_size=12))
 @pytest.mark.parametrize("other", [b"PING\r\n", b"+OK\r\n", b"MSG a 9 2\r\nhi\r\n", b"MSG odd\r\n"])
-def test_the_rest_is_given_back_whole_and_in_order(other: bytes, sent: list[Received], at: list[int]) -> None:
+def test_lines_for_nats_py_are_given_back_whole_and_in_order(other: bytes, sent: list[Received], at: list[int]) -> None:
     received: list[Received] = []
     splitter = splitting(collecting(received, (1, 2, 3)))
     stream = other.join([b"", *map(on_the_wire, sent), b""])
@@ -111,7 +111,7 @@ def test_a_message_whose_subscription_ended_while_it_came_is_not_received() -> N
 
 
 @pytest.mark.parametrize("begun", [b"MSG a 1 4\r\nab", b"MSG a"])
-def test_what_had_begun_on_a_connection_that_broke_does_not_end_on_the_next(begun: bytes) -> None:
+def test_a_message_cut_off_by_a_break_does_not_continue_on_the_next_connection(begun: bytes) -> None:
     received: list[Received] = []
     splitter = splitting(collecting(received, (1,)))
     assert splitter.take(begun) == b""

@@ -12,7 +12,7 @@ values = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zs", "Zl", "Zp
 
 
 @given(st.dictionaries(names, values, max_size=5))
-def test_what_is_written_is_read(headers: dict[str, str]) -> None:
+def test_a_written_header_block_is_read_back(headers: dict[str, str]) -> None:
     assert decode_head(encode_head(headers)) == headers
 
 
@@ -31,12 +31,12 @@ def test_a_line_break_is_refused(bad: dict[str, str]) -> None:
         encode_request_head(bad, 1)
 
 
-def test_no_headers_are_no_block() -> None:
+def test_no_headers_give_an_empty_block() -> None:
     assert encode_head({}) == b""
     assert decode_head(b"") == {}
 
 
-def test_no_responders_is_told_from_an_answer() -> None:
+def test_a_no_responders_status_is_distinguished_from_an_answer() -> None:
     assert is_no_responders(b"NATS/1.0 503\r\n\r\n", b"")
     assert not is_no_responders(b"NATS/1.0 503\r\n\r\n", b"{}")
     assert not is_no_responders(encode_head({"Smcp-Error": "503"}), b"")

@@ -18,7 +18,7 @@ def addresses(*nodes: NatsServer) -> set[str]:
     return {f"127.0.0.1:{node.port}" for node in nodes}
 
 
-async def test_a_node_that_leaves_is_noticed_at_once_and_is_not_tried_any_more(tmp_path: Path) -> None:
+async def test_a_node_that_leaves_is_noticed_at_once_and_not_tried_again(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     async with open_cluster(tmp_path) as (first, second, third), open_bus(BusConfig(url=first.url)) as bus:
         await eventually(lambda: tried(bus) == addresses(first, second, third))
@@ -31,7 +31,7 @@ async def test_a_node_that_leaves_is_noticed_at_once_and_is_not_tried_any_more(t
         await eventually(lambda: tried(bus) == addresses(first, second, third))
 
 
-async def test_a_node_that_left_with_the_own_connection_is_noticed_at_another_one(tmp_path: Path) -> None:
+async def test_a_lost_node_is_noticed_after_reconnecting_to_another_one(tmp_path: Path) -> None:
     async with open_cluster(tmp_path) as (first, second, third), open_bus(BusConfig(url=first.url)) as bus:
         await eventually(lambda: tried(bus) == addresses(first, second, third))
         await first.kill()
@@ -40,7 +40,7 @@ async def test_a_node_that_left_with_the_own_connection_is_noticed_at_another_on
         await eventually(lambda: tried(bus) == addresses(first, second, third))
 
 
-async def test_a_server_that_stands_alone_and_is_restarted_is_no_node_that_left(nats_server: NatsServer) -> None:
+async def test_a_restarted_single_server_does_not_count_as_a_lost_node(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await nats_server.restart()
         await eventually(lambda: bus.connected)

@@ -16,7 +16,7 @@ from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
 
-async def test_a_server_that_is_not_there_is_told_clearly_within_the_time() -> None:
+async def test_opening_without_a_server_fails_in_time_with_a_clear_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"nats://someone:secret@127.0.0.1:{taken.getsockname()[1]}"
@@ -43,7 +43,7 @@ async def test_a_server_that_comes_within_the_time_is_waited_for(tmp_path: Path)
         await server.stop()
 
 
-async def test_that_nothing_answers_is_said_long_before_the_time_is_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_server_is_logged_long_before_the_time_out(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         host = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -121,7 +121,7 @@ def allowing(config: Path, secret: str) -> Path:
     ],
     ids=["a wrong secret", "no credential"],
 )
-async def test_a_refused_credential_is_said_once_and_tried_for_longer_than_nobody_would_be_waited_for(
+async def test_a_refused_credential_is_logged_once_and_retried_beyond_the_connect_time_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Credentials | None, words: str
 ) -> None:
     caplog.set_level("DEBUG", logger="smcp_bus")
@@ -151,9 +151,7 @@ async def test_a_refused_credential_is_said_once_and_tried_for_longer_than_nobod
 
 
 @pytest.mark.parametrize("mended", ["nats-server", "the file"])
-async def test_a_credential_that_is_made_right_is_taken_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, mended: str
-) -> None:
+async def test_a_corrected_credential_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture, mended: str) -> None:
     caplog.set_level("DEBUG", logger="smcp_bus")
     config = allowing(tmp_path / "auth.conf", "right")
     file = tmp_path / "host.json"
@@ -215,7 +213,7 @@ async def test_name_and_password_in_the_url_may_hold_what_a_url_has_to_escape(tm
         await server.stop()
 
 
-async def test_a_credential_that_is_taken_away_is_said_once_and_asked_for_until_it_is_back(
+async def test_a_revoked_credential_is_logged_once_and_retried_until_it_is_valid_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="smcp_bus")

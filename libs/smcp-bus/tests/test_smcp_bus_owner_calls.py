@@ -75,7 +75,7 @@ class Tool:
 
 
 @pytest.mark.rule("answers.calls.dedup.once")
-async def test_the_same_call_joins_the_one_that_runs_or_gets_its_result() -> None:
+async def test_a_repeated_call_joins_the_running_one_or_gets_its_result() -> None:
     with owning() as owner:
         tool = Tool(owner)
         first = await tool.begun(params={"a": 1, "b": 2})
@@ -175,7 +175,7 @@ async def test_a_cancel_after_the_result_changes_nothing() -> None:
         assert await tool.call() == json.loads(RESULT)
 
 
-async def test_who_stops_waiting_does_not_stop_the_call() -> None:
+async def test_a_cancelled_waiter_does_not_stop_the_call() -> None:
     with owning() as owner:
         tool = Tool(owner)
         gone = await tool.begun()
@@ -186,7 +186,7 @@ async def test_who_stops_waiting_does_not_stop_the_call() -> None:
         assert len(tool.calls) == 1
 
 
-async def test_what_a_call_is_settled_with_reaches_who_waits_and_what_its_start_raises_leaves_no_trace() -> None:
+async def test_waiters_get_the_settled_result_and_a_failed_start_leaves_no_entry() -> None:
     with owning() as owner:
         tool = Tool(owner)
         running = await tool.begun()
@@ -206,7 +206,7 @@ async def test_what_a_call_is_settled_with_reaches_who_waits_and_what_its_start_
         await owner.wait_idle()
 
 
-async def test_closing_answers_what_still_runs() -> None:
+async def test_closing_answers_running_calls() -> None:
     owner = Owner()
     tool = Tool(owner)
     running = await tool.begun()
@@ -215,7 +215,7 @@ async def test_closing_answers_what_still_runs() -> None:
     assert tool.stopped == ["aborted"]
 
 
-async def test_waiting_for_idle() -> None:
+async def test_idle_waits_until_no_call_runs() -> None:
     with owning() as owner:
         tool = Tool(owner)
         await owner.wait_idle()
@@ -233,7 +233,7 @@ async def test_waiting_for_idle() -> None:
     [(400, -60.0, 1), (0, -60.0, 1), (400, 5.0, 0), (11_000, -60.0, 0), (True, -60.0, 0), (False, 5.0, 1)],
     ids=["seat held long enough", "just sent", "seat held too short", "too old", "age unknown", "no repeat"],
 )
-async def test_an_unknown_repeat_runs_only_where_it_would_be_known_if_it_had_run(
+async def test_an_unknown_repeat_runs_only_if_an_earlier_run_would_be_known(
     repeat: bool | int, held_before_s: float, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "HELD_BEFORE_S", held_before_s)
@@ -252,7 +252,7 @@ async def test_an_unknown_repeat_runs_only_where_it_would_be_known_if_it_had_run
 
 
 @pytest.mark.parametrize(("waited_s", "held_s", "runs"), [(0.0, 20.0, True), (9.0, 14.2, False), (11.0, 60.0, False)])
-async def test_a_repeat_is_older_by_what_it_has_waited_on_its_way(waited_s: float, held_s: float, runs: bool) -> None:
+async def test_a_repeats_age_includes_its_time_in_transit(waited_s: float, held_s: float, runs: bool) -> None:
     with owning() as owner:
         tool = Tool(owner)
         tool.seat.held_since = asyncio.get_running_loop().time() - held_s
@@ -263,7 +263,7 @@ async def test_a_repeat_is_older_by_what_it_has_waited_on_its_way(waited_s: floa
                 await tool.call(a2c_repeat=500, limit=29.5 - waited_s)
 
 
-async def test_a_seat_that_was_lost_and_is_had_again_counts_from_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_seat_lost_and_claimed_again_counts_from_the_new_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     with owning() as owner:
         tool = Tool(owner)
         monkeypatch.setattr(module, "HELD_BEFORE_S", -60.0)
@@ -295,7 +295,7 @@ async def test_a_repeat_of_a_call_that_is_known_joins_it_or_gets_its_result() ->
 # -- what gateways and offices ask and say
 
 
-async def test_pending_tells_unknown_calls_and_those_that_ended_a_little_while_ago() -> None:
+async def test_pending_reports_unknown_and_recently_ended_calls() -> None:
     with owning() as owner:
         tool = Tool(owner)
         tool.cancel("r2")
@@ -306,7 +306,7 @@ async def test_pending_tells_unknown_calls_and_those_that_ended_a_little_while_a
         await eventually(lambda: tool.pending("r1").ended == [("alice", "r1")])
 
 
-async def test_calls_of_an_agent_that_left_are_cancelled_unless_it_came_back_or_asked_again(
+async def test_calls_of_a_departed_agent_are_cancelled_unless_it_returns_or_repeats_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "ABSENT_S", 0.1)
@@ -367,7 +367,7 @@ async def test_the_oldest_keys_are_forgotten_above_their_number(monkeypatch: pyt
         assert owner.held()["kept_cancels"] == 2
 
 
-async def test_a_result_goes_when_its_time_is_over_also_where_no_call_comes_any_more() -> None:
+async def test_an_old_result_expires_without_further_calls() -> None:
     with owning(Keeping(results_s=2)) as owner:
         tool = Tool(owner)
         for number in range(3):
@@ -379,7 +379,7 @@ async def test_a_result_goes_when_its_time_is_over_also_where_no_call_comes_any_
 
 
 @pytest.mark.rule("answers.calls.timeout.clean")
-async def test_keys_and_cancels_go_when_their_time_is_over_also_where_no_call_comes_any_more() -> None:
+async def test_old_keys_and_cancels_expire_without_further_calls() -> None:
     with owning(Keeping(results_s=2, keys_s=2.5, tombstones_s=2)) as owner:
         tool = Tool(owner)
         for number in range(3):

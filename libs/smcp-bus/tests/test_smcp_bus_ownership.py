@@ -58,7 +58,7 @@ async def test_a_confirmation_from_before_a_break_does_not_count(nats_server: Na
 
 
 @pytest.mark.rule("answers.nats.gate")
-async def test_a_broken_connection_closes_the_gate_and_coming_back_does_not_open_it(nats_server: NatsServer) -> None:
+async def test_a_reconnect_does_not_restore_ownership_by_itself(nats_server: NatsServer) -> None:
     async with owner(nats_server.url) as (_, ownership):
         ownership.open(ownership.generation)
         async with asyncio.timeout(30):
@@ -76,7 +76,7 @@ async def test_a_broken_connection_closes_the_gate_and_coming_back_does_not_open
             assert is_refused(await eventually(answered))
 
 
-async def test_a_process_that_stood_still_runs_nothing_until_it_is_confirmed(nats_server: NatsServer) -> None:
+async def test_a_resumed_process_runs_nothing_until_it_is_confirmed(nats_server: NatsServer) -> None:
     async with owner(nats_server.url, lease_s=0.4) as (_, ownership):
         ownership.open(ownership.generation)
         async with open_bus(BusConfig(url=nats_server.url, name="caller")) as caller:
@@ -87,7 +87,7 @@ async def test_a_process_that_stood_still_runs_nothing_until_it_is_confirmed(nat
             await ownership.wait_closed()
 
 
-async def test_a_confirmation_from_before_a_standstill_does_not_count(nats_server: NatsServer) -> None:
+async def test_a_confirmation_from_before_a_suspension_does_not_count(nats_server: NatsServer) -> None:
     async with owner(nats_server.url, lease_s=0.4) as (_, ownership):
         generation = ownership.generation
         time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
@@ -96,7 +96,7 @@ async def test_a_confirmation_from_before_a_standstill_does_not_count(nats_serve
         assert ownership.open(ownership.generation), "what is asked afterwards counts"
 
 
-async def test_a_standstill_of_a_closed_gate_counts_also_where_the_clock_was_looked_at_first(
+async def test_a_suspension_without_ownership_counts_whichever_check_runs_first(
     nats_server: NatsServer,
 ) -> None:
     async with owner(nats_server.url, lease_s=0.4) as (bus, ownership):

@@ -91,7 +91,7 @@ async def test_serving_what_is_not_permitted_is_refused_and_leaves_nothing(
         await computer.serve("smcp.v1.office.client.Mine.*", echo, queue="owner")
 
 
-async def test_asking_what_is_not_permitted_is_told_at_once_as_not_run(tmp_path: Path) -> None:
+async def test_a_request_without_permission_fails_at_once_as_not_run(tmp_path: Path) -> None:
     async with gateway_and_computer(tmp_path) as (_, computer):
         with pytest.raises(NoResponder):
             async with within(2):

@@ -25,7 +25,7 @@ class Told:
         self.what.append("answer")
 
 
-async def test_a_request_in_parts_is_told_of_until_it_is_delivered_and_a_small_one_is_not(nats_url: str) -> None:
+async def test_progress_is_reported_for_a_chunked_request_and_not_for_a_small_one(nats_url: str) -> None:
     at_delivery: list[str] = []
 
     async def length(incoming: Incoming) -> Reply:
@@ -42,7 +42,7 @@ async def test_a_request_in_parts_is_told_of_until_it_is_delivered_and_a_small_o
         assert at_delivery[:4] == ["moved"] * 4
 
 
-async def test_an_answer_in_parts_is_told_of_when_it_begins(nats_url: str) -> None:
+async def test_progress_is_reported_when_a_chunked_answer_begins(nats_url: str) -> None:
     async def large(_: Incoming) -> Reply:
         return Reply(b"x" * 2 * MIB)
 
@@ -53,7 +53,7 @@ async def test_an_answer_in_parts_is_told_of_when_it_begins(nats_url: str) -> No
         assert told.what == ["answer"]
 
 
-async def test_of_an_answer_that_a_bad_bus_loses_nothing_is_told(nats_url: str) -> None:
+async def test_no_progress_is_reported_for_an_answer_lost_by_a_bad_bus(nats_url: str) -> None:
     async def large(_: Incoming) -> Reply:
         return Reply(b"x" * 2 * MIB)
 

@@ -18,7 +18,7 @@ def pair(request: pytest.FixtureRequest, nats_url: str) -> OpenPair:
     return pair_of(request.param, nats_url)
 
 
-async def test_both_are_a_bus(pair: OpenPair) -> None:
+async def test_both_implementations_satisfy_the_bus_protocol(pair: OpenPair) -> None:
     async with pair() as two:
         bus: Bus = two.asker
         assert bus.connected
@@ -62,7 +62,7 @@ async def test_headers_and_the_time_budget_travel_with_a_request(pair: OpenPair)
         assert now + 29 < deadline < now + 31
 
 
-async def test_nobody_serving_is_told_at_once(pair: OpenPair) -> None:
+async def test_a_request_without_a_responder_fails_at_once(pair: OpenPair) -> None:
     async with pair() as two:
         with pytest.raises(NoResponder):
             async with within(2):
@@ -70,7 +70,7 @@ async def test_nobody_serving_is_told_at_once(pair: OpenPair) -> None:
         assert two.asker.stats().pending == 0
 
 
-async def test_no_answer_within_the_time_out_is_told_and_leaves_nothing(pair: OpenPair) -> None:
+async def test_a_time_out_is_raised_and_leaves_nothing(pair: OpenPair) -> None:
     async with pair() as two:
         _, go, handler = holding()
         await two.server.serve("a", handler)
@@ -81,7 +81,7 @@ async def test_no_answer_within_the_time_out_is_told_and_leaves_nothing(pair: Op
 
 
 @pytest.mark.rule("answers.calls.timeout.clean")
-async def test_a_thousand_time_outs_leave_nothing(pair: OpenPair) -> None:
+async def test_a_thousand_time_outs_leave_no_state(pair: OpenPair) -> None:
     async with pair() as two:
         _, go, handler = holding()
         await two.server.serve("a", handler)

@@ -123,7 +123,7 @@ async def test_notifications_run_one_after_another_in_the_order_of_arrival(pair:
         assert most == 1
 
 
-async def test_everyone_who_listens_hears_a_notification_with_its_headers(pair: OpenPair) -> None:
+async def test_every_listener_gets_a_notification_with_its_headers(pair: OpenPair) -> None:
     async with pair() as two:
         heard: list[Incoming] = []
 
@@ -137,14 +137,14 @@ async def test_everyone_who_listens_hears_a_notification_with_its_headers(pair: 
         assert {(each.body, each.headers["Smcp-Epoch"], each.deadline) for each in heard} == {(b"x", "5", None)}
 
 
-async def test_who_serves_is_found_by_the_next_request(pair: OpenPair) -> None:
+async def test_a_subscription_is_found_by_the_next_request(pair: OpenPair) -> None:
     async with pair() as two:
         for number in range(50):
             await two.server.serve(f"a.{number}", echo)
             await two.asker.request(f"a.{number}", b"", timeout=30)
 
 
-async def test_draining_waits_for_what_runs_and_waits_and_takes_nothing_new(pair: OpenPair) -> None:
+async def test_draining_finishes_running_and_queued_requests_and_takes_no_new_ones(pair: OpenPair) -> None:
     async with pair() as two:
         runs, go, handler = holding()
         subscription = await two.server.serve("a", handler, limit=1)
@@ -189,7 +189,7 @@ async def test_draining_a_listener_handles_what_has_arrived(pair: OpenPair) -> N
         assert seen == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_when_the_connection_breaks_what_waits_is_told_at_once_and_nothing_is_left(
+async def test_a_broken_connection_fails_pending_requests_at_once_and_leaves_nothing(
     pair: OpenPair, nats_server: NatsServer
 ) -> None:
     async with pair() as two:
@@ -215,7 +215,7 @@ async def test_when_the_connection_breaks_what_waits_is_told_at_once_and_nothing
         go.set()
 
 
-async def test_after_the_server_is_back_the_subscriptions_are_too(pair: OpenPair, nats_server: NatsServer) -> None:
+async def test_subscriptions_are_restored_after_a_reconnect(pair: OpenPair, nats_server: NatsServer) -> None:
     async with pair() as two:
         heard: list[bytes] = []
 
@@ -235,7 +235,7 @@ async def test_after_the_server_is_back_the_subscriptions_are_too(pair: OpenPair
         assert told == [Connection.DOWN, Connection.UP]
 
 
-async def test_a_watcher_that_stopped_is_not_told_and_one_that_fails_does_not_stop_the_others(
+async def test_a_stopped_watcher_is_not_called_and_a_failing_one_does_not_stop_the_others(
     pair: OpenPair, nats_server: NatsServer
 ) -> None:
     async with pair() as two:

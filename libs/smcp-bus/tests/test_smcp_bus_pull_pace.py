@@ -41,7 +41,7 @@ class Asked:
         return counting
 
 
-async def test_a_slow_peer_is_asked_hardly_more_often_than_a_quick_one(nats_url: str) -> None:
+async def test_a_slow_peer_gets_few_repeated_chunk_requests(nats_url: str) -> None:
     config = BusConfig(url=nats_url)
     async with open_bus(config) as asker, open_bus(config) as server:
         loop = asyncio.get_running_loop()
@@ -64,7 +64,7 @@ async def test_a_slow_peer_is_asked_hardly_more_often_than_a_quick_one(nats_url:
         assert sent <= 1.15 * len(BODY)
 
 
-async def test_a_process_that_stands_still_asks_for_nothing_again_that_waits_in_its_socket(nats_url: str) -> None:
+async def test_a_resumed_process_does_not_pull_chunks_again_that_are_in_its_socket(nats_url: str) -> None:
     config = BusConfig(url=nats_url)
     async with open_bus(config) as asker, open_bus(config) as server:
         loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ async def test_a_process_that_stands_still_asks_for_nothing_again_that_waits_in_
 
 
 @pytest.mark.rule("answers.large.unread")
-async def test_the_rest_of_an_answer_stays_with_its_owner_until_it_may_come(nats_url: str) -> None:
+async def test_the_rest_of_an_answer_is_pulled_only_when_admitted(nats_url: str) -> None:
     config = BusConfig(url=nats_url)
     async with open_bus(config) as asker, open_bus(config) as server:
         await server.serve("large", give)

@@ -23,7 +23,7 @@ async def echo(incoming: Incoming) -> Reply:
 
 
 @pytest.mark.rule("computer.reconnect.forever")
-async def test_it_comes_back_as_often_as_the_server_does(nats_server: NatsServer) -> None:
+async def test_the_bus_reconnects_after_every_restart_of_the_server(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await bus.serve("echo", echo)
         told: list[Connection] = []
@@ -37,7 +37,7 @@ async def test_it_comes_back_as_often_as_the_server_does(nats_server: NatsServer
         assert told == [Connection.DOWN, Connection.UP] * 4
 
 
-async def test_what_waits_is_told_only_after_the_watchers(nats_server: NatsServer) -> None:
+async def test_pending_requests_fail_after_the_watchers_were_called(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         order: list[str] = []
         hold = asyncio.Event()
@@ -62,7 +62,7 @@ async def test_what_waits_is_told_only_after_the_watchers(nats_server: NatsServe
         hold.set()
 
 
-async def test_up_is_told_before_any_message_of_the_new_connection(nats_server: NatsServer) -> None:
+async def test_watchers_see_up_before_any_message_of_the_new_connection(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as early, open_bus(BusConfig(url=nats_server.url)) as late:
         order: list[str] = []
 
@@ -86,7 +86,7 @@ async def test_up_is_told_before_any_message_of_the_new_connection(nats_server: 
             await late.flush()
 
 
-async def test_what_was_written_but_not_sent_is_not_sent_later(nats_server: NatsServer) -> None:
+async def test_unsent_messages_are_not_sent_after_a_reconnect(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         heard: list[bytes] = []
 
@@ -107,7 +107,7 @@ async def test_what_was_written_but_not_sent_is_not_sent_later(nats_server: Nats
         assert heard == [b"fresh"]
 
 
-async def test_a_server_that_stands_still_is_noticed_by_its_missing_pongs(nats_server: NatsServer) -> None:
+async def test_a_suspended_server_is_noticed_by_missing_pongs(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url, ping_interval=0.1)) as bus:
         await bus.serve("echo", echo)
         told: list[Connection] = []
@@ -125,7 +125,7 @@ async def test_a_server_that_stands_still_is_noticed_by_its_missing_pongs(nats_s
         assert (await bus.request("echo", b"x", timeout=30)).body == b"x"
 
 
-async def test_who_sends_to_a_server_that_takes_nothing_waits_and_is_refused_in_time(nats_server: NatsServer) -> None:
+async def test_sending_to_a_server_that_stops_reading_waits_and_fails_in_time(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         nats_server.pause()
         asked = [asyncio.create_task(bus.request("a", bytes(500_000), timeout=0.5)) for _ in range(60)]
@@ -139,7 +139,7 @@ async def test_who_sends_to_a_server_that_takes_nothing_waits_and_is_refused_in_
         await bus.flush()
 
 
-async def test_a_flush_that_the_server_does_not_answer_ends_in_time_and_harms_nothing(nats_server: NatsServer) -> None:
+async def test_an_unanswered_flush_ends_in_time(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await bus.serve("echo", echo)
         nats_server.pause()
@@ -154,7 +154,7 @@ async def test_a_flush_that_the_server_does_not_answer_ends_in_time_and_harms_no
         assert (await bus.request("echo", b"x", timeout=30)).body == b"x"
 
 
-async def test_an_objection_of_the_server_ends_in_a_reconnect_not_in_silence(nats_server: NatsServer) -> None:
+async def test_an_error_line_of_the_server_causes_a_reconnect(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await bus.serve("echo", echo)
         told: list[Connection] = []
@@ -173,7 +173,7 @@ async def test_closing_while_the_server_is_away_ends_at_once(nats_server: NatsSe
             await eventually(lambda: not bus.connected)
 
 
-async def test_closing_while_the_server_stands_still_ends_in_time(nats_server: NatsServer) -> None:
+async def test_closing_while_the_server_is_suspended_ends_in_time(nats_server: NatsServer) -> None:
     async with within(10):
         async with open_bus(BusConfig(url=nats_server.url, drain_timeout=0.2)) as bus:
             await bus.serve("echo", echo)
@@ -182,7 +182,7 @@ async def test_closing_while_the_server_stands_still_ends_in_time(nats_server: N
     nats_server.resume()
 
 
-async def test_closing_waits_for_handlers_and_then_answers_for_those_that_do_not_end(nats_url: str) -> None:
+async def test_closing_waits_for_handlers_and_answers_for_those_that_hang(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as asker:
         go = asyncio.Event()
 
@@ -203,7 +203,7 @@ async def test_closing_waits_for_handlers_and_then_answers_for_those_that_do_not
         assert (await endless).headers["Smcp-Error"] == "503"
 
 
-async def test_closing_tells_who_still_waits_for_an_answer(nats_url: str) -> None:
+async def test_closing_fails_pending_requests(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as other:
         waits = asyncio.Event()
 
@@ -222,7 +222,7 @@ async def test_closing_tells_who_still_waits_for_an_answer(nats_url: str) -> Non
 
 
 @pytest.mark.parametrize(("messages", "size"), [(10, 1), (1000, 100_000)])
-async def test_a_consumer_that_is_too_slow_is_told(nats_url: str, messages: int, size: int) -> None:
+async def test_a_slow_consumer_is_reported_to_the_watchers(nats_url: str, messages: int, size: int) -> None:
     config = BusConfig(url=nats_url, backlog_messages=messages, backlog_bytes=200_000)
     async with open_bus(config) as bus:
         go = asyncio.Event()
@@ -308,7 +308,7 @@ async def _served(bus: NatsBus, subject: str) -> bool:
     return True
 
 
-async def test_of_several_servers_the_one_that_broke_is_tried_last_and_none_twice_before_it(
+async def test_the_lost_server_is_tried_last_of_several(
     nats_server: NatsServer,
 ) -> None:
     urls = (nats_server.url, "nats://127.0.0.1:1", "nats://127.0.0.1:2")
@@ -326,7 +326,7 @@ async def test_of_several_servers_the_one_that_broke_is_tried_last_and_none_twic
             await eventually(lambda: bus.connected)
 
 
-async def test_a_socket_that_is_closed_and_nobody_was_told_is_a_connection_that_broke(
+async def test_a_silently_closed_socket_counts_as_a_broken_connection(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvloop's raises then; the services run on it."""
@@ -348,7 +348,7 @@ async def test_a_socket_that_is_closed_and_nobody_was_told_is_a_connection_that_
         assert (await bus.request("echo", b"x", timeout=60)).body == b"x"
 
 
-async def test_what_was_drained_does_not_come_back_with_the_connection(nats_server: NatsServer) -> None:
+async def test_a_drained_subscription_is_not_restored_by_a_reconnect(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         gone, stays = await bus.serve("gone", echo), await bus.serve("stays", echo)
         while_away = await bus.serve("away", echo)

@@ -49,7 +49,7 @@ async def failed(bus: NatsBus, verb: str) -> SmcpError:
     return raised.value
 
 
-async def test_a_question_that_hits_a_registry_that_stands_still_again_and_again_is_asked_on(nats_url: str) -> None:
+async def test_a_request_is_repeated_until_it_reaches_a_responsive_registry(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
         registries = Registries(Reply(b'{"revision": 7}'), still=7)
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
@@ -58,7 +58,7 @@ async def test_a_question_that_hits_a_registry_that_stands_still_again_and_again
         assert registries.asked == 8
 
 
-async def test_where_no_registry_answers_that_is_said_within_a_lease(nats_url: str) -> None:
+async def test_a_request_fails_within_a_lease_when_no_registry_answers(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
         registries = Registries(Reply(b'{"revision": 7}'), still=1000)
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
@@ -72,7 +72,7 @@ async def test_where_no_registry_answers_that_is_said_within_a_lease(nats_url: s
         assert 10 <= registries.asked <= 21, "each of them may have gone to another registry"
 
 
-async def test_a_slow_registry_is_heard_and_not_flooded(nats_url: str) -> None:
+async def test_a_slow_registrys_answer_counts_and_it_gets_few_repeats(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
         registries = Registries(Reply(b'{"revision": 7}'), still=1000)
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
@@ -82,7 +82,7 @@ async def test_a_slow_registry_is_heard_and_not_flooded(nats_url: str) -> None:
         assert 10 < registries.asked < 15
 
 
-async def test_a_lease_does_not_run_out_while_its_renewals_hit_a_registry_that_stands_still(nats_url: str) -> None:
+async def test_a_lease_stays_valid_while_some_renewals_reach_a_suspended_registry(nats_url: str) -> None:
     lease_s, renewals, asked, since_renewal = 3.0, 0, 0, Stopwatch()
     thrice, never = asyncio.Event(), asyncio.Event()
 
@@ -112,7 +112,7 @@ async def test_a_lease_does_not_run_out_while_its_renewals_hit_a_registry_that_s
 
 
 @pytest.mark.parametrize("verb", ["join", "leave"])
-async def test_a_refusal_for_now_beside_an_open_question_may_have_run(nats_url: str, verb: str) -> None:
+async def test_a_503_while_another_copy_is_open_says_may_have_run(nats_url: str, verb: str) -> None:
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
         registries = Registries(error(503, why="quorum"))
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
@@ -122,7 +122,7 @@ async def test_a_refusal_for_now_beside_an_open_question_may_have_run(nats_url: 
         assert (unavailable.message, unavailable.details) == ("no", {"why": "quorum", "may_have_run": True})
 
 
-async def test_a_refusal_for_now_that_was_the_only_answer_says_what_it_said(nats_url: str) -> None:
+async def test_a_503_without_another_open_copy_is_passed_on_unchanged(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
         registries = Registries(error(503))
         registries.never.set()
@@ -133,7 +133,7 @@ async def test_a_refusal_for_now_that_was_the_only_answer_says_what_it_said(nats
 
 
 @pytest.mark.parametrize("alone", [True, False])
-async def test_a_refusal_by_decision_may_have_run_where_another_registry_was_asked_too(
+async def test_a_403_says_may_have_run_only_while_another_copy_is_open(
     nats_url: str, alone: bool
 ) -> None:
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:

@@ -32,7 +32,7 @@ async def answering(bus: NatsBus, answer: Callable[[Incoming], Awaitable[Reply]]
     await bus.serve(subjects.SERVER_ALL, answer, queue=subjects.REGISTRY_QUEUE)
 
 
-async def test_a_claim_goes_with_the_event_and_the_answer_is_typed(nats_server: NatsServer) -> None:
+async def test_a_request_carries_the_claim_and_returns_a_typed_answer(nats_server: NatsServer) -> None:
     async def registry(incoming: Incoming) -> Reply:
         assert incoming.subject == "smcp.v1.lab.server.computer.pc.join_office"
         assert incoming.body == ENTER
@@ -44,7 +44,7 @@ async def test_a_claim_goes_with_the_event_and_the_answer_is_typed(nats_server: 
         assert await join(bus) == Joined(revision=7)
 
 
-async def test_a_refusal_is_the_typed_error_with_its_words(nats_server: NatsServer) -> None:
+async def test_a_refusal_is_raised_as_the_typed_error(nats_server: NatsServer) -> None:
     async def registry(incoming: Incoming) -> Reply:
         return Reply(b'{"code":403,"message":"taken","details":{"x":1}}', {ERROR: "403"})
 
@@ -66,7 +66,7 @@ async def test_an_answer_that_cannot_be_read_is_an_internal_error(nats_server: N
             await join(bus)
 
 
-async def test_a_registry_that_comes_late_is_found_within_the_time(nats_server: NatsServer) -> None:
+async def test_a_registry_that_starts_late_is_found_in_time(nats_server: NatsServer) -> None:
     async def registry(incoming: Incoming) -> Reply:
         return Reply(Joined(revision=1).model_dump_json().encode())
 
@@ -77,13 +77,13 @@ async def test_a_registry_that_comes_late_is_found_within_the_time(nats_server: 
         assert (await asked).revision == 1
 
 
-async def test_without_a_registry_a_question_ends_in_time(nats_server: NatsServer) -> None:
+async def test_without_a_registry_a_request_fails_in_time(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
         with pytest.raises(Unavailable, match="no registry"):
             await client_of(bus).find("lab", "agent", "alice", "pc", timeout=0.2)
 
 
-async def test_a_lease_that_ran_out_has_the_members_asserted_again(nats_server: NatsServer) -> None:
+async def test_members_are_asserted_again_after_an_expired_lease(nats_server: NatsServer) -> None:
     answers = iter([True, False, True])
     lapsed = asyncio.Event()
 
@@ -105,7 +105,7 @@ async def test_a_lease_that_ran_out_has_the_members_asserted_again(nats_server: 
         assert keeper.held
 
 
-async def test_a_lease_that_is_shorter_at_the_registries_is_renewed_in_time_and_said_once(
+async def test_a_shorter_lease_of_the_registries_is_used_and_logged_once(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     renewals = 0
@@ -158,7 +158,7 @@ async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer
             running.cancel()
 
 
-async def test_a_registry_that_stands_still_does_not_hold_up_a_question(nats_server: NatsServer) -> None:
+async def test_a_suspended_registry_does_not_delay_a_request(nats_server: NatsServer) -> None:
     asked: list[Incoming] = []
     never = asyncio.Event()
 
@@ -175,7 +175,7 @@ async def test_a_registry_that_stands_still_does_not_hold_up_a_question(nats_ser
         never.set()
 
 
-async def test_a_question_that_is_given_up_leaves_nothing_behind(nats_server: NatsServer) -> None:
+async def test_a_cancelled_request_to_the_registries_leaves_nothing(nats_server: NatsServer) -> None:
     arrived, never = asyncio.Event(), asyncio.Event()
 
     async def registry(incoming: Incoming) -> Reply:

@@ -16,7 +16,7 @@ OUTSIDE = ["smcp.v1.lab.notify.leave_office", "$JS.API.STREAM.PURGE.KV_members",
 
 
 @pytest.mark.parametrize("address", OUTSIDE)
-async def test_a_request_that_wants_its_answer_elsewhere_is_not_even_run(nats_server: NatsServer, address: str) -> None:
+async def test_a_request_with_a_foreign_reply_address_is_not_run(nats_server: NatsServer, address: str) -> None:
     ran: list[Incoming] = []
     heard: list[Msg] = []
 
@@ -42,12 +42,12 @@ async def test_a_request_that_wants_its_answer_elsewhere_is_not_even_run(nats_se
         await client.close()
 
 
-def test_an_inbox_is_told_by_its_root() -> None:
+def test_an_inbox_is_recognized_by_its_root() -> None:
     assert is_inbox(b"_INBOX.gateway-1.ab12.1-cd")
     assert not any(is_inbox(address.encode()) for address in OUTSIDE)
 
 
-async def test_who_knows_one_place_of_an_inbox_cannot_guess_the_next() -> None:
+async def test_the_next_reply_address_cannot_be_guessed() -> None:
     class Place:
         def receive(self, reply: str, head: bytes, body: bytes) -> None: ...
 
@@ -60,7 +60,7 @@ async def test_who_knows_one_place_of_an_inbox_cannot_guess_the_next() -> None:
     assert {len(secret) for secret in secrets} == {16}
 
 
-async def test_a_chunk_is_not_sent_where_no_inbox_is(nats_server: NatsServer) -> None:
+async def test_a_chunk_is_only_sent_to_an_inbox(nats_server: NatsServer) -> None:
     """The rest of a large answer goes to who asks for it, and only into an inbox."""
     heard: list[Msg] = []
     large = b'"' + b"x" * 2_000_000 + b'"'

@@ -10,7 +10,7 @@ import uvloop
 from smcp_bus.nats.socket import Socket
 
 
-def test_a_resolution_that_was_given_up_and_failed_is_not_logged() -> None:
+def test_a_cancelled_failed_name_resolution_is_not_logged() -> None:
     logged: list[Any] = []
 
     async def connect() -> None:

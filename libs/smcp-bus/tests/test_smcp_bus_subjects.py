@@ -37,7 +37,7 @@ names = st.text(min_size=1, max_size=20).filter(legal).map(check_name)
 
 @pytest.mark.rule("answers.names.token", "answers.nats.subjects")
 @pytest.mark.parametrize(("built", "literal"), LITERALS)
-def test_a_subject_is_written_exactly_so(built: str, literal: str) -> None:
+def test_subjects_have_this_exact_form(built: str, literal: str) -> None:
     assert built == literal
 
 
@@ -66,7 +66,7 @@ def test_no_name_adds_a_token_or_a_wildcard_to_a_subject(office: str, name: str)
         "",
     ],
 )
-def test_a_subject_of_another_form_is_not_taken_for_a_member(subject: str) -> None:
+def test_a_subject_of_another_form_names_no_member(subject: str) -> None:
     with pytest.raises(ValueError, match=r"subject|name"):
         registry_route(subject)
 

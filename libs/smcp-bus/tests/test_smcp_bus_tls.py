@@ -68,7 +68,7 @@ async def test_a_certificate_for_another_host_is_not_taken(tmp_path: Path) -> No
                 raise AssertionError("it opened")
 
 
-async def test_a_server_without_tls_is_not_told_the_secret(tmp_path: Path) -> None:
+async def test_a_server_without_tls_never_gets_the_secret(tmp_path: Path) -> None:
     heard = bytearray()
 
     async def without_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -51,7 +51,7 @@ def call_of(payload: dict[str, Any], *, caller: Caller = ALICE, headers: dict[st
     return Call(CATALOG["client:tool_call"], caller, payload["req_id"], 0.0, payload, headers=headers or {})
 
 
-async def test_what_is_sent_for_a_request_is_below_it_and_has_its_ids(exported: InMemorySpanExporter) -> None:
+async def test_messages_sent_for_a_request_are_child_spans_with_its_ids(exported: InMemorySpanExporter) -> None:
     carried: dict[str, str] = {}
 
     async def ask(request: ToolCallReq, call: Call) -> RawJson:
@@ -80,7 +80,7 @@ async def test_what_is_sent_for_a_request_is_below_it_and_has_its_ids(exported: 
     assert attributes(processed)["messaging.consumer.group.name"] == "owner"
 
 
-async def test_what_is_sent_for_no_request_is_not_recorded(exported: InMemorySpanExporter) -> None:
+async def test_messages_sent_for_no_request_are_not_recorded(exported: InMemorySpanExporter) -> None:
     with tracing.sending(SUBJECT) as headers:
         assert not headers
     dispatcher = Dispatcher({}, tracing=tracing.bus_spans())
@@ -90,7 +90,7 @@ async def test_what_is_sent_for_no_request_is_not_recorded(exported: InMemorySpa
     assert not exported.get_finished_spans()
 
 
-async def test_a_request_forgets_what_its_task_had_inherited(exported: InMemorySpanExporter) -> None:
+async def test_a_request_does_not_inherit_the_trace_of_its_task(exported: InMemorySpanExporter) -> None:
     with trace.get_tracer("x").start_as_current_span("of another request"):
         await dispatch(succeed, spans=tracing.bus_spans(), subject=SUBJECT)
     processed, _ = exported.get_finished_spans()
@@ -120,7 +120,7 @@ async def test_a_tool_that_failed_marks_the_span_of_its_call(
     assert (span.status.status_code is StatusCode.ERROR) is (error_type is not None)
 
 
-async def test_refusals_errors_and_lost_clients_mark_it_without_their_texts(exported: InMemorySpanExporter) -> None:
+async def test_refusals_errors_and_lost_clients_mark_the_span_without_texts(exported: InMemorySpanExporter) -> None:
     async def not_found(request: ToolCallReq, call: Call) -> None:
         with tracing.sending(SUBJECT):
             raise NotFound("secret")
@@ -138,7 +138,7 @@ async def test_refusals_errors_and_lost_clients_mark_it_without_their_texts(expo
     assert "secret" not in "".join(span.to_json() for span in spans)
 
 
-async def test_what_a_peer_chose_is_cut(exported: InMemorySpanExporter) -> None:
+async def test_values_chosen_by_a_peer_are_truncated(exported: InMemorySpanExporter) -> None:
     await dispatch(succeed, spans=tracing.client_spans(), req_id="x" * 1000, tool_name="y" * 1000)
     (span,) = exported.get_finished_spans()
     assert {len(attributes(span)[name]) for name in ("smcp.req_id", "gen_ai.tool.name")} == {tracing.LONGEST}
@@ -156,7 +156,7 @@ def test_the_trace_of_a_request_is_known_without_recording_it() -> None:
     assert tracing.trace_id_of(call_of(tool_call(traceparent=PARENT), headers=other)) == int("c" * 32, 16)
 
 
-def test_a_join_is_about_the_office_that_it_asks_for_on_both_sides() -> None:
+def test_a_joins_spans_carry_the_requested_office_on_both_sides() -> None:
     payload = {"role": "agent", "name": "alice", "office_id": "lab", "req_id": "r-1"}
     at_the_gateway = call_of(payload, caller=Caller(role=None))
     at_the_registry = call_of(payload, caller=ALICE)
@@ -182,13 +182,13 @@ def test_a_subjects_template_has_no_names_in_it(subject: str, template: str, que
     assert (subjects.template(subject), subjects.queue(subject)) == (template, queue)
 
 
-def test_nothing_is_opened_while_no_provider_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_span_is_opened_without_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     assert tracing.client_spans() is tracing.bus_spans() is None
 
 
 @pytest.mark.parametrize("authenticated", [False, True])
-async def test_the_sampled_flag_of_a_client_counts_only_where_a_token_says_who_it_is(
+async def test_a_clients_sampled_flag_counts_only_with_a_token(
     exported: InMemorySpanExporter, authenticated: bool
 ) -> None:
     doubted: list[object] = []

@@ -23,13 +23,13 @@ def test_the_nearest_comes_first(uri: str, above: list[str]) -> None:
 
 
 @given(st.text(alphabet="a:/?#", max_size=40))
-def test_each_is_a_shorter_beginning_and_stands_there_once(uri: str) -> None:
+def test_each_parent_uri_is_a_prefix_and_listed_once(uri: str) -> None:
     above = list(resources_above(uri))
     assert above == sorted(set(above), key=len, reverse=True)
     assert all(uri.startswith(each) and len(each) < len(uri) for each in above)
 
 
-def test_of_a_uri_with_thousands_of_segments_only_the_nearest_are_looked_at() -> None:
+def test_only_the_nearest_parents_of_a_very_long_uri_are_listed() -> None:
     above = list(resources_above("a://b" + "/c" * 4000))
     assert len(above) == MAX_ABOVE
     assert above[0] == "a://b" + "/c" * 3999 + "/"

@@ -43,7 +43,7 @@ def structures(base: type[Wire] = Wire) -> Iterator[type[Wire]]:
             yield from structures(model)
 
 
-def test_a_field_that_has_no_null_on_the_wire_is_not_written_where_there_is_nothing() -> None:
+def test_an_unset_field_without_a_null_form_is_not_written() -> None:
     written = set()
     for model in structures():
         for name in model.__annotations__.keys() & model.model_fields.keys():
@@ -65,5 +65,5 @@ def test_an_absent_field_may_be_left_out_and_is_then_not_written() -> None:
 
 
 @pytest.mark.parametrize("model", [schemas.ResourceFeatures, schemas.ResourceCapability])
-def test_what_a_computer_does_not_say_of_its_resources_it_does_not_offer(model: type[schemas.ResourceFeatures]) -> None:
+def test_unstated_resource_capabilities_count_as_absent(model: type[schemas.ResourceFeatures]) -> None:
     assert (model().subscribe, model().listChanged) == (False, False)

@@ -158,24 +158,24 @@ def test_every_event_is_what_the_protocol_says() -> None:
     "events.update_desktop.broadcast",
     "events.update_finder.broadcast",
 )
-def test_the_office_is_told_of_these() -> None:
+def test_these_events_become_notifications_to_the_office() -> None:
     told = {row.event: row.notifies for row in CATALOG.values() if row.notifies}
     assert told == {event: event.replace("server:", "notify:") for event in TOLD.split()}
 
 
 @pytest.mark.rule("answers.resources.limits.kinds")
-def test_what_makes_mcp_servers_work_is_metered() -> None:
+def test_events_that_cost_mcp_servers_work_are_rate_limited() -> None:
     assert [row.event for row in CATALOG.values() if row.metered] == METERED.split()
 
 
-def test_everybody_is_told_but_of_resources_which_are_for_the_agent() -> None:
+def test_notifications_go_to_everybody_except_resource_ones_to_agents() -> None:
     assert {row.event: set(row.told) for row in CATALOG.values() if row.told != {"agent", "computer"}} == {
         "notify:resources/list_changed": {"agent"},
         "notify:resources/updated": {"agent"},
     }
 
 
-def test_each_row_says_where_the_protocol_has_it() -> None:
+def test_each_row_names_its_protocol_page() -> None:
     for row in CATALOG.values():
         page, _, section = row.source.partition(", ")
         if "resources/" in row.event or "completion/" in row.event or row.verb == "update_capabilities":
@@ -195,7 +195,7 @@ def test_a_known_event_is_found_by_its_name_and_by_its_verb(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in CATALOG.values() if row.notifies], ids=lambda row: row.event)
-def test_what_an_event_becomes_is_an_event_with_the_same_verb(row: Row) -> None:
+def test_an_events_notification_has_the_same_verb(row: Row) -> None:
     assert row.notifies
     assert CATALOG[row.notifies].verb == row.verb
     assert CATALOG[row.notifies].ack is Ack.NONE
@@ -295,12 +295,12 @@ def test_an_unknown_update_becomes_its_notification() -> None:
         "tool_call", "connect", "message", ":x", "client::x",
     ],
 )  # fmt: skip
-def test_what_is_no_event_has_no_row(event: str) -> None:
+def test_an_unknown_name_has_no_row(event: str) -> None:
     assert lookup(event) is None
 
 
 @given(verbs)
-def test_any_legal_verb_of_a_client_event_has_one_row_on_both_doors(verb: str) -> None:
+def test_any_legal_client_verb_has_one_row_by_event_and_by_verb(verb: str) -> None:
     row = lookup(f"client:{verb}")
     if row is None:  # known under another name, or ours
         assert verb in INTERNAL_VERBS or by_verb("client", verb) in CATALOG.values()
@@ -309,7 +309,7 @@ def test_any_legal_verb_of_a_client_event_has_one_row_on_both_doors(verb: str) -
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_an_event_or_not(text: str) -> None:
+def test_looking_up_any_text_never_raises(text: str) -> None:
     for event in (text, f"client:{text}", f"server:update_{text}"):
         row = lookup(event)
         assert row is None or (row.event == event and "." not in row.verb)
@@ -321,7 +321,7 @@ def test_internal_verbs_are_no_events_on_the_bus_either() -> None:
     assert by_verb("server", "confirm") is None
 
 
-def test_a_notification_that_a_computer_says_goes_upstream_under_the_same_verb() -> None:
+def test_a_computers_notification_is_sent_to_the_registry_under_the_same_verb() -> None:
     said = {row.event: upstream(row) for row in CATALOG.values() if row.event.startswith("notify:")}
     assert {event: row.event for event, row in said.items() if row} == {
         "notify:resources/list_changed": "server:resources/list_changed",

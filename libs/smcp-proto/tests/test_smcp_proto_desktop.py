@@ -35,7 +35,7 @@ def messages(windows: list[Window]) -> list[str]:
 
 @pytest.mark.rule("desktop.render.empty", "desktop.organize.1.empty", "answers.desktop.no_contents")
 @pytest.mark.parametrize("contents", [[], (), None])
-def test_a_window_without_contents_is_left_out_without_a_word(contents: Any) -> None:
+def test_a_window_without_contents_is_left_out_without_a_warning(contents: Any) -> None:
     empty = Window("a", {"uri": f"{HOST}.a/empty"}, contents)
     assert names([empty, window("a", "1")]) == ["a/1"]
     assert messages([empty]) == []
@@ -75,7 +75,7 @@ def test_the_windows_of_a_server_stand_together() -> None:
 
 
 @pytest.mark.rule("desktop.uri.check.host.grouping")
-def test_servers_that_share_a_host_are_two_servers_all_the_same() -> None:
+def test_servers_with_the_same_host_stay_two_servers() -> None:
     shared = [
         Window("b", {"uri": "window://host/1", "_meta": {"fullscreen": True}}, [{"text": "b"}]),
         Window("a", {"uri": "window://host/1"}, [{"text": "a"}]),
@@ -156,7 +156,7 @@ def test_a_fullscreen_window_is_the_only_one_of_its_server() -> None:
 
 
 @pytest.mark.rule("desktop.meta.fullscreen.effect", "desktop.organize.4.first")
-def test_of_several_fullscreen_windows_the_first_in_the_list_counts_and_not_the_most_important() -> None:
+def test_the_first_fullscreen_window_of_a_server_counts_whatever_its_priority() -> None:
     windows = [
         window("a", "first", priority=0.1, fullscreen=True),
         window("a", "important", priority=0.9, fullscreen=True),
@@ -171,7 +171,7 @@ def test_each_server_has_its_own_fullscreen_window() -> None:
 
 
 @pytest.mark.rule("desktop.organize.flow")
-def test_a_fullscreen_window_that_is_filtered_leaves_the_others_their_place() -> None:
+def test_a_filtered_fullscreen_window_does_not_hide_the_others() -> None:
     empty = Window("a", {"uri": f"{HOST}.a/full", "_meta": {"fullscreen": True}}, [])
     assert names([empty, window("a", "1")]) == ["a/1"]
 
@@ -220,7 +220,7 @@ def test_a_window_with_empty_text_is_its_uri_alone(texts: tuple[str, ...]) -> No
 
 
 @pytest.mark.rule("desktop.render.blob", "answers.desktop.blob")
-def test_of_a_window_with_text_and_a_blob_the_text_is_shown_and_the_blob_skipped_with_a_warning() -> None:
+def test_a_blob_beside_text_is_skipped_with_a_warning() -> None:
     both = Window("a", {"uri": f"{HOST}.a/w"}, [{"text": "one"}, {"blob": "AA=="}, {"text": "two"}])
     made = organize_desktop([both], None, ())
     assert made.desktops == [f"{HOST}.a/w\n\none\n\ntwo"]
@@ -279,7 +279,7 @@ def test_the_example_of_the_page() -> None:
 # -- warnings
 
 
-def test_warnings_are_of_all_windows_in_their_order_also_of_those_that_are_cut() -> None:
+def test_warnings_cover_all_windows_in_order_including_cut_ones() -> None:
     windows = [
         window("b", "1", priority=2),
         window("a", "1"),
@@ -312,7 +312,7 @@ def test_a_warning_names_the_server_and_the_window_and_says_what_is_wrong(
     assert (warning.server, warning.uri, warning.message) == ("a", uri, message)
 
 
-def test_a_warning_holds_no_more_of_a_uri_than_a_line_of_a_log_takes() -> None:
+def test_a_long_uri_is_truncated_in_a_warning() -> None:
     long = Window("a", {"uri": "window://" + "x" * 100_000}, [{"text": "t"}])
     (warning,) = organize_desktop([long], None, ()).warnings
     assert warning.uri == "window://".ljust(MAX_WARNED_URI, "x")
@@ -322,7 +322,7 @@ def test_a_warning_holds_no_more_of_a_uri_than_a_line_of_a_log_takes() -> None:
 # -- beside the page
 
 
-def test_a_desktop_says_where_each_of_its_windows_is_from() -> None:
+def test_a_desktop_names_the_server_of_each_window() -> None:
     windows = [window("b", "1"), window("a", "low", priority=0.1), window("a", "high", priority=0.9)]
     shown = organize_desktop([*windows, Window("a", {"uri": "file:///x"}, [{"text": "t"}])], 2, ("b", "a"))
     assert shown.sources == (("a", f"{HOST}.a/high"), ("a", f"{HOST}.a/low"))

@@ -39,23 +39,21 @@ def numbered(windows: list[Window]) -> list[Window]:
 
 
 @given(windows_of_any_kind, histories)
-def test_a_closer_look_without_need_makes_the_same_desktop(windows: list[Window], history: list[str]) -> None:
+def test_an_equal_copy_of_the_windows_gives_the_same_desktop(windows: list[Window], history: list[str]) -> None:
     closer = [Window(each.server, MappingProxyType(dict(each.resource)), tuple(each.contents)) for each in windows]
     assert organize_desktop(closer, None, history) == organize_desktop(windows, None, history)
 
 
 @pytest.mark.rule("desktop.organize.5.limit")
 @given(windows_of_any_kind, histories, st.integers(0, 13))
-def test_a_smaller_desktop_is_the_beginning_of_the_whole_one(
-    windows: list[Window], history: list[str], size: int
-) -> None:
+def test_a_smaller_desktop_is_a_prefix_of_the_full_one(windows: list[Window], history: list[str], size: int) -> None:
     whole = organize_desktop(windows, None, history).desktops
     assert organize_desktop(windows, size, history).desktops == whole[:size]
 
 
 @pytest.mark.rule("desktop.organize.1.groups")
 @given(windows_of_any_kind, histories, st.randoms(use_true_random=False))
-def test_how_the_servers_are_mixed_does_not_count(
+def test_the_order_of_the_input_across_servers_does_not_matter(
     windows: list[Window], history: list[str], shuffle: random.Random
 ) -> None:
     windows = numbered(windows)
@@ -67,7 +65,7 @@ def test_how_the_servers_are_mixed_does_not_count(
 
 
 @given(windows_of_any_kind, histories)
-def test_what_is_shown_is_shown_in_the_same_order_without_the_rest(windows: list[Window], history: list[str]) -> None:
+def test_the_shown_windows_keep_their_order_without_the_others(windows: list[Window], history: list[str]) -> None:
     windows = [each for each in numbered(windows) if each.resource["uri"].startswith(f"{HOST}/")]
     shown = organize_desktop(windows, None, history).desktops
     left = [each for each in windows if any(text.partition("\n\n")[0] == each.resource["uri"] for text in shown)]
@@ -131,9 +129,7 @@ def weight(window: Window) -> float:
 
 @pytest.mark.rule("desktop.organize.2.recent", "desktop.organize.2.others", "desktop.organize.3.order")
 @given(windows_of_any_kind, histories)
-def test_servers_and_the_windows_of_each_stand_in_the_order_that_the_steps_of_the_page_give(
-    windows: list[Window], history: list[str]
-) -> None:
+def test_servers_and_windows_are_ordered_by_the_steps_of_the_page(windows: list[Window], history: list[str]) -> None:
     windows = [each for each in numbered(windows) if each.resource["uri"].startswith(f"{HOST}/")]
     filled = [each for each in windows if any("text" in item for item in each.contents)]
     shown = organize_desktop(windows, None, history).desktops
@@ -177,7 +173,7 @@ def test_nothing_that_a_server_sends_raises(windows: list[Window]) -> None:
 @given(
     st.text("window:/?#%2Fc7f@.~_- \x00é中", max_size=30).map(lambda tail: "window://" + tail) | st.text(max_size=30)
 )
-def test_a_window_is_left_out_exactly_where_its_uri_cannot_be_parsed(uri: str) -> None:
+def test_a_window_is_left_out_exactly_when_its_uri_is_invalid(uri: str) -> None:
     made = organize_desktop([Window("a", {"uri": uri}, [{"text": ""}])], None, ())
     try:
         parsed = parse_window_uri(uri)

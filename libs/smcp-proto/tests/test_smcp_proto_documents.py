@@ -71,7 +71,7 @@ def test_a_document_without_a_uri_is_skipped_with_a_warning(uri: object) -> None
 
 @pytest.mark.rule("answers.finder.metadata")
 @pytest.mark.parametrize("uri", ["dpe://h", "dpe://h/", "dpe://h/d/pages/0", "dpe://h/d/elements/e"])
-def test_what_names_no_document_is_skipped_with_a_warning(uri: str) -> None:
+def test_an_entry_that_names_no_document_is_skipped_with_a_warning(uri: str) -> None:
     assert read({"uri": uri}) == (None, [Part("its URI is of level")])
 
 
@@ -97,13 +97,13 @@ def test_the_uri_stays_as_the_server_wrote_it() -> None:
 # -- the URI by which the document is listed
 
 
-def test_the_listed_uri_stands_in_for_one_that_the_metadata_lack() -> None:
+def test_the_listed_uri_replaces_a_missing_one_in_the_metadata() -> None:
     assert read({"title": "t"}, listed=URI) == ({"title": "t", "uri": URI, "doc_ref": "rpt-2026"}, [])
 
 
 @pytest.mark.rule("answers.finder.listed")
 @pytest.mark.parametrize("uri", ["dpe://h/other", "dpe://com.example.docs", f"{URI}/pages/0", "file:///x", 7])
-def test_the_listed_uri_counts_where_the_metadata_have_another_one(uri: object) -> None:
+def test_the_listed_uri_wins_over_a_different_one_in_the_metadata(uri: object) -> None:
     assert read({"uri": uri}, listed=URI) == ({"uri": URI, "doc_ref": "rpt-2026"}, [Part("have another URI")])
 
 
@@ -137,7 +137,7 @@ def test_a_text_of_another_type_is_left_out_with_a_warning(field: str, value: ob
 
 @pytest.mark.rule("finder.metadata.document.page_count")
 @pytest.mark.parametrize("value", ["12", 12.0, -1, True, [], float("nan")])
-def test_a_page_count_that_is_no_count_is_left_out_with_a_warning(value: object) -> None:
+def test_an_invalid_page_count_is_left_out_with_a_warning(value: object) -> None:
     assert read({"uri": URI, "page_count": value}) == ({"uri": URI, "doc_ref": "rpt-2026"}, [Part("left out")])
 
 
@@ -152,7 +152,7 @@ def test_keywords_that_are_no_list_are_left_out_with_a_warning(value: object) ->
 
 
 @pytest.mark.rule("finder.metadata.document.keywords")
-def test_of_the_keywords_the_texts_are_kept() -> None:
+def test_only_the_text_keywords_are_kept() -> None:
     shown, rules = read({"uri": URI, "keywords": ["财务", 2026, None, "年报", ["x"]]})
     assert (shown, rules) == ({"uri": URI, "doc_ref": "rpt-2026", "keywords": ["财务", "年报"]}, [Part("left out")])
 
@@ -187,7 +187,7 @@ def test_the_index_of_pages_is_no_part_of_a_catalog() -> None:
     )
 
 
-def test_what_the_server_sent_is_not_changed() -> None:
+def test_the_servers_input_is_not_modified() -> None:
     summary = {"uri": f"{URI}?x", "title": 7, "pages": []}
     before = dict(summary)
     read(summary)

@@ -62,7 +62,7 @@ ANSWERS: list[tuple[int, Any, dict[str, Any], str, str, str]] = [
 
 @pytest.mark.rule("answers.finder.format")
 @pytest.mark.parametrize(("level", "model", "answer", "replaced", "markdown", "text"), ANSWERS)
-def test_an_answer_in_another_format_has_it_in_place_of_what_it_renders(
+def test_a_rendered_answer_replaces_the_elements_by_text(
     level: int, model: Any, answer: dict[str, Any], replaced: str, markdown: str, text: str
 ) -> None:
     kept = {name: value for name, value in answer.items() if name != replaced}
@@ -94,7 +94,7 @@ def test_an_entry_may_lack_its_name_or_its_uri(page: dict[str, Any], markdown: s
     assert in_format({"pages": [page]}, 1, "text") == {"content_text": text}
 
 
-def test_an_answer_that_was_given_is_not_changed() -> None:
+def test_rendering_does_not_modify_the_answer() -> None:
     before = json.dumps(PAGE)
     in_format(PAGE, 2, "markdown")["title"] = "x"
     in_format(PAGE, 2, "json")["title"] = "x"
@@ -164,9 +164,7 @@ def test_an_unknown_category_is_a_warning_for_each_one_and_its_elements_are_kept
 
 @pytest.mark.rule("answers.finder.format.ignored")
 @pytest.mark.parametrize(("level", "answer"), [(level, answer) for level, _, answer, *_ in ANSWERS])
-def test_an_answer_that_is_not_in_the_format_that_was_asked_for_is_a_warning(
-    level: int, answer: dict[str, Any]
-) -> None:
+def test_an_answer_in_another_format_than_requested_is_a_warning(level: int, answer: dict[str, Any]) -> None:
     for chosen in ("json", "markdown", "text"):
         assert list(not_in_format(in_format(answer, level, chosen), chosen)) == []
     others: list[object] = [answer, in_format(answer, level, "text"), {"content_markdown": None}, []]
@@ -175,12 +173,12 @@ def test_an_answer_that_is_not_in_the_format_that_was_asked_for_is_a_warning(
         assert warning == "it was asked for format=markdown, and the answer has no content_markdown"
 
 
-def test_the_first_of_very_many_unknown_categories_are_named() -> None:
+def test_only_the_first_of_many_unknown_categories_are_named() -> None:
     page = {"elements": [{"category": f"x{number}"} for number in range(1000)]}
     assert len(list(unknown_categories(page))) == MAX_UNKNOWN
 
 
-def test_an_element_alone_is_looked_at_too() -> None:
+def test_a_single_element_is_checked_too() -> None:
     (warning,) = unknown_categories({"category": "x" * 10_000})
     assert len(warning) < 200
 
@@ -188,5 +186,5 @@ def test_an_element_alone_is_looked_at_too() -> None:
 @pytest.mark.parametrize(
     "answer", [None, 7, "x", [], {}, {"elements": None}, {"elements": {"category": "x"}}, CATALOG, INDEX]
 )
-def test_what_holds_no_elements_has_no_categories(answer: object) -> None:
+def test_an_answer_without_elements_has_no_categories(answer: object) -> None:
     assert list(unknown_categories(answer)) == []

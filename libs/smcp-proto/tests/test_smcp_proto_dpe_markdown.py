@@ -31,7 +31,7 @@ def test_a_heading_has_as_many_marks_as_its_level(level: int, marks: str) -> Non
 
 
 @pytest.mark.parametrize(("level", "marks"), [(0, "#"), (-3, "#"), (7, "######"), ("2", "#"), (None, "#"), (1.5, "#")])
-def test_a_level_that_markdown_does_not_have_is_the_nearest_or_the_first(level: object, marks: str) -> None:
+def test_a_heading_level_beyond_markdown_becomes_the_nearest_one(level: object, marks: str) -> None:
     assert element_markdown(element("heading", {"level": level, "text": "总结"})) == f"{marks} 总结"
 
 
@@ -70,7 +70,7 @@ def test_a_line_break_in_a_cell_does_not_break_the_table() -> None:
         ({"headers": ["a"], "rows": [[{"x": [1]}], "row"]}, '| a |\n| --- |\n| {"x": \\[1\\]} |\n| row |'),
     ],
 )
-def test_the_head_of_a_table_is_filled_up_and_values_are_written(content: object, markdown: str) -> None:
+def test_a_short_table_head_is_padded_and_values_are_written_as_text(content: object, markdown: str) -> None:
     assert element_markdown(element("table", content)) == markdown
 
 
@@ -196,7 +196,7 @@ def test_a_content_that_is_a_text_itself_is_taken_for_it(category: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, "x", [], {}, {"category": None}, {"category": 7, "summary": "s"}])
-def test_what_has_no_category_is_nothing(value: object) -> None:
+def test_an_element_without_a_category_renders_nothing(value: object) -> None:
     assert element_markdown(value) == ""
     assert element_text(value) == ""
 
@@ -253,7 +253,7 @@ def test_a_page_without_elements_is_empty() -> None:
         ("formula", {"expression": "a_1"}, "a_1"),
     ],
 )
-def test_text_is_what_it_says_with_nothing_escaped(category: str, content: object, text: str) -> None:
+def test_plain_text_output_is_not_escaped(category: str, content: object, text: str) -> None:
     assert element_text(element(category, content)) == text
 
 

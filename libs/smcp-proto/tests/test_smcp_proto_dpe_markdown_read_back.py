@@ -73,7 +73,7 @@ def element(category: str, **content: Any) -> dict[str, Any]:
 
 @pytest.mark.rule("finder.markdown.text", "answers.finder.markdown.escaped")
 @pytest.mark.parametrize("text", SNARES)
-def test_a_snare_is_read_back_as_the_text_that_it_is(text: str) -> None:
+def test_markup_in_a_text_is_read_back_as_text(text: str) -> None:
     blocks = children(element_markdown(element("text", text=text)))
     assert {block.type for block in blocks} <= {"paragraph"}
     assert [text_of(block) for block in blocks] == paragraphs(text)
@@ -91,7 +91,7 @@ def test_paragraphs_and_lines_are_read_back(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", SNARES)
-def test_a_snare_is_read_back_from_a_heading(text: str) -> None:
+def test_markup_in_a_heading_is_read_back_as_text(text: str) -> None:
     (block,) = children(element_markdown(element("heading", level=2, text=text)))
     assert (block.tag, text_of(block) if block.children else "") == ("h2", one_line(text))
 
@@ -119,7 +119,7 @@ def in_cell(text: str) -> str:
 
 @pytest.mark.rule("finder.markdown.table")
 @pytest.mark.parametrize("text", SNARES)
-def test_a_snare_is_read_back_from_each_cell(text: str) -> None:
+def test_markup_in_a_table_cell_is_read_back_as_text(text: str) -> None:
     markdown = element_markdown(element("table", headers=[text, "b"], rows=[["1", text], [text, text]]))
     assert cells(markdown) == [[in_cell(text), "b"], ["1", in_cell(text)], [in_cell(text)] * 2]
 
@@ -196,7 +196,7 @@ def test_lists_and_the_lists_in_them_are_read_back(content: list[Any], ordered: 
 
 
 @pytest.mark.parametrize("text", SNARES)
-def test_a_snare_is_read_back_from_an_item(text: str) -> None:
+def test_markup_in_a_list_item_is_read_back_as_text(text: str) -> None:
     whole = {"items": [text, {"text": "x", "items": [text]}, "y"]}
     (block,) = children(element_markdown(element("list", **whole)))
     assert outline(block) == expected(whole)
@@ -305,7 +305,7 @@ elements = st.one_of(
 
 @pytest.mark.rule("answers.finder.markdown.escaped")
 @given(st.lists(elements, max_size=5))
-def test_no_element_of_a_page_reaches_into_another(page: list[dict[str, Any]]) -> None:
+def test_elements_of_a_page_stay_separate(page: list[dict[str, Any]]) -> None:
     alone = [shape(node) for each in page for node in PARSER.parse(element_markdown(each))]
     together = [shape(node) for node in PARSER.parse(page_markdown(page)) if node.content.strip() != "<!-- -->"]
     assert together == alone

@@ -30,7 +30,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
         "PT1S ", "PT1S\n", "PT0S", "P0D", "P1DT", "PT٣S", "P" + "9" * 50 + "D", "P" + "9" * 500 + "D",
     ],
 )  # fmt: skip
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 
@@ -42,13 +42,13 @@ def test_a_duration_is_written_in_at_most_64_characters() -> None:
 
 
 @given(st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta(days=300)))
-def test_what_pydantic_writes_is_read(duration: timedelta) -> None:
+def test_a_duration_written_by_pydantic_is_read(duration: timedelta) -> None:
     written = TypeAdapter(timedelta).dump_python(duration, mode="json")
     assert abs(parse_duration(written) - duration) <= timedelta(microseconds=1)
 
 
 @given(st.text("PTWDHMS0123456789.,-", max_size=20))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
     try:
         duration = parse_duration(text)
     except ValueError:

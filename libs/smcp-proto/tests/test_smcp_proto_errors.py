@@ -8,11 +8,11 @@ from smcp_proto.errors import ERRORS, ErrorBody, NotAllowed, SmcpError, read_ref
 
 
 @given(st.sampled_from(sorted(ERRORS)), st.text(max_size=40))
-def test_code_and_sentence_of_a_refusal_are_read_back(code: int, message: str) -> None:
+def test_the_code_and_message_of_a_refusal_are_read_back(code: int, message: str) -> None:
     assert read_refusal(refusal(ErrorBody(code=code, message=message))) == (code, message)
 
 
-def test_a_refusal_is_the_code_a_space_and_the_sentence() -> None:
+def test_a_refusal_is_written_as_code_space_message() -> None:
     assert refusal(NotAllowed("the office has an Agent already").body()) == "403 the office has an Agent already"
 
 
@@ -23,7 +23,7 @@ def test_a_refusal_is_the_code_a_space_and_the_sentence() -> None:
         "-403 no", "+403 no", "4_03 no", "٤٠٣ no", "⁴⁰³ no", "x403 no",
     ],
 )  # fmt: skip
-def test_the_why_of_another_server_has_no_code_and_is_left_as_it_is(why: str) -> None:
+def test_a_refusal_text_without_a_code_is_kept_unchanged(why: str) -> None:
     assert read_refusal(why) == (None, why)
 
 
@@ -36,7 +36,5 @@ def test_the_why_of_another_server_has_no_code_and_is_left_as_it_is(why: str) ->
         ({"x": "y"}, None),
     ],
 )
-def test_an_error_says_what_went_wrong_with_a_resource_where_its_details_do(
-    details: dict[str, object], said: str | None
-) -> None:
+def test_an_errors_smcp_code_comes_from_its_details(details: dict[str, object], said: str | None) -> None:
     assert SmcpError("no", details=details).smcp_code == said

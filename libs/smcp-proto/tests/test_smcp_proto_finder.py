@@ -69,13 +69,13 @@ def test_any_of_the_keywords_is_enough() -> None:
 
 
 @pytest.mark.rule("answers.finder.keywords.empty")
-def test_an_empty_keyword_beside_another_finds_nothing_more() -> None:
+def test_an_empty_keyword_is_ignored() -> None:
     assert names(LIBRARY, ["", "年度"]) == ["a/title"]
 
 
 @pytest.mark.rule("answers.finder.keywords")
 @pytest.mark.parametrize("keyword", ["STRASSE", "straße", "Finance", "ANNUAL report", "２０２６", "ＦＩＮance"])
-def test_neither_case_nor_the_form_of_a_character_counts(keyword: str) -> None:
+def test_keywords_match_regardless_of_case_and_character_form(keyword: str) -> None:
     assert len(names(LIBRARY, [keyword])) == 1
 
 
@@ -87,13 +87,13 @@ def test_composed_and_decomposed_letters_are_the_same(keyword: str) -> None:
 
 @pytest.mark.rule("finder.organize.1.keywords")
 @pytest.mark.parametrize("keyword", ["财务年报", "财务\n年报", "财务\0年报", "报告财务"])
-def test_a_keyword_does_not_reach_over_two_fields(keyword: str) -> None:
+def test_a_keyword_matches_within_one_field_only(keyword: str) -> None:
     assert names([document("a", "1", title="报告", keywords=["财务", "年报"], summary="总结")], [keyword]) == []
 
 
 @pytest.mark.rule("finder.organize.1.keywords")
 @pytest.mark.parametrize("field", ["uri", "doc_ref", "file_uri", "file_type", "author"])
-def test_a_keyword_is_not_looked_for_elsewhere(field: str) -> None:
+def test_a_keyword_is_not_searched_in_other_fields(field: str) -> None:
     uri = {
         "uri": "dpe://h/needle",
         "doc_ref": "needle",

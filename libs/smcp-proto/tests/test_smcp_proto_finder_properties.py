@@ -42,7 +42,7 @@ histories = st.lists(st.sampled_from(["a", "b", "c", "gone"]), max_size=5).map(t
 
 @pytest.mark.rule("finder.organize.flow.order", "finder.organize.input")
 @given(libraries, asked, st.sampled_from([None, "pdf", "doc"]), histories)
-def test_a_catalog_is_what_the_four_steps_say(
+def test_a_catalog_follows_the_four_steps(
     library: list[Document], keywords: list[str] | None, file_type: str | None, history: tuple[str, ...]
 ) -> None:
     """The page, word by word and slowly."""
@@ -72,7 +72,7 @@ def test_a_catalog_is_what_the_four_steps_say(
 
 @pytest.mark.rule("finder.organize.4.total", "finder.reason.data")
 @given(libraries, asked, histories, st.integers(1, 5))
-def test_pages_one_after_the_other_are_the_whole_catalog(
+def test_consecutive_pages_give_the_whole_catalog(
     library: list[Document], keywords: list[str] | None, history: tuple[str, ...], limit: int
 ) -> None:
     whole = organize_finder(library, keywords, None, history)
@@ -93,7 +93,7 @@ def test_filtering_what_was_filtered_changes_nothing(
 
 
 @given(libraries, histories, st.randoms(use_true_random=False))
-def test_how_the_servers_are_mixed_does_not_count(
+def test_the_order_of_the_input_across_servers_does_not_matter(
     library: list[Document], history: tuple[str, ...], shuffle: random.Random
 ) -> None:
     order = [each.server for each in library]
@@ -114,7 +114,7 @@ def test_one_more_keyword_never_finds_less(
 
 @pytest.mark.rule("finder.organize.input")
 @given(libraries)
-def test_the_documents_that_were_given_stay_as_they_are(library: list[Document]) -> None:
+def test_the_given_documents_are_not_modified(library: list[Document]) -> None:
     before = list(library)
     organize_finder(library, ["a"], "pdf", ("b",))
     assert library == before
@@ -126,5 +126,5 @@ def test_folding_what_was_folded_changes_nothing(text: str) -> None:
 
 
 @given(st.text(), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
-def test_the_normal_form_that_a_text_came_in_does_not_count(text: str, form: Any) -> None:
+def test_the_unicode_normal_form_of_a_text_does_not_matter(text: str, form: Any) -> None:
     assert fold(unicodedata.normalize(form, text)) == fold(text)

@@ -49,7 +49,7 @@ def test_other_schemes_and_invalid_uris_have_no_host(uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["WINDOW://h/a", "window://h/a:b", "Dpe://h/a%3Ab", "dpe://h"])
-def test_a_host_is_read_whatever_follows_and_however_the_scheme_is_written(uri: str) -> None:
+def test_a_host_is_read_for_any_path_and_any_case_of_the_scheme(uri: str) -> None:
     assert host_of(uri) == "h"
 
 
@@ -58,7 +58,7 @@ lists = st.dictionaries(st.sampled_from("abcd"), st.lists(uris, max_size=4))
 
 
 @given(lists, st.randoms(use_true_random=False))
-def test_the_order_of_servers_and_uris_does_not_count(listed: dict[str, list[str]], shuffle: random.Random) -> None:
+def test_the_order_of_servers_and_uris_does_not_matter(listed: dict[str, list[str]], shuffle: random.Random) -> None:
     mixed = list(listed.items())
     shuffle.shuffle(mixed)
     assert host_conflicts({server: uris[::-1] for server, uris in mixed}) == host_conflicts(listed)

@@ -67,7 +67,7 @@ def test_the_ends_of_the_calendar_are_instants_with_any_offset() -> None:
         "２０２６-01-15", "2026-01-15T08:30:00Z\n", "+2026-01-15", "2026-01-15T08:30:00\ud800",
     ],
 )  # fmt: skip
-def test_what_is_no_instant_cannot_be_read(text: str) -> None:
+def test_an_invalid_instant_cannot_be_read(text: str) -> None:
     assert instant(text) is None
 
 

@@ -61,7 +61,7 @@ def test_a_token_is_one_token_wherever_it_stands(office: str, computer: str) -> 
 
 
 @given(anything)
-def test_any_text_is_a_name_or_refused_and_never_anything_else(text: str) -> None:
+def test_any_text_is_a_name_or_a_value_error(text: str) -> None:
     try:
         name = check_name(text)
     except ValueError:
@@ -72,7 +72,7 @@ def test_any_text_is_a_name_or_refused_and_never_anything_else(text: str) -> Non
 
 
 @given(st.text("abcZ09_-=AF.*> é中", max_size=40))
-def test_only_what_encoding_makes_is_decoded(token: str) -> None:
+def test_only_canonical_tokens_are_decoded(token: str) -> None:
     try:
         name = decode_name(token)
     except ValueError:
@@ -117,7 +117,7 @@ def test_a_token_that_no_name_has_is_refused(token: str) -> None:
         ("e\u0301", "=C3=A9"),
     ],
 )
-def test_names_stand_so_in_subjects(name: str, token: str) -> None:
+def test_names_are_encoded_like_this_in_subjects(name: str, token: str) -> None:
     assert encode_name(check_name(name)) == token
 
 
@@ -135,6 +135,6 @@ def test_user_text_is_a_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1, None, b"a", ["a"], True])
-def test_what_is_no_string_is_no_name(value: object) -> None:
+def test_a_value_that_is_no_string_is_no_name(value: object) -> None:
     with pytest.raises(ValidationError):
         Named.model_validate({"name": value})

@@ -22,7 +22,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_importing_it_asks_for_nothing_with_effects(module: str) -> None:
+def test_importing_smcp_proto_loads_no_module_with_effects(module: str) -> None:
     # what pydantic itself imports is not ours, so it comes first
     code = (
         "import sys, pydantic, pydantic.fields, pydantic.main, pydantic.type_adapter, enum, hashlib, urllib.parse\n"

@@ -133,7 +133,7 @@ def test_unknown_fields_are_kept(model: type[BaseModel]) -> None:
 @pytest.mark.rule("data-structures.conventions.objects")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 @pytest.mark.parametrize("body", [[], "", 1, None, True])
-def test_what_is_no_object_is_refused(model: type[BaseModel], body: object) -> None:
+def test_a_structure_that_is_no_object_is_refused(model: type[BaseModel], body: object) -> None:
     with pytest.raises(ValidationError):
         model.model_validate(body)
 
@@ -295,7 +295,7 @@ def test_a_result_keeps_whatever_mcp_put_into_it() -> None:
     assert dumped(CallToolResult.model_validate(result)) == result
 
 
-def test_what_a_published_client_answers_is_a_result() -> None:
+def test_a_published_clients_answer_is_a_valid_result() -> None:
     """pydantic dumps of the MCP SDK write null where nothing is."""
     result = CallToolResult.model_validate(
         {"meta": None, "content": [{"type": "text", "text": "x"}], "structuredContent": None, "isError": False}

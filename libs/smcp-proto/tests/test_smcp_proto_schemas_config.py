@@ -175,7 +175,7 @@ def test_inputs_may_be_absent_or_null() -> None:
         ({**http("sse"), "default_tool_meta": {"auto_apply": "yes"}}, "default_tool_meta.auto_apply"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(value: object, field: str) -> None:
+def test_a_wrong_field_is_named(value: object, field: str) -> None:
     assert field_of(value) == field
 
 
@@ -190,7 +190,7 @@ def test_a_wrong_server_is_named_by_its_key_even_if_it_looks_like_a_type() -> No
 
 
 @pytest.mark.rule("data-structures.MCPServerConfig.types")
-def test_an_unknown_type_is_told_what_is_known() -> None:
+def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValidationError) as caught:
         SERVER_CONFIG.validate_python({"name": "x", "type": "http" * 5000})
     assert malformed(caught.value).message == "type: unknown or missing type; known are stdio, streamable, sse"

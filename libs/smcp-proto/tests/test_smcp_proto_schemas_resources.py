@@ -104,13 +104,13 @@ def test_a_server_may_be_absent_or_null() -> None:
         ({"params": {"uri": "a" * 9000}}, "payload.params.uri"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
+def test_a_wrong_field_is_named(change: dict[str, Any], field: str) -> None:
     assert refused(ReadResourceReq, {**READ, "payload": {**READ["payload"], **change}})["field"] == field
 
 
 @pytest.mark.parametrize("params", [{"uri": "a", "range": [0, 9]}, {"uris": ["a", "b"]}, {"uri": "a", "range": None}])
 @pytest.mark.parametrize("model", [ReadResourceReq, SubscribeResourceReq])
-def test_what_is_reserved_is_not_supported_yet(model: Any, params: dict[str, Any]) -> None:
+def test_reserved_fields_are_answered_not_supported_yet(model: Any, params: dict[str, Any]) -> None:
     method = "resources/read" if model is ReadResourceReq else "resources/subscribe"
     details = refused(model, {**READ, "payload": {**READ["payload"], "method": method, "params": params}})
     assert details["reason"] == "not supported yet"

@@ -75,7 +75,7 @@ def test_a_computer_may_say_what_it_can_do(capabilities: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(("subscribe", "listed"), [(True, False), (False, True), (True, True), (False, False)])
-def test_what_a_computer_as_a_whole_can_do_is_read_from_both_forms(subscribe: bool, listed: bool) -> None:
+def test_a_computers_capabilities_are_read_from_both_forms(subscribe: bool, listed: bool) -> None:
     flags = {"subscribe": subscribe, "listChanged": listed}
     for resources in (flags, {"aggregate": flags, "byServer": {}, "subscribe": not subscribe}):
         capability = schemas.Capabilities.model_validate({"resources": resources}).resources
@@ -83,7 +83,7 @@ def test_what_a_computer_as_a_whole_can_do_is_read_from_both_forms(subscribe: bo
         assert (capability.whole().subscribe, capability.whole().listChanged) == (subscribe, listed)
 
 
-def test_the_desktop_may_be_asked_for_without_size_and_window() -> None:
+def test_a_desktop_request_may_omit_size_and_window() -> None:
     request = GetDeskTopReq.model_validate({**AGENT, "computer": "c"})
     assert (request.desktop_size, request.window) == (None, None)
     assert GetDeskTopReq.model_validate({**AGENT, "computer": "c", "desktop_size": -1}).desktop_size == -1

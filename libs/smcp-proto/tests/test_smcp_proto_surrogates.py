@@ -28,7 +28,7 @@ def test_each_half_becomes_the_replacement_character_and_pairs_stay(text: str | 
     assert orjson.loads(mended(text)) == whole
 
 
-def test_names_of_fields_are_mended_too_and_all_else_stays() -> None:
+def test_field_names_are_repaired_too_and_other_text_stays() -> None:
     sent = r'{"\ud800":[1,1.5,true,null,123456789012345678901234567890],"b":{"c":"\udfff"}}'
     assert json.loads(mended(sent)) == {
         "\ufffd": [1, 1.5, True, None, 123456789012345678901234567890],
@@ -37,13 +37,13 @@ def test_names_of_fields_are_mended_too_and_all_else_stays() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "x", "[NaN]", "[1e999]", '{"a":' * 100_000, b"\xff\xfe\x00"])
-def test_what_is_no_json_beside_that_is_refused(text: str | bytes) -> None:
+def test_otherwise_invalid_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         mended(text)
 
 
 @given(st.recursive(any_text | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(any_text, inner)))
-def test_whatever_python_writes_can_be_read_by_everybody_then(value: object) -> None:
+def test_repaired_json_is_valid_utf_8(value: object) -> None:
     assert orjson.loads(mended(json.dumps({"a": value}))).keys() == {"a"}
 
 

@@ -32,7 +32,7 @@ def test_the_type_chooses_the_member_of_what_is_read_and_of_what_is_written(kind
 
 
 @pytest.mark.parametrize("body", [{"type": "cow"}, {"type": 1}, {"type": None}, {}, "cat", ["cat"], None])
-def test_a_type_that_nobody_knows_is_refused_with_those_that_are_known(body: object) -> None:
+def test_an_unknown_union_type_is_refused_with_the_known_ones(body: object) -> None:
     with pytest.raises(ValidationError) as caught:
         pets().validate_python(body)
     assert malformed(caught.value).details == {"field": "type", "reason": "unknown or missing type; known are cat, dog"}

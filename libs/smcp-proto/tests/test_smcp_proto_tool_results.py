@@ -19,13 +19,13 @@ def said(result: dict[str, Any]) -> str:
     return block["text"]
 
 
-def test_a_tool_that_failed_is_a_result_and_says_why_to_the_model() -> None:
+def test_a_failed_tool_is_a_result_whose_text_says_why() -> None:
     result = failed("the server 'git' went away")
     assert said(result) == "the server 'git' went away"
     assert result.keys() == {"content", "isError"}  # nothing for programs where there is nothing to say
 
 
-def test_why_a_tool_failed_stands_in_the_meta_of_its_result_for_programs() -> None:
+def test_a_failed_tools_reason_is_in_the_meta() -> None:
     result = failed("no", a2c_timeout=True, a2c_not_confirmed=True)
     assert result.keys() == {"content", "isError", "meta"}
     assert result["meta"] == {"a2c_timeout": True, "a2c_not_confirmed": True}
@@ -41,7 +41,7 @@ def test_a_tool_that_was_stopped_at_its_time_out_is_marked_and_named_with_its_ti
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0.0, "1 s"), (0.9, "1 s"), (1.0, "1 s"), (1.8, "2 s"), (2.0, "2 s"), (3599.5, "3600 s")]
 )
-def test_a_time_out_is_said_in_the_whole_seconds_that_the_agent_gave(seconds: float, words: str) -> None:
+def test_a_time_out_message_gives_the_agents_whole_seconds(seconds: float, words: str) -> None:
     assert asked_for(seconds) == words
 
 
@@ -51,7 +51,7 @@ def test_a_call_that_was_cancelled_is_marked_and_named_where_its_tool_is_known()
     assert said(cancelled()) == "the call was cancelled"
 
 
-def test_a_repeat_whose_result_is_gone_is_marked_and_says_that_it_did_not_run_again() -> None:
+def test_a_repeat_of_an_expired_result_is_marked_as_not_run_again() -> None:
     result = expired()
     assert result["meta"] == {"a2c_result_expired": True}
     assert said(result).endswith("it was not run again")
@@ -72,7 +72,7 @@ def test_a_repeat_whose_result_is_gone_is_marked_and_says_that_it_did_not_run_ag
         ({"a2c_x": 1}, False, {"a2c_x": 1}),
     ],
 )
-def test_what_an_mcp_server_says_of_a_result_is_called_meta_and_says_nothing_for_the_computer(
+def test_an_mcp_servers_underscore_meta_becomes_meta_without_our_marks(
     result: dict[str, Any], ours: bool, wire: dict[str, Any]
 ) -> None:
     before = {key: dict(value) if isinstance(value, dict) else value for key, value in result.items()}

@@ -19,7 +19,7 @@ def test_32_lower_case_hex_digits_are_the_id(number: int, office: str, agent: st
 
 @pytest.mark.rule("answers.traces.id.req_id")
 @given(st.uuids())
-def test_what_uuid4_hex_gives_is_the_id(value: uuid.UUID) -> None:
+def test_a_uuid4_hex_is_the_trace_id(value: uuid.UUID) -> None:
     assume(value.int)
     assert f"{trace_id('o', 'a', value.hex):032x}" == value.hex
 
@@ -52,19 +52,19 @@ def test_parts_are_not_mixed_up(one: tuple[str, str, str], other: tuple[str, str
 
 @pytest.mark.rule("answers.traces.id.hash")
 @pytest.mark.parametrize("req_id", ["0" * 32, "A" * 32, "a" * 31, "a" * 33, "g" * 32, "a" * 32 + "\n", "١" * 32, ""])
-def test_what_is_no_trace_id_is_hashed_with_its_owner(req_id: str) -> None:
+def test_a_req_id_that_is_no_trace_id_is_hashed_with_office_and_agent(req_id: str) -> None:
     assert trace_id("o", "a", req_id) != trace_id("o", "b", req_id)
     assert trace_id("o", "a", req_id) != trace_id("p", "a", req_id)
 
 
 @pytest.mark.parametrize("req_id", ["\ud800", "call-\udfff-1"])
-def test_half_a_character_as_json_may_bring_it_has_a_trace_too(req_id: str) -> None:
+def test_a_lone_surrogate_in_a_req_id_has_a_trace_id(req_id: str) -> None:
     assert 0 < trace_id("o", "a", req_id) < 2**128
     assert trace_id("o", "a", req_id) != trace_id("o", "a", req_id + "x")
 
 
 @pytest.mark.rule("answers.traces.id.hash")
-def test_the_hash_stays_what_it_is() -> None:
+def test_the_hash_of_a_req_id_never_changes() -> None:
     """Another process, another version: the same trace."""
     assert f"{trace_id('office', 'agent', 'call-1'):032x}" == "733e08be5d89393689d73deb44a2afb1"
     assert TRACE_ID_KEY == "smcp.trace_id"

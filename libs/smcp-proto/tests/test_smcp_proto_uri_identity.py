@@ -28,10 +28,10 @@ def test_a_scheme_ends_at_the_first_colon_and_is_compared_in_lower_case(uri: str
         ("window://host/a?priority=1", "window://host/a"),
     ],
 )
-def test_the_query_of_a_uri_of_ours_is_no_part_of_what_it_names(uri: str, named: str) -> None:
+def test_the_query_of_a_window_or_dpe_uri_does_not_identify_it(uri: str, named: str) -> None:
     assert without_query(uri) == named
 
 
 @pytest.mark.parametrize("uri", ["https://host/doc?id=1", "file:///a?b", "a?b"])
-def test_the_query_of_any_other_uri_is(uri: str) -> None:
+def test_the_query_of_any_other_uri_identifies_it(uri: str) -> None:
     assert without_query(uri) == uri

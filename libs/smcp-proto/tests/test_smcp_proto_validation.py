@@ -58,14 +58,14 @@ def test_the_field_and_the_reason_are_named(change: dict[str, Any], field: str, 
     [(None, "neither a string nor an integer"), (True, "neither a string nor an integer"),
      ("x" * 257, "longer than 256 characters")],
 )  # fmt: skip
-def test_an_id_that_json_rpc_does_not_know_is_told_so(request_id: object, reason: str) -> None:
+def test_an_invalid_json_rpc_id_is_named(request_id: object, reason: str) -> None:
     payload = {"jsonrpc": "2.0", "id": request_id, "method": "resources/list"}
     error = refusal(ListResourcesReq, {"roomId": "r", "computerId": "c", "payload": payload})
     assert error.details == {"field": "payload.id", "reason": reason}
 
 
 @pytest.mark.parametrize("value", [{}, {"a": 1}, ["a", 1], [["a"]]])
-def test_what_no_tools_meta_may_hold_is_told_so(value: object) -> None:
+def test_an_invalid_value_in_tool_meta_is_named(value: object) -> None:
     tool = {"name": "t", "description": "", "params_schema": {}, "meta": {"k": value}}
     error = refusal(GetToolsRet, {"tools": [tool], "req_id": "r"})
     assert error.details["reason"] == "neither a scalar nor a list of strings"
@@ -83,7 +83,7 @@ def test_a_field_inside_a_list_is_named_with_its_index() -> None:
     assert refusal(GetToolsRet, {"tools": [tool], "req_id": "r"}).details["field"] == "tools.0.meta.k"
 
 
-def test_the_whole_has_no_field() -> None:
+def test_an_error_about_the_whole_body_names_no_field() -> None:
     error = refusal(ToolCallReq, [])
     assert error.details["field"] == ""
     assert error.message == error.details["reason"]
@@ -103,7 +103,7 @@ def test_the_whole_has_no_field() -> None:
         {"timeout": SECRET},
     ],
 )
-def test_what_the_caller_sent_is_not_sent_back(change: dict[str, Any]) -> None:
+def test_an_error_does_not_repeat_the_input(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as caught:
         ToolCallReq.model_validate(CALL | change)
     assert "hunter2" not in malformed(caught.value).body().model_dump_json()
@@ -147,7 +147,7 @@ def nested(levels: int, kind: type = dict) -> Any:
 
 
 @pytest.mark.parametrize("kind", [dict, list])
-def test_a_field_may_be_nested_so_deep_and_no_deeper(kind: type) -> None:
+def test_a_field_nested_too_deep_is_refused(kind: type) -> None:
     check_depth(CALL | {"params": nested(MAX_DEPTH, kind)})
     with pytest.raises(Malformed) as caught:
         check_depth(CALL | {"params": nested(MAX_DEPTH + 1, kind)})
@@ -155,7 +155,7 @@ def test_a_field_may_be_nested_so_deep_and_no_deeper(kind: type) -> None:
     assert caught.value.message.startswith("params: ")
 
 
-def test_the_depth_of_fields_that_nobody_knows_counts_too() -> None:
+def test_the_depth_of_unknown_fields_counts_too() -> None:
     with pytest.raises(Malformed) as caught:
         check_depth(CALL | {"more": nested(2000)})
     assert caught.value.details["field"] == "more"
@@ -174,5 +174,5 @@ def test_the_name_of_a_field_is_cut_where_it_is_too_long_to_be_shown(name: str, 
 
 
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=5))
-def test_what_people_send_is_not_too_deep(payload: dict[str, Any]) -> None:
+def test_usual_nesting_is_accepted(payload: dict[str, Any]) -> None:
     check_depth(payload)

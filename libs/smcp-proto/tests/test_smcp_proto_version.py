@@ -9,7 +9,7 @@ from smcp_proto.version import refuse_version
 
 @pytest.mark.rule("answers.connect.version.optional")
 @pytest.mark.parametrize("version", [None, "0.2.0", "0.2.1", "0.3.0", "0.3.17", "0.4.0", "0.4.2", "0.4.999"])
-def test_is_welcome(version: str | None) -> None:
+def test_a_supported_version_is_accepted(version: str | None) -> None:
     assert refuse_version(version) is None
 
 
@@ -33,7 +33,7 @@ def test_is_welcome(version: str | None) -> None:
         "00.4.0", "0.04.0", "0.-4.0", "0.４.0", "0..4", "latest", "null",
     ],
 )  # fmt: skip
-def test_is_refused_with_all_that_a_client_needs_to_know(version: str) -> None:
+def test_an_unsupported_version_is_refused_with_the_supported_range(version: str) -> None:
     refusal = refuse_version(version)
     assert refusal is not None
     body = refusal.model_dump()
@@ -48,7 +48,7 @@ def test_is_refused_with_all_that_a_client_needs_to_know(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["", "0.4", "latest", "0.4.0 "])
-def test_what_is_no_version_is_told_what_one_looks_like(version: str) -> None:
+def test_a_malformed_version_is_refused_with_the_expected_form(version: str) -> None:
     refusal = refuse_version(version)
     assert refusal is not None
     assert refusal.message == "a2c_version: a version is MAJOR.MINOR.PATCH"

@@ -109,7 +109,7 @@ def test_an_audience_that_is_none_of_mcp_is_a_warning_and_changes_nothing(audien
 
 
 @pytest.mark.rule("desktop.metadata.division")
-def test_what_stands_where_it_does_not_belong_does_not_count() -> None:
+def test_misplaced_window_metadata_are_ignored() -> None:
     annotations, meta = {"fullscreen": True}, {"priority": 0.9, "audience": ["user"], "lastModified": "x"}
     assert read(annotations, meta) == (Metadata(priority=0.0, fullscreen=False), [])
     assert read_resource({"uri": URI, **annotations, **meta}) == (Metadata(), [])

@@ -12,7 +12,7 @@ print(loaded, gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled(), gc.g
 """
 
 
-def test_what_is_loaded_is_left_alone_and_what_comes_later_is_still_collected() -> None:
+def test_the_garbage_collector_skips_startup_objects_and_collects_later_ones() -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     loaded, frozen, searched, enabled, youngest = run.stdout.split()
     assert int(frozen) > 0.9 * int(loaded)

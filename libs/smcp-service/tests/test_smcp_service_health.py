@@ -28,14 +28,14 @@ class Probe:
             return response.status, await response.json()
 
 
-async def test_a_process_that_has_named_no_checks_yet_lives_and_is_starting() -> None:
+async def test_a_process_without_checks_is_live_and_not_ready() -> None:
     async with serving(Readiness()) as probe:
         assert await probe("/livez") == (200, {"status": "ok"})
         status, answer = await probe("/readyz")
         assert (status, answer["checks"]) == (503, {"process": "starting"})
 
 
-async def test_what_a_process_waits_for_while_it_starts_is_said_until_it_names_its_checks() -> None:
+async def test_a_starting_process_reports_what_it_waits_for() -> None:
     readiness, problems = Readiness(), ["the credential is refused"]
     readiness.starting("nats", lambda: problems[0] if problems else None)
     async with serving(readiness) as probe:
@@ -74,7 +74,7 @@ async def test_a_draining_process_lives_and_is_not_ready() -> None:
         assert (await probe("/livez"))[0] == 200
 
 
-async def test_who_asks_is_told_what_the_process_holds_now() -> None:
+async def test_statz_reports_the_current_counts() -> None:
     stats, calls = Stats(), [1, 2]
     stats.add("things", lambda: {"calls": len(calls)})
     async with serving(Readiness(), stats) as probe:
@@ -87,7 +87,7 @@ async def test_who_asks_is_told_what_the_process_holds_now() -> None:
         assert first["process"]["tasks"] > 0
 
 
-async def test_what_a_process_holds_is_not_told_unasked() -> None:
+async def test_statz_is_off_by_default() -> None:
     async with serve_health(Readiness(), "127.0.0.1", 0) as server, aiohttp.ClientSession() as http:
         async with http.get(f"{server.url}/statz") as response:
             assert response.status == 404

@@ -69,7 +69,7 @@ async def test_a_failure_is_a_sentence_without_a_traceback() -> None:
     assert not [line for line in service.log if "exception" in line]
 
 
-async def test_leaving_that_does_not_end_is_ended() -> None:
+async def test_a_shutdown_that_hangs_is_ended() -> None:
     @asynccontextmanager
     async def never_leaves() -> AsyncIterator[None]:
         yield

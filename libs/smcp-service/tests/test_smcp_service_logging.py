@@ -40,7 +40,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_says_when_who_and_what() -> None:
+def test_a_log_line_has_time_service_and_event() -> None:
     stream = io.StringIO()
     configure_logging("gateway", stream=stream)
 
@@ -107,7 +107,7 @@ def test_nothing_below_the_level_is_logged() -> None:
     assert [line["event"] for line in lines(stream)] == ["yes"]
 
 
-def test_what_json_cannot_say_costs_no_line() -> None:
+def test_a_value_that_json_cannot_hold_does_not_lose_the_line() -> None:
     stream = io.StringIO()
     configure_logging("gateway", stream=stream)
 

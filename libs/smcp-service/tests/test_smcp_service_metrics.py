@@ -31,7 +31,7 @@ def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
     }
 
 
-async def test_gauges_counters_and_durations_are_told_as_they_are_when_they_are_asked_for() -> None:
+async def test_metrics_show_the_values_at_the_time_of_the_scrape() -> None:
     waiting = [3]
     async with open_metrics("test", environ=NOTHING) as metrics:
         metrics.gauge("waiting", "Who waits", lambda: waiting[0])
@@ -58,7 +58,7 @@ async def test_gauges_counters_and_durations_are_told_as_they_are_when_they_are_
 
 
 @given(st.lists(st.floats(0, 1000), max_size=30))
-def test_each_duration_is_in_one_bucket_and_in_no_smaller_one(seconds: list[float]) -> None:
+def test_each_duration_counts_in_its_bucket_and_all_larger_ones(seconds: list[float]) -> None:
     durations = Durations("name", "text", ("of",), since_ns=0)
     for each in seconds:
         durations.add(each, "all")
@@ -80,7 +80,7 @@ async def status_of(url: str, *, method: str = "GET") -> int:
         return answer.status
 
 
-async def test_it_is_answered_beside_readiness_and_only_to_who_reads() -> None:
+async def test_metrics_are_served_beside_readiness_for_get_only() -> None:
     async with (
         open_metrics("test", environ=NOTHING) as metrics,
         serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server,
@@ -89,7 +89,7 @@ async def test_it_is_answered_beside_readiness_and_only_to_who_reads() -> None:
         assert await status_of(f"{server.url}/metrics", method="POST") == 405
 
 
-async def test_where_the_sdk_is_disabled_nothing_is_told_and_counting_does_no_harm() -> None:
+async def test_with_the_sdk_disabled_nothing_is_exported_and_counting_still_works() -> None:
     async with (
         open_metrics("test", environ={"OTEL_SDK_DISABLED": "true"}) as metrics,
         serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server,
@@ -128,7 +128,7 @@ async def collector() -> AsyncIterator[tuple[str, asyncio.Queue[ExportMetricsSer
 
 
 @pytest.mark.parametrize("interval", ["200", "3600000"], ids=["every interval", "at the end"])
-async def test_it_is_pushed_over_otlp_where_that_is_asked_for(interval: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_are_pushed_over_otlp_on_request(interval: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with collector() as (url, came), asyncio.timeout(20):
         variables = {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": url}
         for name, value in variables.items():
@@ -146,7 +146,7 @@ async def test_it_is_pushed_over_otlp_where_that_is_asked_for(interval: str, mon
     assert told["asked"].histogram.data_points[0].count == 1
 
 
-async def test_an_interval_that_is_none_is_named_and_the_usual_one_taken(
+async def test_an_invalid_export_interval_is_logged_and_replaced_by_the_default(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with collector() as (url, came), asyncio.timeout(20):

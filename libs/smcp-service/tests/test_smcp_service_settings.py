@@ -124,7 +124,7 @@ def test_a_wrong_option_is_named_as_it_was_written() -> None:
         load_settings(ThingSettings, thing_port="many")
 
 
-def test_a_refusal_gives_no_password_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_setting_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMCP_NATS_URL", "http://user:hunter2@host")
 
     with pytest.raises(SettingsError) as refused:
@@ -165,7 +165,7 @@ def test_shown_settings_are_by_variable_and_without_secrets(tmp_path: Path) -> N
     assert "hunter2" not in repr(values)
 
 
-def test_a_variable_that_nothing_reads_is_warned_about_with_the_likely_one() -> None:
+def test_an_unknown_variable_is_warned_about_with_a_suggestion() -> None:
     sentences = unknown_variables(
         ThingSettings, {"SMCP_LEASES": "1", "SMCP_LEASE_S": "1", "SMCP_INPUT_KEY": "1", "HOME": "/"}
     )

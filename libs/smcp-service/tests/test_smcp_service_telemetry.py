@@ -53,13 +53,13 @@ async def test_spans_are_exported_over_http_when_an_endpoint_is_set() -> None:
     assert (line["trace_id"], line["span_id"]) == (TRACE_ID, spans["inner"]["span_id"])
 
 
-async def test_what_a_library_does_on_its_own_account_begins_no_trace() -> None:
+async def test_a_librarys_own_spans_begin_no_trace() -> None:
     async with otlp_receiver() as receiver:
         async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, OTEL_TRACES_SAMPLER="parentbased_always_on"):
             assert "without an id" not in by_name(await receiver.spans())
 
 
-async def test_of_an_error_the_text_is_not_exported() -> None:
+async def test_error_texts_are_not_exported() -> None:
     async with otlp_receiver() as receiver:
         async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url):
             inner = by_name(await receiver.spans())["inner"]
@@ -152,7 +152,7 @@ RATIO = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER
 
 
 @pytest.mark.parametrize("sampler", ["traceidratio", "parentbased_traceidratio"])
-def test_a_ratio_is_kept_whatever_ids_the_callers_choose(sampler: str) -> None:
+def test_the_sampling_ratio_holds_for_any_caller_chosen_ids(sampler: str) -> None:
     """One id, a thousand times: a sampler that reads the id would keep all of them or none."""
     kept = decisions({**RATIO, "OTEL_TRACES_SAMPLER": sampler}, [1] * 1000)
 
@@ -160,12 +160,12 @@ def test_a_ratio_is_kept_whatever_ids_the_callers_choose(sampler: str) -> None:
 
 
 @given(st.integers(1, (1 << 128) - 1))
-def test_below_a_parent_its_decision_holds(trace_id: int) -> None:
+def test_a_child_follows_its_parents_sampling_decision(trace_id: int) -> None:
     assert decisions(RATIO, [trace_id] * 3, parent=remote(sampled=True)) == [True] * 3
     assert decisions(RATIO, [trace_id] * 3, parent=remote(sampled=False)) == [False] * 3
 
 
-def test_a_parent_that_is_not_to_be_believed_decides_nothing() -> None:
+def test_an_untrusted_parents_sampling_flag_is_ignored() -> None:
     off = {"OTEL_TRACES_SAMPLER": "parentbased_always_off"}
 
     assert decisions(off, [1], parent=remote(sampled=True)) == [True]
@@ -194,7 +194,7 @@ def test_the_standard_samplers_are_known_and_an_unknown_value_is_the_default(
     assert decisions(environ, [1, 1 << 127]) == [sampled] * 2
 
 
-def test_a_sampled_span_hands_its_id_on_as_not_random() -> None:
+def test_a_trace_id_is_propagated_as_not_random() -> None:
     """The W3C flag `random` would tell others that they may sample by the id."""
     provider = TracerProvider(id_generator=ContextIdGenerator(), shutdown_on_exit=False)
     with provider.get_tracer("x").start_as_current_span("x") as span:
@@ -202,7 +202,7 @@ def test_a_sampled_span_hands_its_id_on_as_not_random() -> None:
     provider.shutdown()
 
 
-async def test_the_receiver_forgets_when_told() -> None:
+async def test_the_test_receiver_can_be_cleared() -> None:
     async with otlp_receiver() as receiver:
         assert isinstance(receiver, OtlpReceiver)
         async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url):

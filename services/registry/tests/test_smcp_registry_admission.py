@@ -120,19 +120,19 @@ def test_the_table_says_who_gets_the_seat(
         (record(identity="alice", moving=True), "agent", "pc", CLAIM_SILENT),
     ],
 )
-def test_from_an_owner_that_stands_still_an_agent_alone_comes_back_by_its_identity(
+def test_only_an_agent_may_take_its_seat_back_from_a_suspended_owner(
     present: MemberRecord, role: Role, name: str, expected: tuple[Action, Announce]
 ) -> None:
     decision = decide(present, claim(), Owner.SILENT, role=role, name=name, kept=present.moving)
     assert (decision.action, decision.announce) == expected
 
 
-def test_a_members_own_name_cannot_change_and_it_is_told_so() -> None:
+def test_a_member_that_claims_another_name_is_refused_with_a_reason() -> None:
     decision = decided(record("mine", process="p1", name="old"), claim(), Owner.NOT_ASKED)
     assert decision == Decision(Action.REFUSE, why="the name of a member cannot change")
 
 
-def test_a_claim_that_is_carried_out_leaves_all_that_the_claimant_said_and_what_is_to_be_announced() -> None:
+def test_a_claim_writes_the_claimants_data_and_the_announcement() -> None:
     said = Claim(
         session="mine", credential="c", process="p1", incarnation="i", identity="alice", announce=True,
         a2c_version="0.4.2", capabilities={"resources": {"subscribe": True}},
@@ -156,13 +156,13 @@ def test_a_claim_that_is_carried_out_leaves_all_that_the_claimant_said_and_what_
         (record(name="pc"), Announce.LEAVE_ENTER, None),
     ],
 )
-def test_the_name_that_left_is_kept_only_where_it_is_announced_and_is_another(
+def test_a_record_keeps_the_former_name_only_for_an_announced_leave(
     before: MemberRecord | None, announce: Announce, left: str | None
 ) -> None:
     assert claimed(before, claim(), announce, office="lab", role="agent", name="pc").left_name == left
 
 
-def test_an_agent_of_another_name_that_takes_a_moving_place_is_a_leave_and_an_enter() -> None:
+def test_an_agent_that_takes_a_moving_seat_under_another_name_causes_leave_and_enter() -> None:
     moving = record(identity="alice", moving=True, name="old")
     decision = decided(moving, claim(), Owner.NOT_ASKED)
     assert (decision.action, decision.announce) == CLAIM_OVER
@@ -170,7 +170,7 @@ def test_an_agent_of_another_name_that_takes_a_moving_place_is_a_leave_and_an_en
     assert (written.name, written.left_name) == ("pc", "old")
 
 
-def test_only_a_place_that_was_kept_for_who_moves_is_taken_up() -> None:
+def test_only_a_kept_seat_is_taken_up_after_a_move() -> None:
     for announced in (True, False):
         kept = record(identity="alice", moving=True, announced=announced)
         assert decided(kept, claim(), Owner.NOT_ASKED).taken_up is True
@@ -187,13 +187,13 @@ def test_only_a_place_that_was_kept_for_who_moves_is_taken_up() -> None:
 @pytest.mark.parametrize(
     ("owner", "expected"), [(Owner.NOT_ASKED, ASK), (Owner.ALIVE, REFUSE), (Owner.GONE, CLAIM_OVER)]
 )
-def test_a_move_whose_time_is_over_counts_no_more(owner: Owner, expected: tuple[Action, Announce]) -> None:
+def test_an_expired_move_does_not_keep_the_seat(owner: Owner, expected: tuple[Action, Announce]) -> None:
     decision = decided(record(identity="alice", moving=True), claim(), owner, over=True)
     assert (decision.action, decision.announce) == expected
 
 
 @pytest.mark.parametrize("present", [record(), record(moving=True)])
-def test_a_refusal_says_what_is_taken(present: MemberRecord) -> None:
+def test_a_refusal_names_the_taken_seat(present: MemberRecord) -> None:
     computer = decide(present, claim(), Owner.ALIVE, role="computer", name="pc", kept=present.moving)
     assert computer.why == "the office has a Computer named 'pc' already"
     agent = decide(present, claim(), Owner.ALIVE, role="agent", name="pc", kept=present.moving)
@@ -215,7 +215,7 @@ STEPS = st.lists(st.one_of(st.tuples(CLAIMS, OWNERS, st.booleans(), st.booleans(
 
 @pytest.mark.rule("answers.rooms.alternate")
 @given(STEPS)
-def test_for_an_observer_enter_and_leave_alternate_whatever_happens(
+def test_enter_and_leave_alternate_for_an_observer_after_any_claims(
     steps: list[tuple[Claim, Owner, bool, bool] | None],
 ) -> None:
     """A step is a claim (with the owner's answer, and whether a move is over; then it may move), or None: a leave."""
@@ -247,7 +247,7 @@ def test_for_an_observer_enter_and_leave_alternate_whatever_happens(
 
 
 @given(CLAIMS, CLAIMS, st.booleans(), st.booleans(), OWNERS)
-def test_only_the_owner_itself_or_a_gone_or_silent_owner_or_a_move_gives_a_seat_away(
+def test_a_seat_changes_hands_only_by_its_owner_a_gone_or_silent_owner_or_a_move(
     before: Claim, wanted: Claim, announced: bool, moving: bool, owner: Owner
 ) -> None:
     present = claimed(
@@ -268,7 +268,7 @@ def test_only_the_owner_itself_or_a_gone_or_silent_owner_or_a_move_gives_a_seat_
 
 
 @given(CLAIMS, st.booleans())
-def test_a_claim_that_was_carried_out_is_unchanged_when_it_comes_again(wanted: Claim, gone: bool) -> None:
+def test_a_repeated_claim_is_unchanged(wanted: Claim, gone: bool) -> None:
     present = record() if gone else None
     decision = decided(present, wanted, Owner.GONE)
     written = claimed(present, wanted, decision.announce, office="lab", role="computer", name="pc")

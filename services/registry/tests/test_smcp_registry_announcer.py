@@ -51,7 +51,9 @@ async def test_many_registries_make_the_shared_consumer_once(nats_url: str) -> N
 
 
 @pytest.mark.rule("answers.nats.log")
-async def test_another_registry_announces_within_three_seconds_what_one_took_and_did_not(nats_url: str) -> None:
+async def test_a_second_registry_announces_within_three_seconds_a_record_that_the_first_did_not_acknowledge(
+    nats_url: str,
+) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, AsyncExitStack() as stack:
         js, _ = await prepared(bus)
         observer = await observe(bus, "lab")
@@ -68,7 +70,7 @@ async def test_another_registry_announces_within_three_seconds_what_one_took_and
         assert [told.name for told in observer.told] == ["pc0", "pc1", "pc2"]
 
 
-async def test_a_registry_that_comes_back_announces_what_happened_before(nats_url: str) -> None:
+async def test_a_restarted_registry_announces_earlier_changes(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         async with registry(nats_url), member_process(nats_url) as member:
             await member.join("lab", "computer", "before")
@@ -84,7 +86,7 @@ async def test_a_registry_that_comes_back_announces_what_happened_before(nats_ur
         assert observer.of("before") == []
 
 
-async def test_a_record_that_cannot_be_announced_does_not_hold_up_the_others(nats_url: str) -> None:
+async def test_an_unreadable_record_does_not_block_the_next_announcements(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, registry(nats_url):
         observer = await observe(bus, "lab")
         members = (await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).members
@@ -94,7 +96,7 @@ async def test_a_record_that_cannot_be_announced_does_not_hold_up_the_others(nat
         await eventually(lambda: observer.of("pc") == ["enter_office"])
 
 
-async def test_a_consumer_that_was_deleted_is_made_again_and_old_news_are_not_news(nats_url: str) -> None:
+async def test_a_deleted_consumer_is_made_again_and_repeats_carry_old_epochs(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, registry(nats_url), member_process(nats_url) as member:
         observer = await observe(bus, "lab")
         await member.join("lab", "computer", "pc")

@@ -123,9 +123,7 @@ async def confirmed(member: MemberProcess, name: str, claim: Claim) -> Confirmed
             pass
 
 
-async def test_of_many_that_want_one_place_at_once_one_gets_it_and_changes_alternate(
-    nats_url: str, bad: BadBuses
-) -> None:
+async def test_one_of_many_concurrent_claims_gets_the_seat_and_changes_alternate(nats_url: str, bad: BadBuses) -> None:
     async with opened(nats_url, bad, RIVALS) as scene:
 
         async def wants(member: MemberProcess, claim: Claim) -> bool:
@@ -171,7 +169,7 @@ async def test_an_office_has_one_agent_and_a_name_counts_in_its_own_office(nats_
         await eventually(lambda: scene.elsewhere.of("pc") == ["enter_office"], timeout=TOLD_S)
 
 
-async def test_a_switch_is_told_of_once_in_each_office(nats_url: str, bad: BadBuses) -> None:
+async def test_an_office_switch_is_announced_once_in_each_office(nats_url: str, bad: BadBuses) -> None:
     async with opened(nats_url, bad, 2) as scene:
         member, agent = scene.members
         await join(agent, "agent", "alice", new(agent), "elsewhere")
@@ -206,7 +204,7 @@ async def test_an_assertion_claims_lost_members_and_announces_each_once(nats_url
         assert [scene.observer.of(name) for name in claims] == [["enter_office"]] * 3
 
 
-async def test_enters_and_leaves_alternate_and_the_last_of_them_says_who_is_there(nats_url: str, bad: BadBuses) -> None:
+async def test_enters_and_leaves_alternate_and_the_last_one_matches_the_room(nats_url: str, bad: BadBuses) -> None:
     async with opened(nats_url, bad, 5) as scene:
 
         async def come_and_go(number: int, member: MemberProcess) -> None:

@@ -45,7 +45,7 @@ def known(registry: Registry, process: str) -> bool:
     return registry.leases.revision("gateway", process) is not None
 
 
-async def test_it_is_over_all_gateways_whichever_registry_they_asked(nats_url: str) -> None:
+async def test_the_fair_share_counts_all_gateways_at_every_registry(nats_url: str) -> None:
     async with registries(nats_url) as (bus, opened):
         await renewed(bus, "full", gateway(100))
         await renewed(bus, "new", gateway(0))
@@ -56,7 +56,7 @@ async def test_it_is_over_all_gateways_whichever_registry_they_asked(nats_url: s
         assert (await renewed(bus, "host", COMPUTER)).fair_share is None
 
 
-async def test_a_gateway_that_stops_takes_no_share_and_what_it_holds_is_the_others(nats_url: str) -> None:
+async def test_a_stopping_gateway_gets_no_share_and_its_sockets_count_for_the_others(nats_url: str) -> None:
     async with registries(nats_url) as (bus, opened):
         await renewed(bus, "stays", gateway(10))
         await renewed(bus, "stops", gateway(90))
@@ -69,7 +69,7 @@ async def test_a_gateway_that_stops_takes_no_share_and_what_it_holds_is_the_othe
         await eventually(all_of_it)
 
 
-async def test_a_gateway_whose_lease_ran_out_has_no_part_in_it(nats_url: str) -> None:
+async def test_a_gateway_without_a_lease_does_not_count_for_the_fair_share(nats_url: str) -> None:
     async with registries(nats_url, lease_s=1) as (bus, opened):
         await renewed(bus, "dead", gateway(50))
         await eventually(lambda: all(known(each, "dead") for each in opened))
@@ -82,7 +82,7 @@ async def test_a_gateway_whose_lease_ran_out_has_no_part_in_it(nats_url: str) ->
         await eventually(alone)
 
 
-async def test_a_gateway_of_an_older_version_is_not_counted_and_hears_of_no_share(nats_url: str) -> None:
+async def test_a_gateway_of_an_older_version_does_not_count_and_gets_no_share(nats_url: str) -> None:
     async with registries(nats_url) as (bus, opened):
         subject = subjects.hosts("gateway", "older", "lease")
         reply = await bus.request(subject, orjson.dumps({"sockets": 80, "members": 80}), timeout=30)
@@ -108,7 +108,7 @@ async def share(leases: Leases) -> int | None:
     return (await leases.renew("gateway", "own", gateway(10))).fair_share
 
 
-async def test_a_registry_that_has_not_heard_of_all_says_nothing(nats_url: str) -> None:
+async def test_a_registry_without_a_whole_view_gives_no_share(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         leases = Leases((await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).leases, lease_s=10)
         assert await share(leases) is None
@@ -121,7 +121,9 @@ async def test_a_registry_that_has_not_heard_of_all_says_nothing(nats_url: str) 
 
 
 @pytest.mark.parametrize("value", [b"not json", b'{"sockets": "many"}', None])
-async def test_a_lease_that_cannot_be_read_or_is_gone_has_no_part_in_it(nats_url: str, value: bytes | None) -> None:
+async def test_an_unreadable_or_expired_lease_does_not_count_for_the_fair_share(
+    nats_url: str, value: bytes | None
+) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         leases = Leases((await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).leases, lease_s=10)
         leases.reset([change("other", gateway(30).model_dump_json().encode())], 1)

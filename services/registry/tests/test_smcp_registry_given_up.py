@@ -25,7 +25,7 @@ async def registry(url: str) -> AsyncIterator[None]:
 
 
 @pytest.mark.rule("answers.rooms.admission.late")
-async def test_a_join_that_comes_after_it_was_given_up_unheard_makes_no_member(nats_url: str) -> None:
+async def test_a_join_that_arrives_after_its_claim_was_given_up_makes_no_member(nats_url: str) -> None:
     async with registry(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         unheard = member.claim(incarnation="unheard")
@@ -61,7 +61,7 @@ async def used_place(other: MemberProcess) -> None:
     await other.leave("lab", "computer", "pc")
 
 
-async def test_a_claimant_that_is_slow_to_say_so_is_asked_again_and_no_member_before(nats_url: str) -> None:
+async def test_a_slow_claimant_is_asked_again_and_is_no_member_before_it_confirms(nats_url: str) -> None:
     async with registry(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
         await used_place(other)
         await other.join("lab", "computer", "watcher", other.claim("watcher"))
@@ -77,7 +77,7 @@ async def test_a_claimant_that_is_slow_to_say_so_is_asked_again_and_no_member_be
         assert await other.room("lab", "computer", "watcher") == {("computer", "watcher"), ("computer", "pc")}
 
 
-async def test_a_claimant_that_never_says_so_makes_no_member(nats_url: str) -> None:
+async def test_a_claimant_that_never_confirms_makes_no_member(nats_url: str) -> None:
     async with registry(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
         await used_place(other)
         await member.renew()

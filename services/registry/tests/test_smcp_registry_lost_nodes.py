@@ -14,7 +14,7 @@ BACK_S = 1.0
 """After which the owner finds another node."""
 
 
-async def test_the_place_of_an_owner_that_looks_for_another_node_is_not_given_away(
+async def test_an_owner_that_reconnects_to_another_node_keeps_its_seat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (

@@ -54,7 +54,9 @@ async def all_put_off(member: MemberProcess, name: str, role: Role = "computer")
     return [await put_off() for _ in range(8)] == [True] * 8
 
 
-async def test_an_office_is_listed_when_all_are_back_and_another_one_at_once(nats_server: NatsServer) -> None:
+async def test_after_the_store_is_lost_an_office_is_listed_once_all_its_members_are_back(
+    nats_server: NatsServer,
+) -> None:
     url = nats_server.url
     async with registries(url) as opened, member_process(url) as early, member_process(url) as late:
         await early.join("lab", "computer", "early")
@@ -79,7 +81,7 @@ async def test_an_office_is_listed_when_all_are_back_and_another_one_at_once(nat
         await eventually(partial(all_list, early, "early", {"alice", "early", "late"}))
 
 
-async def test_a_member_that_died_with_the_store_is_awaited_for_one_lease(nats_server: NatsServer) -> None:
+async def test_an_office_waits_one_lease_for_a_member_that_died_with_the_store(nats_server: NatsServer) -> None:
     url = nats_server.url
     async with registries(url, lease_s=LEASE_S) as opened, member_process(url) as member:
         async with member_process(url) as dying:

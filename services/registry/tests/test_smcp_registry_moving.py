@@ -44,7 +44,7 @@ async def found(asker: MemberProcess, name: str) -> tuple[bool, bool]:
 
 @pytest.mark.rule("answers.rooms.moving.drain")
 @pytest.mark.parametrize(("role", "name"), [("agent", "alice"), ("computer", "pc")])
-async def test_the_same_identity_takes_a_moving_place_up_and_the_office_hears_nothing(
+async def test_the_same_identity_takes_a_moving_seat_without_a_notification(
     nats_url: str, role: Role, name: str
 ) -> None:
     async with (
@@ -71,7 +71,7 @@ async def test_the_same_identity_takes_a_moving_place_up_and_the_office_hears_no
 
 
 @pytest.mark.rule("answers.rooms.moving.wait")
-async def test_a_member_that_moves_is_said_to_move_until_it_is_taken_up(nats_url: str) -> None:
+async def test_a_moving_member_is_found_as_moving_until_it_is_back(nats_url: str) -> None:
     async with registries(nats_url, move_s=30), member_process(nats_url) as old, member_process(nats_url) as new:
         await new.join("lab", "agent", "asker")
         claim = old.claim(identity="me")
@@ -85,7 +85,7 @@ async def test_a_member_that_moves_is_said_to_move_until_it_is_taken_up(nats_url
 
 @pytest.mark.rule("answers.rooms.moving.until")
 @pytest.mark.parametrize("process_lives", [True, False])
-async def test_a_member_that_is_not_taken_up_leaves_when_its_time_is_over_and_not_before(
+async def test_a_moving_member_leaves_when_its_move_expires_and_not_before(
     nats_url: str, *, process_lives: bool
 ) -> None:
     move_s = 3 * LEASE_S
@@ -111,7 +111,7 @@ async def test_a_member_that_is_not_taken_up_leaves_when_its_time_is_over_and_no
 
 
 @pytest.mark.rule("answers.rooms.moving.until")
-async def test_a_member_that_its_process_holds_after_all_stays_when_its_time_is_over(nats_url: str) -> None:
+async def test_a_moving_member_that_its_process_still_holds_stays_after_the_move_expires(nats_url: str) -> None:
     async with registries(nats_url, move_s=0.2), member_process(nats_url) as old:
         observer = await observe(old.bus, "lab")
         claim = old.claim()
@@ -138,9 +138,7 @@ async def test_a_member_that_claims_its_own_moving_seat_ends_the_move(nats_url: 
 
 
 @pytest.mark.parametrize("moved", [True, False])
-async def test_a_claim_that_is_made_again_keeps_the_capabilities_that_were_updated_since(
-    nats_url: str, *, moved: bool
-) -> None:
+async def test_a_repeated_claim_keeps_updated_capabilities(nats_url: str, *, moved: bool) -> None:
     async with registries(nats_url, move_s=30), member_process(nats_url) as old:
         claim = old.claim(identity="me").model_copy(update={"capabilities": {"resources": {"subscribe": False}}})
         await old.join("lab", "computer", "pc", claim)

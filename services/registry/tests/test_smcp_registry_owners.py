@@ -25,7 +25,7 @@ async def test_only_the_member_itself_can_leave(nats_url: str) -> None:
 
 
 @pytest.mark.rule("answers.rooms.gone-owner")
-async def test_the_place_of_a_dead_owner_is_given_away_with_a_leave_and_an_enter(nats_url: str) -> None:
+async def test_a_dead_owners_seat_is_given_away_with_leave_and_enter(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as heir, dying_process(nats_url) as dying:
         observer = await observe(heir.bus, "lab")
         await dying.member.renew()
@@ -40,7 +40,7 @@ async def test_the_place_of_a_dead_owner_is_given_away_with_a_leave_and_an_enter
 
 
 @pytest.mark.rule("answers.rooms.gone-owner")
-async def test_the_place_of_a_session_that_its_process_no_longer_has_is_given_away(nats_url: str) -> None:
+async def test_the_seat_of_a_closed_session_is_given_away(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as gateway:
         observer = await observe(gateway.bus, "lab")
         await gateway.join("lab", "computer", "pc", gateway.claim("first"))
@@ -52,7 +52,7 @@ async def test_the_place_of_a_session_that_its_process_no_longer_has_is_given_aw
 
 
 @pytest.mark.rule("answers.rooms.admission.silent")
-async def test_a_paused_owner_keeps_its_place_for_as_long_as_its_lease_lives(nats_url: str) -> None:
+async def test_a_suspended_owner_keeps_its_seat_while_its_lease_lives(nats_url: str) -> None:
     async with registries(nats_url, lease_s=2), member_process(nats_url) as paused, member_process(nats_url) as heir:
         await paused.renew()
         await paused.join("lab", "computer", "pc")
@@ -62,7 +62,7 @@ async def test_a_paused_owner_keeps_its_place_for_as_long_as_its_lease_lives(nat
 
 
 @pytest.mark.rule("answers.rooms.admission.silent")
-async def test_an_agent_comes_back_from_a_paused_owner_while_its_lease_lives(nats_url: str) -> None:
+async def test_an_agent_takes_its_seat_back_from_a_suspended_owner_with_a_lease(nats_url: str) -> None:
     async with (
         registries(nats_url, lease_s=30) as [first, _],
         member_process(nats_url) as paused,
@@ -83,7 +83,7 @@ async def test_an_agent_comes_back_from_a_paused_owner_while_its_lease_lives(nat
 
 
 @pytest.mark.rule("answers.rooms.admission.silent")
-async def test_an_owner_that_stood_still_does_not_take_a_place_back_from_one_that_stands_still(nats_url: str) -> None:
+async def test_an_owner_that_was_suspended_does_not_take_its_seat_back_from_a_suspended_one(nats_url: str) -> None:
     async with registries(nats_url, lease_s=30), member_process(nats_url) as old, member_process(nats_url) as new:
         await new.renew()
         await new.join("lab", "agent", "anna", new.claim(identity="anna"))

@@ -84,7 +84,7 @@ async def test_a_bucket_of_an_older_version_ends_it_with_two_and_is_left_as_it_w
         assert ((status := await older.status()).history, status.ttl) == (1, 60)
 
 
-async def test_it_is_ready_while_nats_is_there_and_alive_in_any_case(nats_server: NatsServer) -> None:
+async def test_readiness_follows_nats_and_liveness_does_not(nats_server: NatsServer) -> None:
     async with registry(nats_server.url) as process:
         health = (await process.logged("ready"))["health"]
         assert await get(f"{health}/readyz") == (
@@ -135,7 +135,7 @@ async def test_a_registry_killed_in_the_middle_loses_no_announcement_and_doubles
         assert all(observer.of(name) == ["enter_office"] for name in names)
 
 
-async def test_a_registry_that_is_paused_and_then_killed_holds_up_the_others_for_three_seconds_at_most(
+async def test_a_suspended_and_killed_registry_delays_announcements_by_at_most_three_seconds(
     nats_url: str,
 ) -> None:
     async with registry(nats_url) as victim, registry(nats_url), member_process(nats_url) as member:
@@ -151,7 +151,7 @@ async def test_a_registry_that_is_paused_and_then_killed_holds_up_the_others_for
         assert all(observer.of(name) == ["enter_office"] for name in names)
 
 
-async def test_a_registry_that_was_paused_past_a_lease_throws_nobody_out(nats_url: str) -> None:
+async def test_a_registry_suspended_past_a_lease_removes_nobody(nats_url: str) -> None:
     async with registry(nats_url, SMCP_LEASE_S="1") as paused, member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         await member.renew()
@@ -172,7 +172,7 @@ async def test_a_registry_that_was_paused_past_a_lease_throws_nobody_out(nats_ur
         assert observer.of("pc") == ["enter_office"]
 
 
-async def test_registries_that_are_restarted_one_after_the_other_are_not_missed(nats_url: str) -> None:
+async def test_restarting_registries_one_by_one_fails_no_request(nats_url: str) -> None:
     async with AsyncExitStack() as stack, member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         running = [await stack.enter_async_context(registry(nats_url)) for _ in range(2)]

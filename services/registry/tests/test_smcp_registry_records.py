@@ -58,7 +58,9 @@ def test_a_record_survives_the_store_with_fields_that_a_newer_registry_added() -
         (Announce.LEAVE_ENTER, [("leave_office", 14), ("enter_office", 15)]),
     ],
 )
-def test_a_leave_is_told_before_an_enter_and_their_epochs_grow(announce: Announce, told: list[tuple[str, int]]) -> None:
+def test_a_leave_is_announced_before_an_enter_with_a_smaller_epoch(
+    announce: Announce, told: list[tuple[str, int]]
+) -> None:
     announced = list(announcements(record(announce=announce), 7))
     assert [(verb, epoch) for verb, _, epoch in announced] == told
     assert all(json.loads(body) == {"office_id": "lab", "computer": "pc"} for _, body, _ in announced)
@@ -70,19 +72,19 @@ def test_only_the_key_that_applies_is_in_a_notification() -> None:
     assert json.loads(body) == {"office_id": "lab", "agent": "zoë"}
 
 
-def test_an_agent_that_followed_another_tells_of_the_leave_of_the_other() -> None:
+def test_a_record_of_a_replaced_agent_announces_the_leave_of_the_former_one() -> None:
     followed = record(role="agent", name="new", left_name="old", announce=Announce.LEAVE_ENTER)
     left, entered = (json.loads(body) for _, body, _ in announcements(followed, 1))
     assert (left["agent"], entered["agent"]) == ("old", "new")
 
 
-def test_a_member_that_nobody_was_told_of_leaves_silently() -> None:
+def test_an_unannounced_member_leaves_without_a_notification() -> None:
     assert tombstone(record()).announce is Announce.LEAVE
     assert tombstone(record(announced=False)).announce is Announce.NOTHING
 
 
 @pytest.mark.rule("answers.connect.version.shown", "answers.rooms.list.sid")
-def test_room_mates_see_nothing_of_a_session_but_an_id_of_no_use() -> None:
+def test_a_listed_session_shows_only_an_opaque_id() -> None:
     shown = json.loads(session_info(record(session="secret", a2c_version="0.3")).model_dump_json(exclude_unset=True))
     assert shown == {
         "sid": opaque(record(session="secret")), "name": "pc", "role": "computer", "office_id": "lab",

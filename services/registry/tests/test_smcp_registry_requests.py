@@ -14,7 +14,7 @@ from smcp_testing.waiting import eventually
 
 
 @pytest.mark.rule("answers.rooms.list.both-roles", "answers.rooms.list.own-office")
-async def test_a_room_is_for_its_members(nats_url: str) -> None:
+async def test_only_members_list_a_room(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, asking(nats_url) as bus:
         await member.join("lab", "computer", "pc")
         body = {"agent": "pc", "req_id": "r", "office_id": "lab"}
@@ -25,7 +25,7 @@ async def test_a_room_is_for_its_members(nats_url: str) -> None:
         assert await send(bus, "lab", "computer", "pc", "list_room", body, **{AFTER: "soon"}) == 400
 
 
-async def test_a_join_that_speaks_of_another_place_is_refused_by_the_field(nats_url: str) -> None:
+async def test_a_join_whose_body_names_another_seat_is_refused_and_names_the_field(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, asking(nats_url) as bus:
         claim = {CLAIM: member.claim().model_dump_json()}
         body = {"role": "computer", "name": "pc", "office_id": "lab"}
@@ -53,14 +53,14 @@ async def test_a_join_that_speaks_of_another_place_is_refused_by_the_field(nats_
         Claim(session="s" * 513, credential="c", process="p", incarnation="i", identity="i").model_dump_json(),
     ],
 )
-async def test_a_claim_that_names_no_owner_who_can_be_asked_is_malformed(nats_url: str, claim: str | None) -> None:
+async def test_a_claim_with_an_unusable_owner_name_is_malformed(nats_url: str, claim: str | None) -> None:
     async with registries(nats_url, count=1), asking(nats_url) as bus:
         headers = {} if claim is None else {CLAIM: claim}
         body = {"role": "computer", "name": "pc", "office_id": "lab"}
         assert await send(bus, "lab", "computer", "pc", "join_office", body, **headers) == 400
 
 
-async def test_a_newer_process_joins_though_its_claim_and_its_questions_say_more(nats_url: str) -> None:
+async def test_a_claim_with_unknown_fields_of_a_newer_process_joins(nats_url: str) -> None:
     async with registries(nats_url, count=1), member_process(nats_url) as member, asking(nats_url) as bus:
         claim = orjson.dumps({**member.claim().model_dump(), "since": "a later version"}).decode()
         body = {"role": "computer", "name": "pc", "office_id": "lab"}
@@ -83,7 +83,7 @@ async def test_a_claim_is_confirmed_while_it_stands(nats_url: str) -> None:
         assert not (await other.registry.confirm("lab", "computer", "pc", other.claim())).mine
 
 
-async def test_a_computer_is_found_at_once_where_it_is_a_member_and_nowhere_else(nats_url: str) -> None:
+async def test_a_computer_is_found_only_in_its_own_office(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         await member.join("lab", "agent", "alice")
         for number in range(20):
@@ -96,7 +96,7 @@ async def test_a_computer_is_found_at_once_where_it_is_a_member_and_nowhere_else
                 await member.registry.find(office, "agent", asker, "pc1", timeout=30)
 
 
-async def test_a_computer_is_found_without_quorum_where_the_view_knows_who_asks(nats_server: NatsServer) -> None:
+async def test_a_computer_is_found_without_quorum_if_the_view_knows_the_caller(nats_server: NatsServer) -> None:
     url = nats_server.url
     async with registries(url, count=1) as [registry], member_process(url) as member, asking(url) as bus:
         await member.join("lab", "agent", "alice")
@@ -132,7 +132,7 @@ async def test_an_update_of_a_computer_is_published_to_its_office(nats_url: str,
 
 @pytest.mark.rule("events.update_tool_list.request.computer")
 @pytest.mark.parametrize("verb", ["update_tool_list", "update_skills"])
-async def test_a_computer_that_may_leave_its_name_out_is_told_of_by_name(nats_url: str, verb: str) -> None:
+async def test_an_update_without_a_computer_name_is_published_with_it(nats_url: str, verb: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         await member.join("lab", "computer", "机器 1")
@@ -144,7 +144,7 @@ async def test_a_computer_that_may_leave_its_name_out_is_told_of_by_name(nats_ur
 
 
 @pytest.mark.rule("answers.capabilities.update", "answers.resources.capabilities")
-async def test_capabilities_that_change_are_told_and_listed(nats_url: str) -> None:
+async def test_changed_capabilities_are_published_and_listed(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         await member.join("lab", "computer", "pc")
@@ -171,7 +171,7 @@ async def test_capabilities_that_change_are_told_and_listed(nats_url: str) -> No
     "answers.who.cancel",
     "answers.who.updates",
 )
-async def test_nobody_updates_or_cancels_for_another(nats_url: str) -> None:
+async def test_an_update_or_cancel_for_another_member_is_refused(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, asking(nats_url) as bus:
         observer = await observe(member.bus, "lab")
         await member.join("lab", "computer", "pc")
@@ -194,7 +194,7 @@ async def test_nobody_updates_or_cancels_for_another(nats_url: str) -> None:
         assert [(told, orjson.loads(body)) for told, body in observer.notices] == 2 * [("tool_call_cancel", cancel)]
 
 
-async def test_an_assertion_is_silent_for_what_stands_and_a_join_for_what_was_lost(nats_url: str) -> None:
+async def test_an_assertion_announces_only_lost_members(nats_url: str) -> None:
     async with (
         registries(nats_url, count=1) as [registry],
         member_process(nats_url) as gateway,
@@ -226,7 +226,7 @@ async def test_an_assertion_is_silent_for_what_stands_and_a_join_for_what_was_lo
         assert observer.of("foreign") == []
 
 
-async def test_a_process_that_is_named_by_no_token_gets_no_lease(nats_url: str) -> None:
+async def test_a_process_with_an_illegal_name_gets_no_lease(nats_url: str) -> None:
     async with registries(nats_url, count=1), asking(nats_url) as bus:
         reply = await bus.request("smcp.hosts.v1.c.=2E.lease", b"{}", timeout=30)
         assert reply.headers[ERROR] == "400"

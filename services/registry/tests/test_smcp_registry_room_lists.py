@@ -62,7 +62,7 @@ STEPS = st.builds(
 
 @settings(max_examples=100)
 @given(steps=st.lists(STEPS, max_size=30))
-async def test_a_list_is_the_views_after_every_change(steps: list[Step]) -> None:
+async def test_a_room_list_equals_the_view_after_every_change(steps: list[Step]) -> None:
     view = MembersView()
     changes: dict[str, Change] = {}
     for revision, step in enumerate(steps, start=1):
@@ -76,7 +76,7 @@ async def test_a_list_is_the_views_after_every_change(steps: list[Step]) -> None
             assert shown(view, office) == held(view, office)
 
 
-async def test_a_bucket_that_was_made_anew_shows_nothing_of_the_old_one() -> None:
+async def test_a_replaced_bucket_shows_no_entries_of_the_lost_one() -> None:
     view = MembersView()
     joined = change(Step("lab", "old", "other", "joined"), 7)
     view.reset([joined], 7)
@@ -87,7 +87,7 @@ async def test_a_bucket_that_was_made_anew_shows_nothing_of_the_old_one() -> Non
     assert shown(view, "lab") == set()
 
 
-async def test_capabilities_that_are_none_cost_nobody_the_list() -> None:
+async def test_malformed_capabilities_do_not_break_the_room_list() -> None:
     view = MembersView()
     for revision, what in enumerate(CAPABILITIES, start=1):
         view.apply(change(Step("lab", what, "other", what), revision))
@@ -95,7 +95,7 @@ async def test_capabilities_that_are_none_cost_nobody_the_list() -> None:
     assert listed == {"capable": CAPABILITIES["capable"], "no capabilities": None}
 
 
-async def test_a_room_mate_that_was_not_announced_is_shown_to_itself_alone() -> None:
+async def test_an_unannounced_member_is_listed_only_to_itself() -> None:
     view = MembersView()
     view.apply(change(Step("lab", "secret", "other", "unannounced"), 1))
     view.apply(change(Step("lab", "me", "own", "unannounced"), 2))

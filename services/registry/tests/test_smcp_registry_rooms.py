@@ -32,7 +32,7 @@ async def test_a_member_enters_is_listed_and_leaves(nats_url: str) -> None:
 
 @pytest.mark.rule("events.join_office.agent.only-one", "answers.rooms.computer-names")
 @pytest.mark.parametrize("role", ["agent", "computer"])
-async def test_of_twenty_that_want_one_place_at_once_one_gets_it_and_one_enter_is_told(
+async def test_one_of_twenty_concurrent_joins_gets_the_seat_and_one_enter_is_announced(
     nats_url: str, role: Role
 ) -> None:
     async with registries(nats_url), AsyncExitStack() as stack:
@@ -65,7 +65,7 @@ async def test_an_office_has_one_agent_whatever_its_name(nats_url: str) -> None:
 
 
 @pytest.mark.rule("answers.rooms.computer-names.not-beyond")
-async def test_two_offices_use_one_name_without_noticing_each_other(nats_url: str) -> None:
+async def test_two_offices_may_have_a_computer_of_the_same_name(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as one, member_process(nats_url) as other:
         there = await observe(one.bus, "lab")
         here = await observe(one.bus, "lab2")
@@ -107,7 +107,7 @@ async def test_joining_ones_own_office_again_is_unchanged_and_silent(nats_url: s
         assert observer.doubled == 0
 
 
-async def test_a_leave_that_is_repeated_is_answered_as_the_first_and_told_once(nats_url: str) -> None:
+async def test_a_repeated_leave_gets_the_same_answer_and_is_announced_once(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         await member.join("lab", "computer", "pc")
@@ -119,7 +119,7 @@ async def test_a_leave_that_is_repeated_is_answered_as_the_first_and_told_once(n
 
 @pytest.mark.rule("answers.rooms.admission.late")
 @pytest.mark.parametrize("followed", [False, True], ids=["as it was left", "after another was there"])
-async def test_a_copy_of_a_join_that_comes_after_the_leave_brings_nobody_back(nats_url: str, followed: bool) -> None:
+async def test_a_late_copy_of_a_join_after_the_leave_makes_no_member(nats_url: str, followed: bool) -> None:
     async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
         claim = member.claim(incarnation="first")
         await member.join("lab", "computer", "pc", claim)
@@ -145,7 +145,7 @@ async def test_a_copy_of_a_join_that_comes_after_the_leave_brings_nobody_back(na
     "answers.rooms.switch.leave",
     "answers.rooms.switch.enter-last",
 )
-async def test_an_office_switch_tells_of_the_new_office_last(nats_url: str) -> None:
+async def test_an_office_switch_announces_the_leave_before_the_enter(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as agent:
         old, new = await observe(agent.bus, "old"), await observe(agent.bus, "new")
         await agent.join("new", "agent", "alice")
@@ -167,7 +167,7 @@ async def test_an_office_switch_tells_of_the_new_office_last(nats_url: str) -> N
 
 
 @pytest.mark.rule("answers.rooms.switch.refused")
-async def test_an_office_switch_that_is_given_up_is_told_to_nobody(nats_url: str) -> None:
+async def test_an_abandoned_office_switch_is_not_announced(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         new = await observe(member.bus, "new")
         await member.join("new", "computer", "pc", member.claim(announce=False))
@@ -186,7 +186,7 @@ async def test_a_member_sees_its_own_join_at_every_registry_and_at_once(nats_url
             assert ("computer", name) in await member.room("lab", "computer", name, after=after)
 
 
-async def test_a_revision_that_the_view_does_not_reach_is_not_waited_for_without_end(nats_url: str) -> None:
+async def test_waiting_for_a_revision_in_a_request_is_bounded(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         joined = await member.join("lab", "computer", "pc")
         with pytest.raises(Unavailable):
@@ -211,7 +211,7 @@ async def test_five_hundred_members_are_asserted_in_one_batch(nats_url: str) -> 
 
 
 @pytest.mark.rule("answers.rooms.alternate")
-async def test_enters_and_leaves_alternate_for_an_observer_while_many_come_and_go(nats_url: str) -> None:
+async def test_enters_and_leaves_alternate_while_many_members_come_and_go(nats_url: str) -> None:
     async with registries(nats_url), AsyncExitStack() as stack:
         members = [await stack.enter_async_context(member_process(nats_url)) for _ in range(6)]
         observer = await observe(members[0].bus, "lab")
@@ -239,7 +239,7 @@ async def test_enters_and_leaves_alternate_for_an_observer_while_many_come_and_g
             assert (len(verbs) % 2 == 1) == (name in present)
 
 
-async def test_without_nats_nothing_is_joined_and_afterwards_all_goes_on(nats_server: NatsServer) -> None:
+async def test_joins_fail_without_nats_and_work_again_afterwards(nats_server: NatsServer) -> None:
     async with registries(nats_server.url) as opened, member_process(nats_server.url) as member:
         await member.join("lab", "computer", "pc")
         await nats_server.restart()

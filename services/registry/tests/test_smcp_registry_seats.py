@@ -34,7 +34,7 @@ async def blind_seats(url: str) -> AsyncIterator[Seats]:
             connection.close()
 
 
-async def test_a_place_that_is_anothers_is_refused(nats_url: str) -> None:
+async def test_a_seat_of_another_member_is_refused(nats_url: str) -> None:
     async with blind_seats(nats_url) as seats, member_process(nats_url) as member:
         first, _ = await seats.claim("lab", "computer", "pc", member.claim("s1"), until=math.inf)
         assert first.action is Action.CLAIM
@@ -43,14 +43,14 @@ async def test_a_place_that_is_anothers_is_refused(nats_url: str) -> None:
         assert member.asked == 1, "its owner was asked"
 
 
-async def test_a_claim_that_is_made_again_changes_nothing(nats_url: str) -> None:
+async def test_a_repeated_claim_changes_nothing(nats_url: str) -> None:
     async with blind_seats(nats_url) as seats, member_process(nats_url) as member:
         _, stands = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
         again, stored = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
         assert (again.action, stored.revision) == (Action.UNCHANGED, stands.revision)
 
 
-async def test_a_late_copy_of_a_join_that_was_given_up_brings_nobody_back(nats_url: str) -> None:
+async def test_a_late_copy_of_an_abandoned_join_makes_no_member(nats_url: str) -> None:
     async with blind_seats(nats_url) as seats, member_process(nats_url) as member:
         with pytest.raises(NotInOffice):
             await seats.release("lab", "computer", "pc", member.claim())

@@ -33,7 +33,7 @@ async def opened(bus: NatsBus, lease_s: float = 10, replicas: int = 1) -> Store:
     return await open_store(bus, bus.jetstream(), lease_s=lease_s, replicas=replicas)
 
 
-async def test_many_registries_that_start_at_once_make_the_buckets_once(nats_url: str) -> None:
+async def test_registries_that_start_at_once_make_each_bucket_once(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, open_bus(BusConfig(url=nats_url)) as other:
         await asyncio.gather(*(opened(each) for each in (bus, other) * 8))
         streams = {stream.config.name: stream.config for stream in await bus.jetstream().streams_info()}
@@ -45,7 +45,7 @@ async def test_many_registries_that_start_at_once_make_the_buckets_once(nats_url
 
 
 @pytest.mark.parametrize("absent", [1, 3])
-async def test_a_bucket_whose_name_is_taken_and_that_is_not_there_yet_is_waited_for(
+async def test_a_bucket_that_another_registry_is_making_is_waited_for(
     nats_url: str, absent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a cluster, where another registry makes it at the same moment."""
@@ -69,7 +69,7 @@ async def test_a_bucket_whose_name_is_taken_and_that_is_not_there_yet_is_waited_
             await open_store(bus, js, lease_s=10, replicas=1, start_s=0.3)
 
 
-async def test_another_lease_than_the_buckets_is_refused_and_says_what_to_do(nats_url: str) -> None:
+async def test_a_lease_setting_that_differs_from_the_bucket_is_refused_with_advice(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         await opened(bus, lease_s=10)
         with pytest.raises(StoreUnusable, match=r"leases.* 10 s and SMCP_LEASE_S is 2.*KV_leases") as refused:
@@ -77,7 +77,7 @@ async def test_another_lease_than_the_buckets_is_refused_and_says_what_to_do(nat
         assert refused.value.exit_code == 2
 
 
-async def test_a_foreign_bucket_of_that_name_is_refused_and_says_what_is_wrong(nats_url: str) -> None:
+async def test_a_bucket_with_another_configuration_is_refused_with_the_differences(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         await bus.jetstream().create_key_value(api.KeyValueConfig(bucket="members", history=1, ttl=60))
         with pytest.raises(
@@ -88,7 +88,7 @@ async def test_a_foreign_bucket_of_that_name_is_refused_and_says_what_is_wrong(n
         assert refused.value.exit_code == 2
 
 
-async def test_a_bucket_of_an_older_version_that_is_changed_as_it_is_said_is_taken_with_what_it_holds(
+async def test_a_bucket_of_an_older_version_changed_as_advised_keeps_its_records(
     nats_url: str,
 ) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
@@ -106,7 +106,7 @@ async def test_a_bucket_of_an_older_version_that_is_changed_as_it_is_said_is_tak
         assert await (await opened(bus)).members.read("o.agent") == Stored(b"1", revision)
 
 
-async def test_leases_without_markers_are_refused_and_made_anew_after_they_were_deleted(nats_url: str) -> None:
+async def test_a_lease_bucket_without_markers_is_refused_and_made_anew_after_its_deletion(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         js = bus.jetstream()
         await js.create_key_value(api.KeyValueConfig(bucket="leases", history=1, ttl=10))
@@ -136,7 +136,7 @@ async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do(tm
         await server.stop()
 
 
-async def test_a_write_goes_over_the_revision_that_was_read_and_no_other(nats_url: str) -> None:
+async def test_a_write_succeeds_only_over_the_revision_that_was_read(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         members = (await opened(bus)).members
         assert await members.read("o.agent") == Stored(None, 0)
@@ -150,7 +150,7 @@ async def test_a_write_goes_over_the_revision_that_was_read_and_no_other(nats_ur
             await members.write("o.agent", b"3", last=first)
 
 
-async def test_a_purge_removes_what_was_seen_and_leaves_what_came_since(nats_url: str) -> None:
+async def test_a_purge_keeps_newer_revisions(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         members = (await opened(bus)).members
         seen = await members.write("o.agent", b"1", last=0)
@@ -162,7 +162,7 @@ async def test_a_purge_removes_what_was_seen_and_leaves_what_came_since(nats_url
         assert await members.write("o.agent", b"3", last=0)
 
 
-async def test_without_nats_the_store_is_unavailable_at_once_and_keeps_nothing_back(nats_server: NatsServer) -> None:
+async def test_without_nats_the_store_is_unavailable_at_once_and_sends_nothing_later(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         members = (await opened(bus)).members
         await nats_server.kill()
@@ -195,7 +195,7 @@ async def test_a_store_that_does_not_answer_is_unavailable_within_its_bound(nats
             nats_server.resume()
 
 
-async def test_many_that_ask_a_store_that_does_not_answer_do_not_wait_one_after_another(
+async def test_waiting_requests_fail_together_when_the_store_does_not_answer(
     nats_server: NatsServer,
 ) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
@@ -221,7 +221,7 @@ async def test_many_that_ask_a_store_that_does_not_answer_do_not_wait_one_after_
         assert all(isinstance(each, int) for each in written)
 
 
-async def test_a_mark_expires_after_its_own_time_whatever_a_lease_is(nats_url: str) -> None:
+async def test_a_mark_expires_after_its_own_time_and_not_after_a_lease(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         store = await opened(bus, lease_s=1)
         began = asyncio.get_running_loop().time()
@@ -303,7 +303,7 @@ async def test_a_lease_is_given_renewed_and_given_again_after_it_ran_out(nats_ur
         assert (await leases.renew("c", "p", LeaseRenewal())).renewed
 
 
-async def test_renewals_that_cross_each_other_are_all_granted(nats_url: str) -> None:
+async def test_concurrent_renewals_of_a_lease_all_succeed(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         leases = leases_of(await opened(bus), 10)
         states = await asyncio.gather(*(leases.renew("c", "p", LeaseRenewal()) for _ in range(3)))

@@ -52,7 +52,7 @@ async def passed(seconds: float) -> None:
 
 
 @pytest.mark.rule("answers.rooms.lease.dead")
-async def test_the_members_of_a_dead_process_leave_within_about_a_lease_and_once_each(nats_url: str) -> None:
+async def test_members_of_a_dead_process_leave_once_each_after_about_a_lease(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as living, dying_process(nats_url) as dying, kept(living):
         observer = await observe(living.bus, "lab")
         await living.join("lab", "agent", "alice")
@@ -81,7 +81,7 @@ async def test_a_process_without_a_lease_that_answers_keeps_its_members(nats_url
 
 
 @pytest.mark.rule("answers.rooms.lease.paused")
-async def test_a_process_that_stands_still_past_its_lease_loses_its_members(nats_url: str) -> None:
+async def test_a_process_suspended_past_its_lease_loses_its_members(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as paused:
         observer = await observe(paused.bus, "lab")
         await paused.renew()
@@ -118,7 +118,7 @@ async def test_nobody_leaves_when_nats_was_away_for_longer_than_a_lease(nats_ser
         assert (await living.registry.confirm("lab", "computer", "living", living.claim())).mine
 
 
-async def test_an_owner_that_is_not_back_yet_after_nats_was_away_keeps_its_place(nats_server: NatsServer) -> None:
+async def test_an_owner_not_yet_reconnected_after_an_outage_of_nats_keeps_its_seat(nats_server: NatsServer) -> None:
     url = nats_server.url
     async with registries(url), member_process(url) as member, open_bus(BusConfig(url=url)) as bus, kept(member):
         observer = await observe(bus, "lab")
@@ -171,7 +171,7 @@ async def put(store: Store, view: MembersView, record: MemberRecord, last: int =
 
 
 @pytest.mark.rule("answers.rooms.moving.until")
-async def test_members_that_are_moving_are_waited_for(nats_url: str) -> None:
+async def test_the_sweeper_waits_for_moving_members(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus) as (sweeper, store, view):
         await put(store, view, member("moving", moving=True))
         await put(store, view, member("late", moving=True))
@@ -186,7 +186,7 @@ async def test_members_that_are_moving_are_waited_for(nats_url: str) -> None:
         assert late.record.announce is Announce.LEAVE
 
 
-async def test_a_member_that_another_process_took_over_meanwhile_is_left_alone(nats_url: str) -> None:
+async def test_the_sweeper_leaves_a_member_that_another_process_took_over(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus) as (sweeper, store, view):
         revision = await put(store, view, member("pc"))
         key = record_key("lab", "computer", "pc")
@@ -198,7 +198,7 @@ async def test_a_member_that_another_process_took_over_meanwhile_is_left_alone(n
         assert stored.record.process == "living"
 
 
-async def test_several_that_sweep_at_once_make_one_tombstone(nats_url: str) -> None:
+async def test_concurrent_sweeps_write_one_tombstone(nats_url: str) -> None:
     async with (
         open_bus(BusConfig(url=nats_url)) as bus,
         sweeping(bus) as (one, store, view),
@@ -211,7 +211,7 @@ async def test_several_that_sweep_at_once_make_one_tombstone(nats_url: str) -> N
         assert (await read_member(store.members, key)).revision == revision + 1
 
 
-async def test_old_tombstones_are_removed_once_they_were_announced_and_not_before(nats_url: str) -> None:
+async def test_old_tombstones_are_purged_only_after_their_announcement(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus, keep_tombstones_s=0) as (sweeper, store, view):
         revision = await put(store, view, member("gone"))
         await put(store, view, tombstone(member("gone")), last=revision)
@@ -237,7 +237,7 @@ async def test_old_tombstones_are_removed_once_they_were_announced_and_not_befor
         assert view.tombstones() == {}
 
 
-async def test_a_place_that_was_claimed_again_survives_the_removal_of_its_tombstone(nats_url: str) -> None:
+async def test_a_seat_claimed_again_survives_the_purge_of_its_tombstone(nats_url: str) -> None:
     async with (
         registries(nats_url, count=1),
         open_bus(BusConfig(url=nats_url)) as bus,

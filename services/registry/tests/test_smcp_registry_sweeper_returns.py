@@ -81,7 +81,7 @@ async def world(url: str, *, patience_s: float = 0.5) -> AsyncIterator[tuple[Nat
             connection.close()
 
 
-async def test_a_process_that_takes_its_lease_again_after_it_did_not_answer_keeps_its_members(nats_url: str) -> None:
+async def test_a_process_that_renews_its_lease_during_a_sweep_keeps_its_members(nats_url: str) -> None:
     async with world(nats_url) as (_, swept):
         keys = [await swept.put(f"pc{number}") for number in range(3)]
         swept.owners.returning = swept.leases
@@ -89,7 +89,7 @@ async def test_a_process_that_takes_its_lease_again_after_it_did_not_answer_keep
         assert all([await swept.is_member(key) for key in keys])
 
 
-async def test_a_place_that_began_to_move_after_the_decision_is_waited_for(nats_url: str) -> None:
+async def test_the_sweeper_waits_for_a_seat_that_begins_to_move_during_the_sweep(nats_url: str) -> None:
     async with world(nats_url) as (_, swept):
         key = await swept.put("pc")
         stored = await read_member(swept.store.members, key)
@@ -100,7 +100,7 @@ async def test_a_place_that_began_to_move_after_the_decision_is_waited_for(nats_
         assert await swept.is_member(key)
 
 
-async def test_the_members_of_a_dead_process_do_not_wait_for_processes_that_do_not_answer(nats_url: str) -> None:
+async def test_removing_a_dead_processs_members_does_not_wait_for_unresponsive_processes(nats_url: str) -> None:
     async with world(nats_url, patience_s=20) as (bus, swept), open_bus(BusConfig(url=nats_url)) as silent:
         asked = asyncio.Semaphore(0)
         answering = asyncio.Event()

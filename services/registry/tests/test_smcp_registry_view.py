@@ -49,7 +49,7 @@ def names(view: MembersView, office: str = "lab") -> set[str]:
     return {entry.record.name for entry in view.members(office)}
 
 
-async def test_a_view_that_begins_late_knows_what_stood_before_and_what_comes_after(nats_url: str) -> None:
+async def test_a_view_that_starts_late_has_earlier_and_later_entries(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         async with watched(bus) as (store, view, _):
             assert view.revision == 0
@@ -73,12 +73,12 @@ async def test_a_view_that_begins_late_knows_what_stood_before_and_what_comes_af
             }
 
 
-async def test_waiting_for_a_revision_that_does_not_come_is_bounded(nats_url: str) -> None:
+async def test_waiting_for_a_revision_of_a_view_is_bounded(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, watched(bus) as (_, view, _leases):
         assert not await view.reached(1_000, 0.05)
 
 
-async def test_nothing_is_lost_while_nats_goes_away_and_others_go_on(nats_server: NatsServer) -> None:
+async def test_a_view_misses_no_change_made_while_its_connection_was_down(nats_server: NatsServer) -> None:
     async with (
         open_bus(BusConfig(url=nats_server.url)) as bus,
         open_bus(BusConfig(url=nats_server.url)) as other,
@@ -96,7 +96,7 @@ async def test_nothing_is_lost_while_nats_goes_away_and_others_go_on(nats_server
         assert names(view) == {"after"}
 
 
-async def test_a_consumer_that_vanished_is_noticed_and_replaced(nats_url: str) -> None:
+async def test_a_vanished_consumer_is_replaced(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, watched(bus) as (store, view, _):
         js = bus.jetstream()
         for consumer in await js.consumers_info("KV_members"):
@@ -106,7 +106,7 @@ async def test_a_consumer_that_vanished_is_noticed_and_replaced(nats_url: str) -
         assert names(view) == {"meanwhile"}
 
 
-async def test_a_view_under_load_ends_as_the_store_is(nats_url: str) -> None:
+async def test_a_view_equals_the_store_after_a_load(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, watched(bus) as (store, view, _):
 
         async def churn(number: int) -> int:
@@ -133,7 +133,7 @@ async def test_a_view_under_load_ends_as_the_store_is(nats_url: str) -> None:
         assert owned == {record_key("lab", "computer", name) for name in stored}
 
 
-async def test_a_record_that_cannot_be_read_is_no_member_and_its_place_can_be_claimed(nats_url: str) -> None:
+async def test_an_unreadable_record_is_no_member_and_its_seat_can_be_claimed(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, watched(bus) as (store, view, _):
         key = record_key("lab", "computer", "pc")
         last = await store.members.write(key, b"not a record", last=0)
@@ -144,7 +144,7 @@ async def test_a_record_that_cannot_be_read_is_no_member_and_its_place_can_be_cl
         await eventually(lambda: names(view) == {"pc"})
 
 
-async def test_a_lease_that_ran_out_is_seen(nats_url: str) -> None:
+async def test_an_expired_lease_leaves_the_view(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, watched(bus, lease_s=1) as (store, _, leases):
         await store.leases.write("c.p", b"{}", last=0)
         await eventually(lambda: leases.revision("c", "p") is not None)

@@ -82,9 +82,7 @@ async def test_the_credential_of_another_computer_is_wrong_configuration(tmp_pat
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_who_is_refused_says_so_once_and_works_with_the_secret_that_its_file_gets(
-    tmp_path: Path, command: str
-) -> None:
+async def test_a_refused_process_logs_it_once_and_uses_the_new_secret_of_its_file(tmp_path: Path, command: str) -> None:
     async with open_nats_server(MODEL, tmp_path / "nats") as nats:
         path = changed(nats, tmp_path, command, secret="no such secret")
         async with started(tmp_path, command, path, nats.url) as process:
@@ -98,7 +96,7 @@ async def test_who_is_refused_says_so_once_and_works_with_the_secret_that_its_fi
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_who_is_refused_ends_when_it_is_told_to(tmp_path: Path, command: str) -> None:
+async def test_a_refused_process_stops_on_a_signal(tmp_path: Path, command: str) -> None:
     async with open_nats_server(MODEL, tmp_path / "nats") as nats:
         path = changed(nats, tmp_path, command, secret="no such secret")
         async with started(tmp_path, command, path, nats.url) as process:
@@ -107,7 +105,7 @@ async def test_who_is_refused_ends_when_it_is_told_to(tmp_path: Path, command: s
             assert await process.exit_code(timeout=30) == 0
 
 
-async def test_a_credential_file_of_before_is_taken(tmp_path: Path) -> None:
+async def test_a_credential_file_of_an_older_version_is_accepted(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path / "nats") as nats:
         path = changed(nats, tmp_path, "registry-1", kind=None)
         async with started(tmp_path, "registry-1", path, nats.url) as process:

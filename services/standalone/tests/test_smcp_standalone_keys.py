@@ -96,7 +96,7 @@ def test_a_wrong_option_is_named_and_no_key_is_made(path: Path, arguments: list[
     assert not path.exists()
 
 
-def test_of_an_unknown_role_it_is_said_which_there_are(path: Path) -> None:
+def test_an_unknown_role_is_refused_with_the_known_ones(path: Path) -> None:
     wrong = keys("add", "-f", str(path), "--office", "lab", "--role", "root")
     assert wrong.stderr == "error: --role: Input should be 'computer' or 'agent'\n"
 

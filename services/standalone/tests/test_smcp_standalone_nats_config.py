@@ -164,7 +164,7 @@ def test_a_credential_says_what_it_is_for(tmp_path: Path) -> None:
     assert purpose("rack-1") == {"kind": "computer", "office": "lab", "names": ["rack 1", "rack 2"]}
 
 
-def test_a_credential_of_before_keeps_its_secret_and_is_told_what_it_is_for(tmp_path: Path) -> None:
+def test_an_older_credential_file_keeps_its_secret_and_gets_its_purpose(tmp_path: Path) -> None:
     path = nats_files.write(parse_model(SMALL), tmp_path).credentials["rack-1"]
     content = json.loads(path.read_text())
     path.write_text(json.dumps({field: content[field] for field in ("name", "secret", "inbox_prefix")}))

@@ -197,7 +197,7 @@ async def test_a_registry_follows_a_large_bucket(tmp_path: Path) -> None:
         assert not await registry.refused()
 
 
-async def test_nobody_is_there_is_still_told_at_once(tmp_path: Path) -> None:
+async def test_no_responder_is_reported_at_once_under_permissions(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path) as server, connected(server, "gateway-1") as gateway:
         with pytest.raises(NoRespondersError):
             await gateway.client.request(subjects.client("lab", "one", "tool_call"), b"", timeout=30)

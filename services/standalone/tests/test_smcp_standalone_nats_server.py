@@ -31,7 +31,7 @@ asyncio.run(main())
 """
 
 
-async def test_it_listens_on_loopback_and_is_gone_afterwards(tmp_path: Path) -> None:
+async def test_the_embedded_server_listens_on_loopback_and_ends_with_the_block(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path) as server:
         assert server.url.startswith("nats://127.0.0.1:")
         listening = {c.laddr.ip for c in psutil.Process(server.process.pid).net_connections() if c.status == "LISTEN"}
@@ -39,7 +39,7 @@ async def test_it_listens_on_loopback_and_is_gone_afterwards(tmp_path: Path) -> 
     assert server.process.returncode is not None
 
 
-async def test_two_of_them_do_not_meet(tmp_path: Path) -> None:
+async def test_two_embedded_servers_are_independent(tmp_path: Path) -> None:
     async with (
         open_nats_server(MODEL, tmp_path / "a") as first,
         open_nats_server(MODEL, tmp_path / "b") as second,
@@ -48,7 +48,7 @@ async def test_two_of_them_do_not_meet(tmp_path: Path) -> None:
         assert first.credentials["gateway-1"].read_text() != second.credentials["gateway-1"].read_text()
 
 
-async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+async def test_a_taken_port_is_reported(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path / "a") as server:
         taken = MODEL.model_copy(update={"listen": server.url.removeprefix("nats://")})
         with pytest.raises(NatsServerError, match="address already in use"):
@@ -56,14 +56,14 @@ async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
                 pass
 
 
-async def test_its_unexpected_end_is_told(tmp_path: Path) -> None:
+async def test_an_unexpected_end_of_the_server_is_reported(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path) as server:
         server.process.kill()
         with pytest.raises(NatsServerError, match="ended with -9"):
             await asyncio.wait_for(server.wait_for_end(), 30)
 
 
-async def test_a_paused_one_is_stopped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_suspended_server_is_stopped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_standalone.nats_server._STOP_S", 0.2)
     async with open_nats_server(MODEL, tmp_path) as server:
         server.process.send_signal(signal.SIGSTOP)
@@ -71,7 +71,7 @@ async def test_a_paused_one_is_stopped_too(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
-async def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+async def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )

@@ -150,7 +150,7 @@ def problems_of(data: dict[Any, Any]) -> tuple[str, ...]:
 
 
 @given(FILES | st.dictionaries(KEYS, ANYTHING, max_size=5))
-def test_whatever_stands_in_a_file_is_used_or_refused_in_sentences_of_ours(data: dict[Any, Any]) -> None:
+def test_any_config_file_is_used_or_refused_with_our_messages(data: dict[Any, Any]) -> None:
     for problem in problems_of(data):
         place, colon, why = problem.partition(": ")
         assert place or "" in data
@@ -198,7 +198,7 @@ def test_a_damaged_secret_of_a_cluster_is_refused_and_not_replaced(tmp_path: Pat
 
 
 @pytest.mark.parametrize("in_the_way", ["nats-server.conf", "cluster-secret", "creds/gb.json"])
-def test_where_one_file_cannot_be_written_none_is_changed(tmp_path: Path, in_the_way: str) -> None:
+def test_no_file_changes_if_one_cannot_be_written(tmp_path: Path, in_the_way: str) -> None:
     nats_files.write(parse_model(SMALL), tmp_path)
     (tmp_path / in_the_way).unlink()
     (tmp_path / in_the_way).mkdir()
