@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 async def answers_for_a_server_that_takes_nothing(
     server: NatsServer, *, timeout: float
 ) -> AsyncIterator[tuple[NatsBus, list["asyncio.Task[Reply]"]]]:
-    """A bus with 30 MB of answers, and who asked for them; the server stands still."""
+    """A bus with 30 MB of answers, and who asked for them; the server is suspended."""
     async with (
         open_bus(BusConfig(url=server.url, drain_timeout=0)) as bus,
         open_bus(BusConfig(url=server.url)) as asker,

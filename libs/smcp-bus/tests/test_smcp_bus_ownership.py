@@ -82,7 +82,7 @@ async def test_a_resumed_process_runs_nothing_until_it_is_confirmed(nats_server:
         async with open_bus(BusConfig(url=nats_server.url, name="caller")) as caller:
             asked = asyncio.create_task(ask(caller))
             await asyncio.sleep(0)
-            time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
+            time.sleep(0.3)  # noqa: ASYNC251 -- the whole process hangs, as a suspended one does
             assert is_refused(await asked)
             await ownership.wait_closed()
 
@@ -90,7 +90,7 @@ async def test_a_resumed_process_runs_nothing_until_it_is_confirmed(nats_server:
 async def test_a_confirmation_from_before_a_suspension_does_not_count(nats_server: NatsServer) -> None:
     async with owner(nats_server.url, lease_s=0.4) as (_, ownership):
         generation = ownership.generation
-        time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
+        time.sleep(0.3)  # noqa: ASYNC251 -- the whole process hangs, as a suspended one does
         assert not ownership.open(generation), "the answer may have waited in the socket all the time"
         assert not ownership.is_open
         assert ownership.open(ownership.generation), "what is asked afterwards counts"
@@ -101,6 +101,6 @@ async def test_a_suspension_without_ownership_counts_whichever_check_runs_first(
 ) -> None:
     async with owner(nats_server.url, lease_s=0.4) as (bus, ownership):
         generation = ownership.generation
-        time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
+        time.sleep(0.3)  # noqa: ASYNC251 -- the whole process hangs, as a suspended one does
         await bus.flush()  # the ownership's own turn comes before the answer
         assert not ownership.open(generation)

@@ -1,4 +1,4 @@
-"""How often chunks are asked for: who is slow, or stands still, gets no more to do by it."""
+"""How often chunks are asked for: who is slow, or is suspended, gets no more to do by it."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ BODY = bytes(16 * MIB)
 CHUNKS = len(BODY) // CHUNK - 1
 """That have to be asked for: the first one comes unasked."""
 PAUSES = 2
-"""Of a process that stands still, while far fewer chunks are on their way than it still wants."""
+"""Of a process that is suspended, while far fewer chunks are on their way than it still wants."""
 
 
 async def give(_: Incoming) -> Reply:

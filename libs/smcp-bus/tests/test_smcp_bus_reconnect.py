@@ -1,4 +1,4 @@
-"""What happens to the bus when nats-server goes, stands still, comes back, or objects."""
+"""What happens to the bus when nats-server goes, is suspended, comes back, or objects."""
 
 import asyncio
 from functools import partial

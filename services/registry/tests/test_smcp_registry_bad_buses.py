@@ -145,7 +145,7 @@ async def test_one_of_many_concurrent_claims_gets_the_seat_and_changes_alternate
             await leave(winner, "computer", "same", claim)
         await scene.all_told()
         verbs = scene.alternating("same")
-        assert len(verbs) >= 2 * ROUNDS  # more where a copy of a refused join found the place free, and was given up
+        assert len(verbs) >= 2 * ROUNDS  # more where a copy of a refused join found the seat free, and was given up
         assert verbs[-1] == "leave_office"
         scene.bad.check(notices=False)  # nobody listens on a bad bus
 

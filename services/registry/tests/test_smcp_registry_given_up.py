@@ -1,4 +1,4 @@
-"""Questions to owners and claimants: a late join makes no member, and no session keeps another's place."""
+"""Questions to owners and claimants: a late join makes no member, and no session keeps another's seat."""
 
 import asyncio
 from collections.abc import AsyncIterator

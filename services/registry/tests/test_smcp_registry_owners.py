@@ -1,4 +1,4 @@
-"""Claims of a place whose owner is dead, is suspended, or has no lease."""
+"""Claims of a seat whose owner is dead, is suspended, or has no lease."""
 
 import asyncio
 

@@ -105,7 +105,7 @@ async def test_readiness_follows_nats_and_liveness_does_not(nats_server: NatsSer
 
 
 async def join_all(members: list[MemberProcess], office: str, numbers: range) -> set[str]:
-    """Join one place per number; a registry that dies meanwhile is asked again. Returns the names that joined."""
+    """Join one seat per number; a registry that dies meanwhile is asked again. Returns the names that joined."""
     joined = set()
 
     async def join(number: int) -> None:

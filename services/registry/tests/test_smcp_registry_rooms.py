@@ -151,7 +151,7 @@ async def test_an_office_switch_announces_the_leave_before_the_enter(nats_url: s
         await agent.join("new", "agent", "alice")
         await member.join("old", "computer", "pc")
         await member.join("new", "computer", "pc", member.claim(announce=False))
-        # claimed, but nobody knows it yet; the place is taken all the same
+        # claimed, but nobody knows it yet; the seat is taken all the same
         assert await agent.room("new", "agent", "alice") == {("agent", "alice")}
         with pytest.raises(NotAllowed):
             await agent.join("new", "computer", "pc", agent.claim("s2"))
@@ -200,7 +200,7 @@ async def test_five_hundred_members_are_asserted_in_one_batch(nats_url: str) -> 
             for number in range(500)
         ]
         first = await gateway.registry.assert_members(Assertion(members=members))
-        async with asyncio.timeout(30):  # a store that stood still for a while: as a gateway does, ask again
+        async with asyncio.timeout(30):  # a store that was suspended for a while: as a gateway does, ask again
             while AssertOutcome.UNAVAILABLE in {member.outcome for member in first.members}:
                 first = await gateway.registry.assert_members(Assertion(members=members))
         # a slow machine: where the question is put to the second registry too, that one finds what the first has done

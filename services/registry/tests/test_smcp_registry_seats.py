@@ -19,7 +19,7 @@ from smcp_testing.member_process import member_process
 
 @asynccontextmanager
 async def blind_seats(url: str) -> AsyncIterator[Seats]:
-    """Their view has seen nothing yet, and takes every place for untouched."""
+    """Their view has seen nothing yet, and takes every seat for untouched."""
     async with open_bus(BusConfig(url=url)) as bus:
         connection = ConnectionWatch(bus)
         try:

@@ -2,7 +2,7 @@
 
 A native Computer owns itself; a gateway owns its Computers on Socket.IO. The NATS client subscribes again by itself
 after a broken connection, so nothing runs from the moment it breaks until the registry has confirmed the claim again.
-The same holds after a standstill of the process (a suspended host): its seat may be another's by then. A confirmation
+The same holds after a suspension of the process: its seat may be another's by then. A confirmation
 that waited in the socket meanwhile opens nothing.
 """
 
@@ -53,7 +53,7 @@ class Ownership:
     """Whether this process may run what arrives for its Computers. Closed at first; `run()` must be running meanwhile.
 
     Args:
-        lease_s: after half of it without a beat of the loop the process is taken to have stood still.
+        lease_s: after half of it without a beat of the loop the process is taken to have been suspended.
     """
 
     def __init__(self, bus: Bus, *, lease_s: float) -> None:
@@ -74,7 +74,7 @@ class Ownership:
     @property
     def generation(self) -> int:
         """Changes at each closing: taken before a claim is confirmed, given to `open` afterwards."""
-        self._look()  # a standstill from before the question says nothing against its answer
+        self._look()  # a suspension from before the question says nothing against its answer
         return self._generation
 
     def open(self, generation: int) -> bool:
@@ -112,11 +112,11 @@ class Ownership:
             self.close("stopped")
 
     def _look(self) -> None:
-        """A standstill since the last beat is a closing, also where it is closed: the generation changes."""
+        """A suspension since the last beat is a closing, also where it is closed: the generation changes."""
         now = clock.now()
         if now - self._beat > self._longest_silence:
             self._beat = now  # once for each
-            self.close("the process stood still")
+            self.close("the process was suspended")
 
     def _on_connection(self, connection: Connection) -> None:
         if connection is Connection.DOWN:

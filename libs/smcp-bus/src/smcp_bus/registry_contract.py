@@ -38,10 +38,10 @@ class _Contract(BaseModel):
 
 
 class Claim(_Contract):
-    """Who wants a place, beside what the event says.
+    """Who wants a seat, beside what the event says.
 
-    It is a header, so nothing in it is proven: nats-server's permissions bind the place (office, role, name), which the
-    subject says. A sender that lies about `credential`, `process` or `session` harms only places on whose subjects it
+    It is a header, so nothing in it is proven: nats-server's permissions bind the seat (office, role, name), which the
+    subject says. A sender that lies about `credential`, `process` or `session` harms only seats on whose subjects it
     may publish: the named process says that it has no such session, and loses nothing itself.
     """
 
@@ -53,7 +53,7 @@ class Claim(_Contract):
     incarnation: str
     """New at each claim that a session makes; `confirm` compares it."""
     identity: str
-    """The token's subject; without authentication office, role and name. Decides who may take up a moving place."""
+    """The token's subject; without authentication office, role and name. Decides who may take up a moving seat."""
     a2c_version: str | None = None
     """As the client said it at connect; shown by list_room."""
     announce: bool = True
@@ -69,7 +69,7 @@ class Joined(_Contract):
     unchanged: bool = False
     """It was in this office already; nothing is announced."""
     taken_up: bool = False
-    """It has the place of an owner from which it moved: for the office it was never away."""
+    """It has the seat of an owner from which it moved: for the office it was never away."""
     sessions: list[SessionInfo] | None = None
     """The office's members as of `revision` or later, where the claim asked for them and the view is new enough."""
 
@@ -128,7 +128,7 @@ class Member(_Contract):
     name: Name
     claim: Claim
     moving: bool = False
-    """It is about to be told to go: its place is kept for its identity, for `SMCP_MOVE_S`."""
+    """It is about to be told to go: its seat is kept for its identity, for `SMCP_MOVE_S`."""
 
 
 class Assertion(_Contract):
@@ -141,7 +141,7 @@ class AssertOutcome(StrEnum):
     CLAIMED = "claimed"
     """It had been lost and is a member again; an enter is announced."""
     REFUSED = "refused"
-    """Another has the place now; or one that was to move is no member (any more)."""
+    """Another has the seat now; or one that was to move is no member (any more)."""
     UNAVAILABLE = "unavailable"
     """No quorum, or the question to the other owner is open: ask again."""
 
@@ -160,21 +160,21 @@ class AssertionResult(_Contract):
 
 
 class AliveQuestion(_Contract):
-    """Asked of an owner process: is it there, and does it hold that session, claim or place?"""
+    """Asked of an owner process: is it there, and does it hold that session, claim or seat?"""
 
     session: str | None = None
     """None asks after the process alone."""
     incarnation: str | None = None
     """Of a claim of that session: whether it is still meant. None: whatever the session's claim is."""
     office: Name | None = None
-    """With `role` and `name` a place: whether the session has it. None: whether it is a member of any office."""
+    """With `role` and `name` a seat: whether the session has it. None: whether it is a member of any office."""
     role: Role | None = None
     name: Name | None = None
 
 
 class AliveAnswer(_Contract):
     session: bool = True
-    """Whether that session is connected, and means the claim, or has the place, that was asked about."""
+    """Whether that session is connected, and means the claim, or has the seat, that was asked about."""
 
 
 BOTH: Final[frozenset[Role]] = frozenset({"agent", "computer"})

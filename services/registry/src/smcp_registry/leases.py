@@ -139,8 +139,8 @@ class Owners:
         Raises Unavailable where NATS is away.
         """
         subject = subjects.hosts(credential, process, "alive")
-        place = {} if seat is None else {"office": seat.office, "role": seat.role, "name": seat.name}
-        question = AliveQuestion.model_validate({"session": session, "incarnation": incarnation, **place})
+        named = {} if seat is None else {"office": seat.office, "role": seat.role, "name": seat.name}
+        question = AliveQuestion.model_validate({"session": session, "incarnation": incarnation, **named})
         body = question.model_dump_json(exclude_none=True).encode()
         unheard = False
         while True:

@@ -145,7 +145,7 @@ _ABSENT_S: Final = 0.4
 _SIGN_S: Final = 2.0
 """How often who waits for a share of its budget says so to whoever keeps the body (seconds)."""
 _STALL_S: Final = 15.0
-"""How long nothing at all may come: a peer that stands still must not hold its share of the budget for an hour."""
+"""How long nothing at all may come: a peer that is suspended must not hold its share of the budget for an hour."""
 
 
 class Awaited(Generic[T]):
@@ -276,7 +276,7 @@ class Pulling(Awaited[bytes]):
             self._absent_since = None
         self._ticked = now
         if now - self._progress > _STALL_S:
-            self.fail(TransferFailed("the peer that has the rest of the body stands still"))
+            self.fail(TransferFailed("the peer that has the rest of the body hangs"))
         if self.future.done():
             return
         if self._asked and now - max(self._progress, self._probed) > _PROBE_S:
