@@ -133,9 +133,7 @@ async def test_a_503_without_another_open_copy_is_passed_on_unchanged(nats_url: 
 
 
 @pytest.mark.parametrize("alone", [True, False])
-async def test_a_403_says_may_have_run_only_while_another_copy_is_open(
-    nats_url: str, alone: bool
-) -> None:
+async def test_a_403_says_may_have_run_only_while_another_copy_is_open(nats_url: str, alone: bool) -> None:
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
         registries = Registries(error(403, field="name"), still=0 if alone else 1)
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
