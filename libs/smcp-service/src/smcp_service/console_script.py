@@ -14,8 +14,8 @@ INTERRUPTED = 130
 def run_command(module: str) -> NoReturn:
     """Import `module` and run its `main`.
 
-    Until `lifecycle.run` listens for signals there is nothing to clean up, so ctrl-C ends the process at once: libraries
-    would catch a KeyboardInterrupt in an import or while they read the command line.
+    ctrl-C ends the process at once until `lifecycle.run` listens for signals; there is nothing to clean up yet, and
+    libraries would catch a KeyboardInterrupt in an import or while they read the command line.
     """
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     import_module(module).main()
