@@ -103,13 +103,13 @@ async def test_an_answer_abandoned_during_its_transfer_is_freed_at_once(nats_url
 async def test_an_answer_that_is_never_pulled_is_kept_for_a_bounded_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfers, "IDLE_S", 0.5)
+    monkeypatch.setattr(transfers, "IDLE_S", 1.5)
     async with keeper(nats_url) as (bus, large), taker(nats_url) as client:
         large.may.set()
         first = await client.request("large", b"", timeout=30, headers={"Smcp-Budget": "3600000"})
         assert bus.stats().outgoing_bytes == MIB
         loop = asyncio.get_running_loop()
-        until = loop.time() + 1.5
+        until = loop.time() + 3.5
         while loop.time() < until:  # each question, also one that wants no answer, extends it
             await client.publish(first.reply, b"", headers={CHUNK: "here"})
             chunk = await client.request(first.reply, b"", timeout=30, headers={CHUNK: "1"})
@@ -121,15 +121,15 @@ async def test_an_answer_that_is_never_pulled_is_kept_for_a_bounded_time(
 async def test_an_answer_is_kept_while_its_receiver_waits_for_budget(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfers, "IDLE_S", 0.4)
-    monkeypatch.setattr(chunks, "_SIGN_S", 0.1)
+    monkeypatch.setattr(transfers, "IDLE_S", 1.5)
+    monkeypatch.setattr(chunks, "_SIGN_S", 0.3)
     async with keeper(nats_url) as (bus, large), open_bus(BusConfig(url=nats_url)) as asker:
         large.may.set()
         all_of_it = asker.transfers.budget.ask(asker.transfers.budget.limit, lambda: None)
         asked = asyncio.create_task(asker.request("large", b"", timeout=HOUR))
         await eventually(lambda: asker.stats().budget_waiting == 1)
         loop = asyncio.get_running_loop()
-        over = loop.time() + 1.2
+        over = loop.time() + 3.5
         await eventually(lambda: loop.time() > over)
         assert bus.stats().outgoing_bytes == MIB
         all_of_it.release()

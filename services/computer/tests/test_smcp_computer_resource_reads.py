@@ -163,9 +163,9 @@ async def test_a_read_of_what_another_server_lists_waits_for_no_silent_one(nats_
     async with world(nats_url, {"read_s": 25.0}, silent=silent, well=well) as here:
         alice = ResourceAgent(here)
         await eventually(lambda: here.computer.resources.index.is_listed("well"), timeout=30)
-        assert (await alice.result("resources/read", uri="window://well/0", timeout=4))["contents"]
+        assert (await alice.result("resources/read", uri="window://well/0", timeout=15))["contents"]
         assert (await here.ask("get_desktop"))["desktops"], "it would be waited for 20 s"
-        listed = await alice.result("resources/list", timeout=4)
+        listed = await alice.result("resources/list", timeout=6)
         assert listed["meta"] == {"a2c_skipped_servers": ["silent"]}
 
 

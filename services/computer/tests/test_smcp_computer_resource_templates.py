@@ -26,9 +26,9 @@ def names(result: dict[str, Any]) -> list[str]:
 async def test_a_server_that_never_lists_its_templates_shows_its_windows_and_lists_its_resources(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "LIST_S", 0.3)
+    monkeypatch.setattr(routing, "LIST_S", 1.5)
     silent = configs.context("2025", host="silent", windows=1, misbehave={"templates": "never"})
-    async with world(nats_url, {"read_s": 2.0}, silent=silent) as here:
+    async with world(nats_url, {"read_s": 10.0}, silent=silent) as here:
         alice, index = ResourceAgent(here), here.computer.resources.index
         await eventually(lambda: index.is_listed("silent"), timeout=30)
         missing = {"resourceTemplates": [], "meta": {"a2c_skipped_servers": ["silent"]}}

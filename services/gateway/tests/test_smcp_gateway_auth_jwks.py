@@ -95,7 +95,7 @@ async def test_a_key_that_vanished_counts_no_longer_than_the_lifetime() -> None:
 
 
 async def test_an_issuer_that_is_away_for_a_moment_is_not_noticed_and_later_it_is() -> None:
-    async with open_issuer(OLD) as issuer, fetched_from(issuer, lifetime_s=2) as jwks:
+    async with open_issuer(OLD) as issuer, fetched_from(issuer, lifetime_s=6) as jwks:
         assert await jwks.find("old", "ES256") is not None
         issuer.status = 503
         await eventually(lambda: issuer.fetched >= 2)

@@ -150,7 +150,7 @@ async def test_one_that_has_nothing_since_its_servers_are_silent_says_so_in_a_pa
 async def test_a_computer_that_failed_or_was_silent_is_named_and_one_that_left_or_has_none_is_not(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_resources, "SHARE_S", 0.5)
+    monkeypatch.setattr(list_resources, "SHARE_S", 1.5)
     computers = {
         "a": flat(404), "b": flat(400, smcp_code="SMCP_RESOURCE_NOT_SUPPORTED"), "c": flat(500), "d": failing([]),
         "e": silent, "f": Lister("f", 1),
@@ -165,8 +165,8 @@ async def test_a_computer_that_failed_or_was_silent_is_named_and_one_that_left_o
 async def test_one_that_never_answers_costs_its_share_of_the_time_and_the_others_are_listed(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_resources, "SHARE_S", 0.5)
-    monkeypatch.setattr(list_resources, "PAGE_S", 1.2)
+    monkeypatch.setattr(list_resources, "SHARE_S", 1.5)
+    monkeypatch.setattr(list_resources, "PAGE_S", 3.6)
     computers: dict[str, Any] = dict.fromkeys(("b", "c", "d"), silent)
     async with office(nats_url, {"a": Lister("a", 1), **computers, "e": Lister("e", 1)}) as (_, anna):
         found = await pages(anna)
