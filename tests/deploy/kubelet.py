@@ -99,7 +99,7 @@ def _placed(text: str, places: Mapping[str, str]) -> str:
     return re.sub("|".join(map(re.escape, longest_first)), lambda found: places[found[0]], text) if places else text
 
 
-async def run(command: list[str], variables: Mapping[str, str], *, timeout: float = 60) -> tuple[int, str, str]:
+async def run(command: list[str], variables: Mapping[str, str], *, timeout: float = 180) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command that ends.
 
     Raises TimeoutError; the command is killed then.

@@ -27,6 +27,9 @@ OFFICE = "demo office"
 once = functools.cache(rendered)
 SERVICES = ("smcp-registry", "smcp-gateway", "smcp-computer")
 
+pytestmark = pytest.mark.timeout(300)
+"""On a busy machine each program needs half a minute until it has imported everything."""
+
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -105,7 +108,7 @@ async def test_two_gateways_with_one_credential_keep_separate_members(
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_server(kubelet, tmp_path / "nats"))
         kubelet.places["nats://smcp-nats:4222"] = nats.url
-        lease = {"SMCP_LEASE_S": "3"}  # the registry and both gateways are to have the same one
+        lease = {"SMCP_LEASE_S": "6"}  # the registry and both gateways are to have the same one
         services = ("gateway", "gateway", "registry")
         one, other, _ = await asyncio.gather(*(start(stack, kubelet, name, **lease) for name in services))
         left = await stack.enter_async_context(connected(one.url, auth=auth))
