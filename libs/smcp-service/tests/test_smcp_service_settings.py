@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -14,8 +13,6 @@ from smcp_testing.certificates import Authority
 
 
 class ThingSettings(ServiceSettings):
-    known_variables: ClassVar[tuple[str, ...]] = ("SMCP_INPUT_*",)
-
     thing_port: int = 8000
     labels: tuple[str, ...] = ()
     token: SecretStr = SecretStr("")

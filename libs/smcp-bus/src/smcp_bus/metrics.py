@@ -1,15 +1,12 @@
 """Metrics: how requests ended, with labels from small closed sets, and what the connection to NATS holds."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final
-
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from smcp_bus.bus import Connection
 from smcp_bus.dispatch import Answer
 from smcp_bus.nats.bus import NatsBus
-from smcp_bus.nats.config import BusStats
 from smcp_bus.registry_contract import is_internal
 from smcp_bus.tracing import tool_failure
 from smcp_proto.catalog import CATALOG, Row
@@ -43,36 +40,26 @@ def outcome_of(answer: Answer | None) -> str:
     return failure if failure in ("timeout", "cancelled") else "ok"
 
 
-def measure_bus(meter: Meter, bus: NatsBus) -> Callable[[], None]:
-    """Observe the bus from now on, once for each meter; what it returns ends the counting of reconnects."""
+class Instruments(Protocol):
+    """As `smcp_service.metrics.Metrics`."""
+
+    def gauge(self, name: str, description: str, read: Callable[[], float], *, unit: str = "1") -> None: ...
+    def counter(self, name: str, description: str, read: Callable[[], float]) -> None: ...
+
+
+def measure_bus(metrics: Instruments, bus: NatsBus) -> Callable[[], None]:
+    """Observe the bus from now on; what it returns ends the counting of reconnects."""
     seen: Counter[Connection] = Counter()
-
-    def observed(read: Callable[[], float]) -> list[Callable[[CallbackOptions], Iterable[Observation]]]:
-        return [lambda _: [Observation(read())]]
-
-    def of_stats(read: Callable[[BusStats], float]) -> list[Callable[[CallbackOptions], Iterable[Observation]]]:
-        return observed(lambda: read(bus.stats()))
-
-    gauge, counter = meter.create_observable_gauge, meter.create_observable_counter
-    gauge("smcp_bus_connected", observed(lambda: bus.connected), description="1 while connected to NATS, else 0")
-    counter("smcp_bus_reconnects", observed(lambda: seen[Connection.UP]), description="Connections that came back")
-    counter(
-        "smcp_bus_slow_consumers",
-        observed(lambda: seen[Connection.SLOW]),
-        description="Times that messages were dropped on the way in",
-    )
-    gauge("smcp_bus_pending", of_stats(lambda s: s.pending), description="Requests and bodies that are awaited")
-    gauge("smcp_bus_handlers_running", of_stats(lambda s: s.running), description="Handlers that run")
-    gauge("smcp_bus_messages_waiting", of_stats(lambda s: s.waiting), description="Messages that wait for a handler")
-    gauge(
-        "smcp_bus_outgoing", of_stats(lambda s: s.outgoing_bytes), "By", "Bytes of large bodies until they are pulled"
-    )
-    gauge("smcp_bus_budget_used", of_stats(lambda s: s.budget_used), "By", "Bytes given out to bodies on their way in")
-    gauge(
-        "smcp_bus_budget_waiting",
-        of_stats(lambda s: s.budget_waiting),
-        description="Bodies that wait for a share of the budget",
-    )
+    gauge, counter, stats = metrics.gauge, metrics.counter, bus.stats
+    gauge("smcp_bus_connected", "1 while connected to NATS, else 0", lambda: bus.connected)
+    counter("smcp_bus_reconnects", "Connections that came back", lambda: seen[Connection.UP])
+    counter("smcp_bus_slow_consumers", "Times that messages were dropped on the way in", lambda: seen[Connection.SLOW])
+    gauge("smcp_bus_pending", "Requests and bodies that are awaited", lambda: stats().pending)
+    gauge("smcp_bus_handlers_running", "Handlers that run", lambda: stats().running)
+    gauge("smcp_bus_messages_waiting", "Messages that wait for a handler", lambda: stats().waiting)
+    gauge("smcp_bus_outgoing", "Large bodies until they are pulled", lambda: stats().outgoing_bytes, unit="By")
+    gauge("smcp_bus_budget_used", "Memory given out to bodies on their way in", lambda: stats().budget_used, unit="By")
+    gauge("smcp_bus_budget_waiting", "Bodies that wait for a share of the budget", lambda: stats().budget_waiting)
 
     def watched(connection: Connection) -> None:
         seen[connection] += 1

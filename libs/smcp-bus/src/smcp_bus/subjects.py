@@ -10,10 +10,7 @@ Names stand encoded in them (`smcp_proto.member_names`), so each is one token.
 
 from typing import Final
 
-from smcp_proto.member_names import (
-    Role,
-    encode_name,
-)
+from smcp_proto.member_names import Role, encode_name
 
 ROOT: Final = "smcp.v1"
 HOSTS: Final = "smcp.hosts.v1"

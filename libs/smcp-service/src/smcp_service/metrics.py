@@ -7,6 +7,7 @@ counted by a histogram of ours: OpenTelemetry's costs several times as much for 
 import asyncio
 import contextlib
 import os
+import sys
 import time
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -31,7 +32,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from smcp_service.telemetry import exporters, otlp_exporter, resource_of, value_of, warn_of
+from smcp_service.telemetry import exporters, number_of, otlp_exporter, resource_of, value_of
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 """Of what `Metrics.text` gives."""
@@ -185,7 +186,8 @@ def _observing(read: Read, label: str) -> Callable[[CallbackOptions], list[Obser
 
 @asynccontextmanager
 async def _exporting(metrics: Metrics, reader: InMemoryMetricReader, environ: Mapping[str, str]) -> AsyncIterator[None]:
-    exporter, interval = otlp_exporter(environ, "METRICS"), _interval_s(environ)
+    exporter = otlp_exporter(environ, "METRICS")
+    interval_ms = number_of(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_MS, least=1.0, most=sys.float_info.max)
 
     async def export() -> None:
         data = reader.get_metrics_data()  # here, on the loop: what is observed belongs to it
@@ -194,7 +196,7 @@ async def _exporting(metrics: Metrics, reader: InMemoryMetricReader, environ: Ma
 
     async def run() -> None:
         while True:
-            await asyncio.sleep(interval)
+            await asyncio.sleep(interval_ms / 1000)
             await export()
 
     task = asyncio.create_task(run(), name="metrics")
@@ -207,15 +209,3 @@ async def _exporting(metrics: Metrics, reader: InMemoryMetricReader, environ: Ma
             async with asyncio.timeout(LAST_EXPORT_S):
                 await export()
         exporter.shutdown()
-
-
-def _interval_s(environ: Mapping[str, str]) -> float:
-    text = value_of(environ, "OTEL_METRIC_EXPORT_INTERVAL")
-    try:
-        interval = float(text or INTERVAL_MS)
-    except ValueError:
-        interval = 0.0
-    if not 1.0 <= interval < float("inf"):
-        warn_of("OTEL_METRIC_EXPORT_INTERVAL", text, str(INTERVAL_MS))
-        interval = INTERVAL_MS
-    return interval / 1000

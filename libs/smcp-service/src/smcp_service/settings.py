@@ -5,10 +5,9 @@ import os
 import re
 import ssl
 from collections.abc import Collection, Iterable, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -27,6 +26,9 @@ from pydantic_settings import SettingsError as UnreadableVariable
 from smcp_service.lifecycle import Failure
 
 PREFIX: Final = "SMCP_"
+NEIGHBOURS: Final = frozenset({"SMCP_URL", "SMCP_OFFICE", "SMCP_NAME", "SMCP_AGENT_NAME", "SMCP_TOKEN"})
+INPUTS: Final = f"{PREFIX}INPUT_"
+"""What Computers and Agents read, which often share an environment with the services (`smcp up`)."""
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -85,9 +87,6 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True
     )
-
-    known_variables: ClassVar[tuple[str, ...]] = ()
-    """Patterns (`SMCP_INPUT_*`) of variables that this service reads beside its fields, or that others read."""
 
     nats_url: Annotated[str, AfterValidator(_nats_url)] = Field(
         default="nats://127.0.0.1:4222",
@@ -174,7 +173,7 @@ def unknown_variables(
     reads, by variable, with what is to be used here in its place (an option); a setting of the class may be among them.
     """
     environ = os.environ if environ is None else environ
-    known = variables(settings_class) | frozenset(also_read)
+    known = variables(settings_class) | NEIGHBOURS | frozenset(also_read)
     sentences = []
     for variable in sorted(environ):
         if not variable.upper().startswith(PREFIX):
@@ -182,9 +181,7 @@ def unknown_variables(
         if (option := options.get(variable.upper())) is not None:
             sentences.append(f"{variable} is not read by this command: use {option}")
             continue
-        if variable.upper() in known:
-            continue
-        if any(fnmatchcase(variable, pattern) for pattern in settings_class.known_variables):
+        if variable.upper() in known or variable.startswith(INPUTS):
             continue
         hint = did_you_mean(variable, known, cutoff=0.8)
         sentences.append(f"{variable} is not a setting of this command and is ignored{hint}")

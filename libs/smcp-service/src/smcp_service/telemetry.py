@@ -18,7 +18,7 @@ import os
 import random
 import threading
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -239,7 +239,7 @@ def sampler_from(environ: Mapping[str, str]) -> Sampler:
     name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     kind = name.removeprefix("parentbased_")
     if kind == "traceidratio":
-        root: Sampler = RatioSampler(_ratio(environ))
+        root: Sampler = RatioSampler(number_of(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0))
     elif kind == "always_off":
         root = ALWAYS_OFF
     else:
@@ -251,16 +251,13 @@ def sampler_from(environ: Mapping[str, str]) -> Sampler:
     return RequestSampler(root, inner)
 
 
-def _ratio(environ: Mapping[str, str]) -> float:
-    text = value_of(environ, "OTEL_TRACES_SAMPLER_ARG")
-    try:
-        rate = float(text or 1)
-    except ValueError:
-        rate = -1.0
-    if not 0 <= rate <= 1:
-        warn_of("OTEL_TRACES_SAMPLER_ARG", text, "1.0")
-        return 1.0
-    return rate
+def number_of(environ: Mapping[str, str], variable: str, default: float, *, least: float, most: float) -> float:
+    text = value_of(environ, variable)
+    with suppress(ValueError):
+        if least <= (number := float(text or default)) <= most:
+            return number
+    warn_of(variable, text, str(default))
+    return default
 
 
 class WithoutTexts(SpanExporter):

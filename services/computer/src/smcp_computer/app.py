@@ -128,7 +128,7 @@ async def open_service(
             except BusError as error:
                 why = str(error) or type(error).__name__
                 raise Failure(f"NATS: {why} (SMCP_NATS_URL says where it is; --gateway needs no NATS)") from error
-            stack.callback(measure_bus(metrics.meter, bus))
+            stack.callback(measure_bus(metrics, bus))
             stats.add("bus", lambda: asdict(bus.stats()))
         stats.add("computer", computer.calls.held)
         stats.add("updates", computer.outbox.held)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr
 
@@ -19,8 +19,6 @@ def _folded(value: object) -> object:
 
 class ComputerSettings(ServiceSettings):
     """Settings of `smcp-computer`: each field is a variable with the prefix `SMCP_`."""
-
-    known_variables: ClassVar[tuple[str, ...]] = ("SMCP_INPUT_*",)
 
     config: Path = Field(description="the JSON file with the MCP servers and inputs")
     office: Name = Field(description="the office to join")

@@ -74,7 +74,7 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
             bus = await stack.enter_async_context(
                 open_bus(config, opening=lambda bus: front.readiness.starting("nats", lambda: bus.problem))
             )
-            stack.callback(measure_bus(front.metrics.meter, bus))
+            stack.callback(measure_bus(front.metrics, bus))
             front.stats.add("bus", lambda: asdict(bus.stats()))
             gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front))
             front.stats.add("gateway", gateway.held)

@@ -1,6 +1,6 @@
 """The gateway's settings."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -16,16 +16,6 @@ class GatewaySettings(AuthSettings):
 
     The health port of the other services is not opened: one port answers everything.
     """
-
-    known_variables: ClassVar[tuple[str, ...]] = (
-        "SMCP_INPUT_*",
-        "SMCP_URL",
-        "SMCP_OFFICE",
-        "SMCP_NAME",
-        "SMCP_AGENT_NAME",
-        "SMCP_TOKEN",
-    )
-    """Read by Computers and Agents, which often share an environment with the services (`smcp up`)."""
 
     gateway_host: BindHost = Field(default="127.0.0.1", description="where clients connect")
     gateway_port: Port = Field(default=8000, description="port for clients, /livez and /readyz; 0 takes any free one")

@@ -63,7 +63,7 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
             )
         except BusError as error:
             raise Failure(describe(error)) from error
-        stack.callback(measure_bus(metrics.meter, bus))
+        stack.callback(measure_bus(metrics, bus))
         stats.add("bus", lambda: asdict(bus.stats()))
         registry = await stack.enter_async_context(open_registry(settings, bus, readiness=readiness, metrics=metrics))
         stats.add(

@@ -1,7 +1,5 @@
 """The registry's settings, read once at its start."""
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from smcp_service.settings import ServiceSettings
@@ -9,16 +7,6 @@ from smcp_service.settings import ServiceSettings
 
 class RegistrySettings(ServiceSettings):
     """Settings of `smcp-registry`: each field is a variable with the prefix `SMCP_`."""
-
-    known_variables: ClassVar[tuple[str, ...]] = (
-        "SMCP_INPUT_*",
-        "SMCP_URL",
-        "SMCP_OFFICE",
-        "SMCP_NAME",
-        "SMCP_AGENT_NAME",
-        "SMCP_TOKEN",
-    )
-    """Read by Computers and Agents, which often share an environment with the services (`smcp up`)."""
 
     kv_replicas: int = Field(
         default=1,

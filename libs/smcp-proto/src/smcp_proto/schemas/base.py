@@ -107,11 +107,6 @@ class JsonRpcError(Wire):
     data: Any = None
 
 
-def _check_one_of_both(result: object, error: object) -> None:
-    if (result is None) == (error is None):
-        raise ValueError("a response has either a result or an error")
-
-
 class JsonRpcResponse(Wire):
     """Either a `result` or an `error`."""
 
@@ -122,7 +117,8 @@ class JsonRpcResponse(Wire):
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
-        _check_one_of_both(self.result, self.error)
+        if (self.result is None) == (self.error is None):
+            raise ValueError("a response has either a result or an error")
         return self
 
 
