@@ -58,7 +58,7 @@ def test_libraries_log_in_the_same_form_with_the_same_ids() -> None:
     stream = io.StringIO()
     configure_logging("gateway", stream=stream)
 
-    with bind_call(req_id="r", office="o", trace_id="ab" * 16):
+    with bind_call(req_id="r", office="o", trace_id=int("ab" * 16, 16)):
         get_logger("ours").warning("x")
         logging.getLogger("theirs").warning("%s", "x", extra={"peer": "p"})
 

@@ -5,20 +5,15 @@ from collections.abc import Callable
 
 
 class Grant:
-    __slots__ = ("_budget", "_start", "given", "size")
+    """A share of a budget; it is `given` from its turn until it is released."""
+
+    __slots__ = ("_budget", "given", "size", "start")
 
     def __init__(self, budget: "ByteBudget", size: int, start: Callable[[], None]) -> None:
         self._budget = budget
-        self._start: Callable[[], None] | None = start
+        self.start = start
         self.size = size
         self.given = False
-
-    def give(self) -> None:
-        """It has its share now: what was to start starts. For the budget alone."""
-        self.given = True
-        start, self._start = self._start, None  # a share that is held long must not hold what it was asked for
-        if start is not None:
-            start()
 
     def release(self) -> None:
         self._budget.release(self)
@@ -27,15 +22,13 @@ class Grant:
 class ByteBudget:
     """At most `limit` bytes are given out at any time.
 
-    First come, first served: a large share is not overtaken for ever by small ones. A share above the limit is given
-    when nothing else is out.
+    First come, first served: small shares do not overtake a large one. A share above the limit is given alone.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self._queue: deque[Grant] = deque()
-        self._out: set[Grant] = set()
 
     @property
     def waiting(self) -> int:
@@ -49,8 +42,8 @@ class ByteBudget:
         return grant
 
     def release(self, grant: Grant) -> None:
-        if grant in self._out:
-            self._out.remove(grant)
+        if grant.given:
+            grant.given = False
             self.used -= grant.size
         elif grant in self._queue:
             self._queue.remove(grant)
@@ -61,6 +54,8 @@ class ByteBudget:
     def _serve(self) -> None:
         while self._queue and self.used + self._queue[0].size <= self.limit:
             grant = self._queue.popleft()
+            grant.given = True
             self.used += grant.size
-            self._out.add(grant)
-            grant.give()
+            start = grant.start
+            del grant.start  # a share that is held long must not hold what it was asked for
+            start()

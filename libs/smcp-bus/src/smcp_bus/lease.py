@@ -17,8 +17,6 @@ _log = logging.getLogger("smcp_bus.lease")
 
 RENEW_AT: Final = 1 / 3
 """Share of a lease after which it is renewed, at the latest. A renewal may take the rest of the lease."""
-
-
 FIRST_AGAIN_S: Final = 0.5
 """Between two attempts to get the first lease (seconds)."""
 

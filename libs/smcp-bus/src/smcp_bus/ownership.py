@@ -1,9 +1,8 @@
 """Whether this process owns a Computer now, so that a request for it may run here.
 
-A native Computer owns itself; a gateway owns its Computers on Socket.IO. The NATS client subscribes again by itself
-after a broken connection, so nothing runs from the moment it breaks until the registry has confirmed the claim again.
-The same holds after a suspension of the process: its seat may be another's by then. A confirmation
-that waited in the socket meanwhile opens nothing.
+A native Computer owns itself; a gateway owns its Computers on Socket.IO. After the connection broke or the process was
+suspended, nothing runs until the registry has confirmed the claim again: the seat may be another's by then. A
+confirmation that was asked for before does not count.
 """
 
 import asyncio

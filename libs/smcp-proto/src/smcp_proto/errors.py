@@ -11,10 +11,8 @@ from typing import Any, Final
 from pydantic import BaseModel, Field
 
 NOTHING_BEGUN: Final = 4503
-"""With it a gateway closes the WebSocket of a client whose calls have ended: all that it took is answered, and what the
-client has sent since is not begun. It is one of the codes that are left to applications (RFC 6455, 7.4.2), so that no
-proxy says it by itself."""
-
+"""The close code of a WebSocket whose client's calls have ended: nothing that the client sent since was begun. RFC 6455
+(7.4.2) leaves it to applications, so no proxy sends it by itself."""
 
 CUT_OFF: Final = "cut_off"
 """True in the `details` of a 503: the gateway has no connection to NATS, and begins nothing; another one may."""

@@ -61,9 +61,8 @@ def serve_command(
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    Does not return: raises typer.Exit, or SettingsError where a variable of OpenTelemetry names no collector. `parts`
-    are the settings of what runs here beside the service; they are shown by `check_config`, too, and where a part has
-    the same setting, the service's is shown. `also_read` and `options` are those of `unknown_variables`; `at_once` is
+    Raises typer.Exit always, or SettingsError where a variable of OpenTelemetry names no collector. `parts` are the
+    settings of what runs beside the service. `also_read` and `options` are those of `unknown_variables`, `at_once` is
     that of `run`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)

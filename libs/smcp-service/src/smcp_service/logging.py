@@ -24,8 +24,8 @@ from smcp_service.settings import LogFormat, LogLevel
 # These log whole packets, messages or URLs below `warning`; they would put tool arguments and secrets into the logs.
 _PAYLOAD_LOGGERS: Final = ("engineio", "socketio", "mcp", "httpx", "httpx2", "httpcore", "urllib3", "aiohttp.access")
 
-TraceId = str | int | Callable[[], int]
-"""32 hex digits, or the number, or what tells it; asked only for a line that is written."""
+TraceId = int | Callable[[], int]
+"""The number, or what gives it: called only for a line that is written."""
 
 _CallFields = tuple[str | None, str | None, TraceId | None]
 _CALL: Final[ContextVar[_CallFields]] = ContextVar("smcp_service_call", default=(None, None, None))
@@ -122,8 +122,7 @@ def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
         event.setdefault("trace_id", f"{span.trace_id:032x}")
         event.setdefault("span_id", f"{span.span_id:016x}")
     elif trace_id is not None:
-        said = trace_id() if callable(trace_id) else trace_id
-        event.setdefault("trace_id", f"{said:032x}" if isinstance(said, int) else said)
+        event.setdefault("trace_id", f"{trace_id() if callable(trace_id) else trace_id:032x}")
     if req_id is not None:
         event.setdefault("req_id", req_id)
     if office is not None:

@@ -1,16 +1,12 @@
 """Traces, set up from the standard `OTEL_*` variables of OpenTelemetry.
 
-Nothing is recorded or exported unless `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
-`OTEL_TRACES_EXPORTER` is set (and `OTEL_SDK_DISABLED` is not ``true``). It differs from the SDK's own set-up, since the
-caller chooses the trace id (it follows from the request's id), and a trace shows nothing of what was in a request:
+Nothing is recorded unless `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_TRACES_EXPORTER`
+is set. An unknown value gets a warning and counts as the default, as the specification asks. Unlike the SDK's set-up:
 
-- a new trace takes its id from the OpenTelemetry context (`TRACE_ID_KEY`); where there is none, a library works on its
-  own account (the handshake with an MCP server, say), and nothing is recorded;
-- texts of errors are not exported, since they quote arguments: of an exception its type remains;
-- ratio samplers draw a number of their own instead of looking at the trace id. As such a draw cannot be repeated,
-  it is made once, where the trace begins; `traceidratio` is therefore the same as `parentbased_traceidratio`.
-
-A value that the specification does not know is warned about and replaced by the default, as it asks.
+- A new trace takes its id from the OpenTelemetry context (`TRACE_ID_KEY`), since it follows from the request's id.
+  Spans without one are a library's own (the handshake with an MCP server, say), and are not recorded.
+- Texts of errors are not exported, since they quote arguments; the type of an exception is.
+- Ratio samplers draw a random number where the trace begins (ADR 0002), and `traceidratio` is always parent-based.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ from smcp_bus.dispatch import Dispatcher
 from smcp_bus.requests import host_route, registry_route, serve_requests
 from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_registry.announcer import Announcer
-from smcp_registry.bucket_watch import ConnectionWatch, View, Watches
+from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.hosts import assert_members, lease
 from smcp_registry.handlers.rooms import (
@@ -73,7 +73,7 @@ async def open_registry(
     connection = ConnectionWatch(bus)
     members, leases = MembersView(lease_s=lease_s), Leases(store.leases, lease_s=lease_s)
     views: dict[str, View] = {MEMBERS: members, LEASES: leases}
-    watches = Watches(js, views, partial(make_missing, js, lease_s=lease_s, replicas=settings.kv_replicas))
+    replace_lost = partial(make_missing, js, lease_s=lease_s, replicas=settings.kv_replicas)
     owners = Owners(
         bus, connection, leases, patience_s=min(PATIENCE_S, lease_s / 2), settle_s=min(SETTLE_S, lease_s / 2)
     )
@@ -106,7 +106,7 @@ async def open_registry(
     try:
         async with background() as tasks:
             for bucket in views:
-                work = partial(watches.follow, bucket)
+                work = partial(follow_or_replace, js, bucket, views, replace_lost)
                 tasks.start(connection.keep(f"the view of the {bucket}", work), name=bucket)
             try:
                 async with asyncio.timeout_at(deadline):

@@ -70,48 +70,44 @@ class View:
         raise NotImplementedError
 
 
-class Watches:
-    """Follows buckets, each by its view, and has those made anew that NATS lost."""
+async def follow_or_replace(
+    js: JetStreamContext, bucket: str, views: Mapping[str, View], make_missing: Callable[[], Awaitable[None]]
+) -> None:
+    """Feed the bucket's view until something is lost. A bucket that was gone is there again when this raises.
 
-    def __init__(
-        self, js: JetStreamContext, views: Mapping[str, View], make_missing: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._js = js
-        self._views = views
-        self._make_missing = make_missing
+    Raises nats.errors.Error, BusError, TimeoutError: JetStream does not answer, or something was lost.
+    """
+    try:
+        await follow(js, bucket, views[bucket])
+    except NotFoundError as error:
+        if error.err_code == NO_STREAM:
+            await _empty_lost(js, views)
+            await make_missing()
+        raise
+    finally:
+        views[bucket].unsynced()
 
-    async def follow(self, bucket: str) -> None:
-        """Feed the bucket's view until something is lost. A bucket that was gone is there again when this raises.
 
-        Raises nats.errors.Error, BusError, TimeoutError: JetStream does not answer, or something was lost.
-        """
+async def _empty_lost(js: JetStreamContext, views: Mapping[str, View]) -> None:
+    """Empty the views of all lost buckets before any bucket is made anew.
+
+    A process that takes its lease in a new bucket and asserts its members must not hear that they stand, as they did in
+    the old one.
+    """
+    lost = []
+    for bucket in views:
         try:
-            await follow(self._js, bucket, self._views[bucket])
-        except NotFoundError as error:
-            if error.err_code == NO_STREAM:
-                await self._replace_lost()
-            raise
-        finally:
-            self._views[bucket].unsynced()
-
-    async def _replace_lost(self) -> None:
-        lost = []
-        for bucket in self._views:
-            try:
-                await self._js.stream_info(f"KV_{bucket}")
-            except NotFoundError:
-                lost.append(bucket)
-        # All views before any bucket: a process that takes its lease in the new one and asserts its members must not
-        # be told that they stand, as they did in the old one.
-        for bucket in lost:
-            _log.error("the bucket %s is gone; it is made anew, empty", bucket)
-            self._views[bucket].reset([], 0)
-            self._views[bucket].unsynced()
-        await self._make_missing()
+            await js.stream_info(f"KV_{bucket}")
+        except NotFoundError:
+            lost.append(bucket)
+    for bucket in lost:
+        _log.error("the bucket %s is gone; it is made anew, empty", bucket)
+        views[bucket].reset([], 0)
+        views[bucket].unsynced()
 
 
 async def follow(js: JetStreamContext, bucket: str, view: View) -> None:
-    """Feed `view` with the bucket's entries until something is lost; raises as `Watches.follow`."""
+    """Feed `view` with the bucket's entries until something is lost; raises as `follow_or_replace`."""
     reader = _Reader(f"$KV.{bucket}.", view)
     subscription = await js.subscribe(
         f"$KV.{bucket}.>",

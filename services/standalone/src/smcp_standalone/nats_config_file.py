@@ -1,16 +1,4 @@
-"""The file of `smcp nats-config`: which offices there are, and who may connect. Pure.
-
-offices: [lab, 北京 3]
-registries: 2                     # or their credentials' names
-gateways: [gateway-a, gateway-b]  # or how many
-computers:
-  - credential: rack-1
-    office: lab
-    names: [rack 1, rack 2]       # the Computers this host may be; the credential's name if absent
-listen: 127.0.0.1:4222
-http: 127.0.0.1:8222              # nats-server's monitoring; off if absent
-jetstream: {store_dir: ./jetstream}
-tls: {cert: server.crt, key: server.key, ca: ca.crt}   # off if absent
+"""The schema of the file of `smcp nats-config`: offices, and who may connect. The package's README shows one. Pure.
 
 Whatever a validator says here is said to the user beside the field's path.
 """

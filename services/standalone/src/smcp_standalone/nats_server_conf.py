@@ -74,13 +74,7 @@ def _gateway(credential: str) -> Grant:
     own = f"{HOSTS}.{encode_name(credential)}"
     return Grant(
         {"kind": "gateway"},
-        publish=(
-            f"{ROOT}.*.client.>",
-            f"{ROOT}.*.server.>",
-            f"{own}.*.lease",
-            f"{own}.*.assert",
-            f"{_INBOX}.>",
-        ),
+        publish=(f"{ROOT}.*.client.>", f"{ROOT}.*.server.>", f"{own}.*.lease", f"{own}.*.assert", f"{_INBOX}.>"),
         subscribe=(
             f"{ROOT}.*.notify.>",
             f"{ROOT}.*.client.> {OWNER_QUEUE}",
@@ -94,14 +88,7 @@ def _registry(credential: str) -> Grant:
     """The registry alone announces, and alone touches JetStream."""
     return Grant(
         {"kind": "registry"},
-        publish=(
-            f"{ROOT}.*.notify.>",
-            f"{HOSTS}.*.*.alive",
-            "$JS.API.>",
-            "$KV.>",
-            "$JS.ACK.>",
-            f"{_INBOX}.>",
-        ),
+        publish=(f"{ROOT}.*.notify.>", f"{HOSTS}.*.*.alive", "$JS.API.>", "$KV.>", "$JS.ACK.>", f"{_INBOX}.>"),
         subscribe=(
             f"{ROOT}.*.server.> {REGISTRY_QUEUE}",
             f"{HOSTS_LEASE_ALL} {REGISTRY_QUEUE}",
