@@ -1,4 +1,4 @@
-"""Who may say what, as a table."""
+"""Authorization, as a table."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How a large body is cut into chunks, and what is believed of one that is announced."""
+"""Cutting a large body into chunks, and checking an announced plan."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a bus knows of the nodes of NATS' cluster."""
+"""The bus's view of the nodes of NATS' cluster."""
 
 import asyncio
 from pathlib import Path

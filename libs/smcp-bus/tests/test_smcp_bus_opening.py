@@ -1,4 +1,4 @@
-"""How a connection to NATS begins: servers that are not there, and credentials that are not taken."""
+"""Opening a connection to NATS: absent servers and refused credentials."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who asks is told how far a request that goes in parts has come; and what a token costs."""
+"""The progress of chunked requests, and unguessable tokens."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How often chunks are asked for: who is slow, or is suspended, gets no more to do by it."""
+"""The pace of chunk requests: a slow or suspended side gets no additional work."""
 
 import asyncio
 import time

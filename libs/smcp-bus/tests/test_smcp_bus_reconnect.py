@@ -1,4 +1,4 @@
-"""What happens to the bus when nats-server goes, is suspended, comes back, or objects."""
+"""The bus while nats-server goes, is suspended, comes back, or reports an error."""
 
 import asyncio
 from functools import partial

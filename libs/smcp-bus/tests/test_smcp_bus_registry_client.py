@@ -1,4 +1,4 @@
-"""How a process asks the registries, over a real bus; the registry here answers what a test tells it to."""
+"""The client of the registries over a real bus; a test plays the registry."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

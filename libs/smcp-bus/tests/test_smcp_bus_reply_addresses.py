@@ -1,4 +1,4 @@
-"""Where an answer may go: nobody is made to speak outside of the inboxes."""
+"""Reply addresses: an answer goes to an inbox only."""
 
 import asyncio
 

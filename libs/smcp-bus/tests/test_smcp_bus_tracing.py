@@ -1,4 +1,4 @@
-"""What is recorded of a request, in one process; the whole trees are in the e2e tests."""
+"""The spans of requests in one process; e2e tests have whole traces."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Which resources a URI lies below."""
+"""The resources above a URI."""
 
 import pytest
 from hypothesis import given

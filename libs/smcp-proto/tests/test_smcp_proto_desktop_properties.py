@@ -1,4 +1,4 @@
-"""What holds of any desktop (desktop.txt, Desktop 组织策略)."""
+"""Properties of any desktop (desktop.txt, Desktop 组织策略)."""
 
 import random
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""What holds of any catalog (finder.txt, Finder Organizer 策略)."""
+"""Properties of any catalog (finder.txt, Finder Organizer 策略)."""
 
 import random
 import unicodedata

@@ -1,4 +1,4 @@
-"""Names: what is a legal one, and its token in subjects and keys."""
+"""Legal names, and their tokens in subjects and keys."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""What holds for every structure, and those of tools and rooms."""
+"""Properties of every structure, and the structures of tools and rooms."""
 
 import json
 from typing import Any

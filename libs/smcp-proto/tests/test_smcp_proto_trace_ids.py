@@ -1,4 +1,4 @@
-"""From a req_id to its trace."""
+"""The trace id of a req_id."""
 
 import uuid
 

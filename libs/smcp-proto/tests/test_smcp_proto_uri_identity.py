@@ -1,4 +1,4 @@
-"""What of a URI names a resource, and what only says how it is shown."""
+"""The part of a URI that names a resource."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""From pydantic's findings to the flat 400."""
+"""The flat 400 made from pydantic's errors."""
 
 from typing import Any
 

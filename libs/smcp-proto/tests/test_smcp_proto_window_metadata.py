@@ -1,4 +1,4 @@
-"""What a server says of its windows, row by row of the tables (desktop.txt, Window 资源元数据)."""
+"""Metadata of an MCP server's windows, row by row of the tables (desktop.txt, Window 资源元数据)."""
 
 from typing import Any, NamedTuple
 

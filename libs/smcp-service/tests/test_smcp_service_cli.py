@@ -1,4 +1,4 @@
-"""What all service commands share, run as users run them."""
+"""The shared part of all service commands, run as users run them."""
 
 import sys
 from importlib.metadata import version

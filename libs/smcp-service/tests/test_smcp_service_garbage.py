@@ -1,4 +1,4 @@
-"""What a process has loaded is not searched for garbage while it serves."""
+"""The garbage collector does not search what was loaded at the start."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""From a signal or an error to an exit code, seen from outside: the services are real processes."""
+"""Exit codes after signals and errors, of real processes."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""What a process counts: at `/metrics` for Prometheus, and over OTLP where the standard variables ask for it."""
+"""Metrics: at `/metrics` for Prometheus, and over OTLP where the standard variables ask for it."""
 
 import asyncio
 import gzip

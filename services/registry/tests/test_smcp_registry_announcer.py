@@ -1,4 +1,4 @@
-"""Enters and leaves are effects of the log: told in order, by any registry, and not lost where one dies."""
+"""Enters and leaves come from the log: in order, from any registry, none lost when one dies."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The fair share of a gateway: of all sockets, by all gateways that take new ones, as every registry says it alike."""
+"""The fair share of a gateway: all sockets by all gateways that take new ones, the same at every registry."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,4 +1,4 @@
-"""A node of NATS is killed: whose owner was connected to it keeps its seat."""
+"""A node of NATS is killed: an owner that was connected to it keeps its seat."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""NATS loses its store while registries run: who was in an office is awaited before it is listed."""
+"""NATS loses its store while registries run: an office is listed once its former members are back."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Members that move: their seats are kept for their identities for as long as was set, and no longer."""
+"""Moving members: their seats are kept for their identities for the configured time."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable

@@ -1,4 +1,4 @@
-"""Claims that are decided without a read, by a view that lags: what stands in the store decides all the same."""
+"""Claims that are decided without a read, by a view that lags: the store refuses a wrong one."""
 
 import math
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the services say to a credential that is not theirs, or that nats-server does not take."""
+"""Services with another process's credential, or one that nats-server refuses."""
 
 import json
 import re

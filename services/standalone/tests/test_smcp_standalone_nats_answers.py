@@ -1,4 +1,4 @@
-"""How far a Computer's answers reach, against the real nats-server: it may answer who asked it, and only so often."""
+"""The limits of a Computer's answers at the real nats-server: only to the asker, and a bounded number."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What is said of a file of `smcp nats-config` that cannot be used, and that nothing is written then."""
+"""Messages about unusable files of `smcp nats-config`; nothing is written then."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""How the commands begin: a port that is taken, and ctrl-C before they serve."""
+"""The start of the commands: a taken port, and ctrl-C before they serve."""
 
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""How `smcp up` ends while something still runs, and what is left of it."""
+"""The end of `smcp up` while something still runs."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A cancellation that got lost on its way."""
+"""Restores a cancellation that `asyncio.wait_for` dropped."""
 
 import asyncio
 

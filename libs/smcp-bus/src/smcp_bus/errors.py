@@ -1,4 +1,4 @@
-"""What can go wrong between two processes, named by what the caller may conclude from it."""
+"""The errors between two processes, named by what the caller may conclude from them."""
 
 
 class BusError(Exception):

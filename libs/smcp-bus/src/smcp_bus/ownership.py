@@ -1,4 +1,4 @@
-"""Whether this process owns a Computer now, so that a request for it may run here.
+"""Ownership of Computers: whether this process may run requests for them now.
 
 A native Computer owns itself; a gateway owns its Computers on Socket.IO. After the connection broke or the process was
 suspended, nothing runs until the registry has confirmed the claim again: the seat may be another's by then. A

@@ -1,4 +1,4 @@
-"""How a process asks the registries: the same requests for gateways and native Computers.
+"""The client of the registries, for gateways and native Computers.
 
 A request without an answer (its registry was restarted, or is suspended) is asked again beside the first, and the first
 answer counts: NATS picks a registry at random each time. Nothing is withdrawn meanwhile: a slow one may be the only one

@@ -1,4 +1,4 @@
-"""What processes and the registry say to each other beside the events of the protocol.
+"""The requests between processes and the registry that are no events of the protocol.
 
 On `smcp.v1.<office>.server.<role>.<name>.<verb>` (the sender is the member named in the subject):
 

@@ -1,4 +1,4 @@
-"""In which order MCP servers stand on a desktop and in a catalog (desktop.txt and finder.txt, step 2)."""
+"""The order of MCP servers on a desktop and in a catalog, and texts and instants to compare (desktop.txt, finder.txt)."""
 
 import re
 import unicodedata

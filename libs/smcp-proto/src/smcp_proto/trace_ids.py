@@ -1,4 +1,4 @@
-"""The trace id of a request: who knows the `req_id` finds the trace."""
+"""The trace id of a request, computed from its `req_id`."""
 
 import hashlib
 import re

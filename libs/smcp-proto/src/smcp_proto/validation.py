@@ -1,4 +1,4 @@
-"""From what pydantic found wrong to the flat error that the caller gets."""
+"""Turns pydantic's errors into the flat 400 that the caller gets, and repairs JSON with half surrogate pairs."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which protocol versions a client may say at connect (`?a2c_version=`), and what it is told otherwise."""
+"""The protocol versions that a client may state at connect (`?a2c_version=`), and the refusal of others."""
 
 import re
 from typing import Final, Literal

@@ -1,1 +1,1 @@
-"""What every process needs, and that knows nothing of what it does: lifecycle, settings, telemetry, logging, health."""
+"""The frame of every process: lifecycle, settings, telemetry, logging and health. It knows nothing of the domain."""

@@ -1,4 +1,4 @@
-"""What the commands of all services share: `--version`, `--check-config`, and how they begin and end."""
+"""The shared part of all service commands: `--version`, `--check-config`, starting and stopping."""
 
 import asyncio
 import ctypes

@@ -1,4 +1,4 @@
-"""From the first line of a process to its exit code: 0 done, 1 failed, 2 wrong usage or configuration.
+"""The life of a process, and its exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
 
 `run` gives `main` an event loop and a `stop` event that SIGTERM and SIGINT set; leaving `main` is the end of the
 process. What `main` opens it opens with ``async with``, so that leaving drains.

@@ -1,4 +1,4 @@
-"""From the model of offices and hosts to nats-server's configuration, its permissions and its credentials. Pure.
+"""Renders nats-server's configuration with permissions and credentials, from the `NatsModel`. Pure.
 
 In the configuration a secret stands as its bcrypt hash of the lowest cost (about 1 ms for each connection): cost
 protects guessable secrets, and these are 256 random bits. The salt follows from the secret, so the same model and

@@ -1,4 +1,4 @@
-"""How a process joins the bus, what it may hold there, and the credential that it shows to nats-server."""
+"""The configuration of a bus, and the credential that a process shows to nats-server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

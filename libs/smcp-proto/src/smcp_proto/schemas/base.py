@@ -1,4 +1,4 @@
-"""What all structures of the wire have in common, and the small types that many of them use."""
+"""The base of all structures of the wire, and small types that many of them use."""
 
 from typing import Annotated, Any, Final, Literal, Self
 

@@ -1,4 +1,4 @@
-"""How a Computer's MCP servers and inputs are configured (data-structures.txt, configuration and inputs).
+"""The configuration of a Computer's MCP servers and inputs (data-structures.txt, configuration and inputs).
 
 The page writes the structures as they go over the wire; the defaults are those of computer.txt and of the settled
 answers. Strings may hold placeholders (`${input:ID}`, `${env:X}`).

@@ -1,4 +1,4 @@
-"""Reads who asks: the member that the subject names, its claim, and whether the view is new enough for it."""
+"""Identifies the caller of a request: the member in the subject, its claim, and whether the view is new enough."""
 
 import asyncio
 import contextlib

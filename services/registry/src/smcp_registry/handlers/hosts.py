@@ -1,4 +1,4 @@
-"""Handles what owner processes say of themselves: `lease` (it lives) and `assert` (which members it holds)."""
+"""Handlers of owner processes' requests: `lease` (renew it) and `assert` (which members it holds)."""
 
 import asyncio
 from typing import Final

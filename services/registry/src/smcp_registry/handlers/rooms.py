@@ -1,4 +1,4 @@
-"""Joins, leaves, questions about a room and notifications to it (events.txt; computer.txt, resources chapter)."""
+"""Handlers of joins, leaves, room lists, and notifications to an office (events.txt; computer.txt, resources)."""
 
 import asyncio
 from contextlib import suppress
