@@ -1,4 +1,4 @@
-"""The order of MCP servers on a desktop and in a catalog, and texts and instants to compare (desktop.txt, finder.txt)."""
+"""The order of MCP servers on desktops and in catalogs, and comparable texts and instants (desktop.txt, finder.txt)."""
 
 import re
 import unicodedata
