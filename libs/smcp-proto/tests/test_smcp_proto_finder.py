@@ -142,7 +142,7 @@ def test_servers_used_last_come_first_and_the_others_by_name() -> None:
 
 
 @pytest.mark.rule("finder.organize.3.order")
-def test_what_was_modified_last_comes_first_within_its_server_only() -> None:
+def test_the_last_modified_document_comes_first_within_its_server_only() -> None:
     documents = [
         document("a", "old", last_modified="2024-01-01T00:00:00Z"),
         document("a", "new", last_modified="2026-01-01T00:00:00Z"),

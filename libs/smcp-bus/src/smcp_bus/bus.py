@@ -52,7 +52,7 @@ class Connection(Enum):
     UP = "up"
     DOWN = "down"
     SLOW = "slow"
-    """Messages were dropped on the way in (slow consumer): what was told meanwhile may be missing."""
+    """Messages were dropped on the way in (slow consumer): notifications may be missing."""
 
 
 Watcher = Callable[[Connection], None]

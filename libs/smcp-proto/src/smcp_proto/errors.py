@@ -84,7 +84,7 @@ class NotAllowed(SmcpError):
 
 
 class NotFound(SmcpError):
-    """No such Computer in the caller's office; one in another office is not told apart from none."""
+    """No such Computer in the caller's office; the answer does not reveal one in another office."""
 
     code = ErrorCode.NOT_FOUND
 
@@ -108,7 +108,7 @@ class RateLimited(SmcpError):
 
 
 class Internal(SmcpError):
-    """A fault of ours. Nothing of its cause is told; the log of the process has it."""
+    """A fault of ours. The answer reveals no cause; the log of the process has it."""
 
     code = ErrorCode.INTERNAL
 

@@ -51,7 +51,7 @@ class Decision:
     action: Action
     announce: Announce = Announce.NOTHING
     why: str = ""
-    """Of a refusal: what the claimant is told."""
+    """Of a refusal: the message for the claimant."""
     taken_up: bool = False
     """Of a claim: the member was moving, and goes on."""
 

@@ -46,7 +46,7 @@ class MemberRecord(BaseModel):
     a2c_version: str | None = None
     capabilities: dict[str, Any] | None = None
     announced: bool = True
-    """Whether the office was told, or is being told by this record, that the member is there."""
+    """Whether an enter of the member was announced, or is announced by this record."""
     moving: bool = False
     """Its owner gave it up: it is kept for its identity while the key of this seat in the bucket `moving` lives."""
     state: State = State.MEMBER
