@@ -54,7 +54,8 @@ async def running(line: str, directory: Path, port: int) -> AsyncIterator[None]:
         error.add_note((directory / "log").read_text(encoding="utf-8")[-4000:])
         raise
     finally:
-        process.terminate()
+        if process.returncode is None:
+            process.terminate()
         await process.wait()
 
 
