@@ -165,7 +165,7 @@ async def subscribed_again(agent: SmcpAgent, events: list[Event]) -> None:
     await eventually(partial(told, events, NOTE), timeout=PATIENCE_S)
 
 
-async def test_a_subscription_moves_with_its_agent(nats_url: str) -> None:
+async def test_a_subscription_is_renewed_after_a_move_of_its_agent(nats_url: str) -> None:
     async with two_gateways(nats_url) as (staying, leaving, leave):
         async with (
             computer(staying, servers()),

@@ -84,7 +84,7 @@ async def got(side: Side, cache: Cache, key: str = "a") -> int:
     return task.result()
 
 
-async def test_an_answer_is_kept_until_something_makes_it_old() -> None:
+async def test_an_answer_is_cached_until_it_is_outdated() -> None:
     side = Side()
     async with caching(side) as cache:
         assert await got(side, cache) == 0
@@ -97,7 +97,7 @@ async def test_an_answer_is_kept_until_something_makes_it_old() -> None:
         assert side.asked == ["a", "a"]
 
 
-async def test_a_notification_during_the_question_outdates_its_answer() -> None:
+async def test_a_notification_during_a_request_outdates_its_answer() -> None:
     side = Side()
     async with caching(side) as cache:
         getting = asyncio.create_task(cache.get("a"))
@@ -112,7 +112,7 @@ async def test_a_notification_during_the_question_outdates_its_answer() -> None:
         assert await cache.get("a") == 1
 
 
-async def test_a_notification_before_the_answer_is_given_outdates_it() -> None:
+async def test_a_notification_that_precedes_the_return_outdates_an_answer() -> None:
     side = Side()
     async with caching(side) as cache:
         getting = asyncio.create_task(cache.get("a"))
@@ -126,7 +126,7 @@ async def test_a_notification_before_the_answer_is_given_outdates_it() -> None:
         assert await getting == 1
 
 
-async def test_concurrent_callers_share_one_question_which_outlives_each_of_them() -> None:
+async def test_concurrent_callers_share_one_request_that_survives_their_cancellation() -> None:
     side = Side()
     async with caching(side) as cache:
         getting = [asyncio.create_task(cache.get("a")) for _ in range(3)]
@@ -138,7 +138,7 @@ async def test_concurrent_callers_share_one_question_which_outlives_each_of_them
         assert side.asked == ["a"]
 
 
-async def test_an_error_is_raised_and_not_kept() -> None:
+async def test_an_error_is_raised_and_not_cached() -> None:
     side = Side()
     async with caching(side) as cache:
         side.error = Unavailable("not now")
@@ -151,7 +151,7 @@ async def test_an_error_is_raised_and_not_kept() -> None:
         assert await got(side, cache) == 0
 
 
-async def test_an_answer_that_changes_all_the_time_is_given_and_not_kept() -> None:
+async def test_an_answer_that_is_always_outdated_is_returned_but_not_cached() -> None:
     side = Side()
     async with caching(side) as cache:
         getting = asyncio.create_task(cache.get("a"))
@@ -166,7 +166,7 @@ async def test_an_answer_that_changes_all_the_time_is_given_and_not_kept() -> No
         assert await got(side, cache) == ROUNDS
 
 
-async def test_a_forgotten_answer_is_asked_for_again_also_during_the_question() -> None:
+async def test_an_answer_forgotten_during_its_request_is_not_cached() -> None:
     side = Side()
     async with caching(side) as cache:
         assert await got(side, cache, "b") == 0
@@ -188,7 +188,7 @@ async def test_a_forgotten_answer_is_asked_for_again_also_during_the_question() 
     "desktop.events.agent",
     "finder.changes.agent",
 )
-async def test_an_outdated_answer_that_was_read_is_fetched_again_by_itself() -> None:
+async def test_an_outdated_answer_that_was_used_is_fetched_again() -> None:
     side = Side()
     async with caching(side, again=True) as cache:
         await got(side, cache)
@@ -206,7 +206,7 @@ async def test_an_outdated_answer_that_was_read_is_fetched_again_by_itself() -> 
         assert len(side.asked) == 3
 
 
-async def test_those_that_were_asked_for_least_recently_go() -> None:
+async def test_the_least_recently_used_answers_are_evicted() -> None:
     side = Side()
     async with caching(side, size=2) as cache:
         for key in ("a", "b", "a", "c"):
@@ -229,7 +229,7 @@ async def test_a_running_question_is_not_evicted() -> None:
         assert side.asked == ["a", "b", "c"]
 
 
-async def test_a_caller_gets_closed_when_the_agent_ends() -> None:
+async def test_waiting_callers_get_closed_when_the_agent_ends() -> None:
     side = Side()
     tasks: list[asyncio.Task[Any]] = []
 
@@ -254,7 +254,7 @@ STEPS = st.lists(
 @pytest.mark.rule("finder.navigation.own", "computer.resources.agent.cache")
 @settings(max_examples=scaled(ci=150, soak=3000))
 @given(STEPS)
-def test_no_answer_is_older_than_what_was_said_when_it_is_given(steps: list[tuple[str, str]]) -> None:
+def test_a_returned_answer_is_never_older_than_the_last_notification(steps: list[tuple[str, str]]) -> None:
     """The other side answers as things are when a question comes, and says of a change at any time after it."""
     asyncio.run(_play(steps))
 

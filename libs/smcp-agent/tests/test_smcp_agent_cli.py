@@ -23,7 +23,7 @@ async def run(gateway: FakeGateway, *arguments: str, columns: int = 120) -> tupl
     return code, out.decode(), err
 
 
-async def test_list_shows_who_is_in_the_office() -> None:
+async def test_list_shows_the_members_of_the_office() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["厨房"] = []
         code, out, _ = await run(gateway, "--name", "me", "list")
@@ -197,7 +197,7 @@ async def test_at_a_terminal_the_time_that_passes_is_shown_on_standard_error() -
         assert "trace" in shown
 
 
-async def test_two_runs_have_names_of_their_own() -> None:
+async def test_two_runs_have_different_names() -> None:
     async with fake_gateway() as gateway:
         await run(gateway, "list")
         await run(gateway, "list")

@@ -183,7 +183,7 @@ async def test_an_unknown_mcp_server_is_an_error_that_lists_the_known_ones() -> 
         assert (await run(gateway, "resources", "red"))[2].endswith("no such MCP server\n")
 
 
-async def test_a_read_whose_time_is_over_does_not_speak_of_tools() -> None:
+async def test_the_error_for_a_timed_out_read_does_not_mention_tools() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
 
@@ -196,7 +196,7 @@ async def test_a_read_whose_time_is_over_does_not_speak_of_tools() -> None:
         assert await run(gateway, "call", "red", "t") == (1, b"", f"{said} (the tool may have run nevertheless)\n")
 
 
-async def test_a_question_has_as_long_as_it_is_given() -> None:
+async def test_a_request_waits_as_long_as_its_timeout() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         gateway.answers |= dict.fromkeys(list(gateway.answers), gateway.never)
@@ -222,7 +222,7 @@ async def test_a_question_has_as_long_as_it_is_given() -> None:
         (["watch", "--uri", "file:///t"], "--computer"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments: list[str], said: str) -> None:
+def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(app, ["--office", "office", "--url", "http://127.0.0.1:1", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

@@ -115,7 +115,7 @@ async def test_a_rate_limit_is_an_error_that_says_when_to_try_again(wait: float,
         (["--name", "x" * 200, "list"], "name"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments: list[str], said: str) -> None:
+def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(app, ["--office", "office", "--url", "http://127.0.0.1:1", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
@@ -141,7 +141,7 @@ async def test_a_refused_join_ends_with_1_and_explains_that_there_is_one_agent_p
 
 
 @pytest.mark.parametrize("why", ["for this office", "for the role 'agent'", "for this name"])
-async def test_a_token_that_is_not_enough_is_not_taken_for_another_agent(why: str) -> None:
+async def test_the_error_for_an_insufficient_token_does_not_blame_another_agent(why: str) -> None:
     async with fake_gateway() as gateway:
         gateway.refusal = f"403 the token is not {why}"
         code, _, err = await run(gateway, "list")
@@ -151,7 +151,7 @@ async def test_a_token_that_is_not_enough_is_not_taken_for_another_agent(why: st
         assert "one Agent per office" not in err
 
 
-async def test_a_join_that_cannot_be_decided_now_is_not_taken_for_another_agent() -> None:
+async def test_a_join_refused_for_now_is_unavailable_and_not_join_refused() -> None:
     async with fake_gateway() as gateway:
         gateway.refusal = "503 no registry answered"
         code, _, err = await run(gateway, "list")

@@ -46,7 +46,7 @@ def without_colours(terminal: bytes) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", terminal.decode()).replace("\r\n", "\n")
 
 
-async def test_documents_and_windows_are_readable_at_a_terminal_and_as_they_are_elsewhere() -> None:
+async def test_documents_and_windows_are_formatted_at_a_terminal_only() -> None:
     red = ContextComputer("red", shelf=page_shelf(), desktops=['window://a\n\n{"state": ["on", "深"]}'])
     async with fake_gateway() as gateway:
         red.enter(gateway)
@@ -76,7 +76,7 @@ async def test_documents_and_windows_are_readable_at_a_terminal_and_as_they_are_
     ],
     ids=["object", "text", "no JSON", "too deep", "direction"],
 )
-def test_json_is_indented_at_a_terminal_and_all_else_is_as_it_is_without_control_characters(
+def test_json_is_indented_at_a_terminal_and_control_characters_removed(
     monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     class Terminal(io.StringIO):

@@ -12,7 +12,7 @@ from smcp_testing.showing_computer import computer_at
 WATCHING = "Watching the office 'office' (red); ctrl-C ends it.\n"
 
 
-async def test_watch_says_of_a_computer_that_is_not_there_that_it_waits_for_it() -> None:
+async def test_watch_reports_that_it_waits_for_an_absent_computer() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         code, out, err = await run(gateway, "watch", "--computer", "blue", "--for", "0.1")
@@ -23,7 +23,7 @@ async def test_watch_says_of_a_computer_that_is_not_there_that_it_waits_for_it()
 
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
-async def test_watch_tells_what_changes_in_the_office_until_it_is_told_to_end_and_ends_with_0(
+async def test_watch_prints_changes_until_ctrl_c_and_ends_with_0(
     told: signal.Signals,
 ) -> None:
     async with fake_gateway() as gateway:
@@ -72,7 +72,7 @@ async def test_watch_prints_a_line_of_json_for_each_change_and_ends_after_so_man
         assert b"\\u202e" in out
 
 
-async def test_watch_ends_when_the_time_is_over_with_1_where_it_was_to_see_so_many() -> None:
+async def test_watch_ends_with_1_if_the_time_is_over_before_the_count() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         code, out, err = await run(gateway, "watch", "--json", "--for", "0.1")

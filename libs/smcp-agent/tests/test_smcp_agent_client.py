@@ -33,7 +33,7 @@ def pending(agent: SmcpAgent) -> int:
 
 
 @pytest.mark.rule("events.flow.call.1", "computer.call.1")
-async def test_a_call_goes_out_as_the_protocol_says_and_comes_back_typed() -> None:
+async def test_a_call_has_the_form_of_the_protocol_and_a_typed_result() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         result = await agent.call_tool("red", "echo", {"x": "你好"}, timeout=7, req_id="r1")
         assert gateway.seen("client:tool_call") == [
@@ -81,7 +81,7 @@ async def test_a_flat_error_is_raised_as_its_class_and_a_failing_tool_is_a_resul
         assert len(gateway.seen("client:tool_call")) == 3, "an answer that is final is not asked for again"
 
 
-async def test_a_reply_that_is_not_the_protocols_is_a_bad_reply() -> None:
+async def test_a_malformed_reply_is_a_bad_reply() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(data: JsonObject) -> Any:
@@ -109,9 +109,7 @@ async def test_a_reply_that_is_not_the_protocols_is_a_bad_reply() -> None:
         ({"req_id": ""}, "req_id"),
     ],
 )
-async def test_a_request_that_cannot_be_right_is_refused_here_naming_the_field(
-    arguments: JsonObject, field: str
-) -> None:
+async def test_an_invalid_request_is_refused_locally_naming_the_field(arguments: JsonObject, field: str) -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         with pytest.raises(Malformed) as caught:
             await agent.call_tool(**{"computer": "red", "tool": "echo", **arguments})
@@ -139,7 +137,7 @@ async def test_parameters_that_are_no_json_leave_the_connection_alone() -> None:
         assert stream.waiting == 0
 
 
-async def test_a_reply_of_20_mb_arrives_and_the_server_is_told_what_fits() -> None:
+async def test_a_reply_of_20_mb_arrives_and_max_message_is_sent_at_connect() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(data: JsonObject) -> Any:
@@ -258,7 +256,7 @@ async def test_events_end_when_the_agent_is_closed() -> None:
 
 
 @pytest.mark.rule("events.get_config.whole", "events.notify.update_config.advice")
-async def test_the_room_a_configuration_and_fresh_tools_can_be_asked_for() -> None:
+async def test_room_configuration_and_tools_can_be_requested() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo")]
         async with agent_at(gateway) as agent:

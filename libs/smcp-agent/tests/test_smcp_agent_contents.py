@@ -40,7 +40,7 @@ def test_text_that_is_not_a_json_document_stays_text() -> None:
 
 
 @pytest.mark.parametrize("said", ["{", "", "[" * 100_000])
-def test_json_that_is_none_is_an_error_that_names_the_resource(said: str) -> None:
+def test_the_error_for_invalid_json_names_the_resource(said: str) -> None:
     with pytest.raises(BadReply, match="dpe://host/doc is no JSON"):
         read(DOCUMENT, text(said, "application/json")).value()
 
@@ -60,7 +60,7 @@ def test_bytes_come_as_bytes() -> None:
     assert read(DOCUMENT, blob(b"\x00")).value() == b"\x00"
 
 
-def test_bytes_that_are_none_are_an_error_that_names_the_resource() -> None:
+def test_the_error_for_invalid_base64_names_the_resource() -> None:
     with pytest.raises(BadReply, match="file:///a is not in base64"):
         read(FILE, {"blob": "a?"}).value()
     several: list[list[dict[str, Any]]] = [[blob(b"1"), blob(b"2")], [{}]]
@@ -81,6 +81,6 @@ def test_a_malformed_result_of_a_read_is_a_bad_reply() -> None:
             resource_contents(FILE, result)
 
 
-def test_nothing_of_what_came_is_lost() -> None:
+def test_the_raw_reply_is_kept_whole() -> None:
     result = {"contents": [{"uri": FILE, "text": "a", "_meta": {"x": 1}}], "_meta": {"y": 2}}
     assert resource_contents(FILE, result).raw == result

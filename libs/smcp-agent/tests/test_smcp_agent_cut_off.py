@@ -47,7 +47,7 @@ async def is_refused(agent: SmcpAgent) -> bool:
     return False
 
 
-async def test_an_agent_leaves_a_gateway_that_goes_on_to_answer_503_for_one_that_is_ready(
+async def test_an_agent_fails_over_after_repeated_503(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("smcp_agent.connecting.link.SETTLE_S", 0.2)
@@ -63,7 +63,7 @@ async def test_an_agent_leaves_a_gateway_that_goes_on_to_answer_503_for_one_that
         assert await anext(stream) == Reconnected(second.url)
 
 
-async def test_an_agent_stays_where_no_other_gateway_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_stays_if_no_other_gateway_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_agent.connecting.link.SETTLE_S", 0.0)
     async with two_gateways() as (first, second), agent_at(first, second) as agent:
         stream = agent.events()
@@ -79,7 +79,7 @@ async def test_an_agent_stays_where_no_other_gateway_is_ready(monkeypatch: pytes
         assert second.received == []
 
 
-async def test_a_503_that_says_nothing_of_nats_is_no_reason_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_503_that_is_not_about_nats_causes_no_failover(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_agent.connecting.link.SETTLE_S", 0.0)
     async with two_gateways() as (first, second), agent_at(first, second) as agent:
 
@@ -94,7 +94,7 @@ async def test_a_503_that_says_nothing_of_nats_is_no_reason_to_go(monkeypatch: p
         assert agent.connected
 
 
-async def test_an_agent_enters_by_the_next_gateway_where_one_cannot_let_it_join() -> None:
+async def test_an_agent_enters_by_the_next_gateway_if_a_join_is_unavailable() -> None:
     async with two_gateways() as (first, second):
         lose_nats(first)
         async with agent_at(first, second) as agent:
@@ -112,7 +112,7 @@ async def test_a_join_that_every_gateway_refuses_fails_after_one_round() -> None
         assert [len(each.seen("server:join_office")) for each in (first, second)] == [1, 1]
 
 
-async def test_an_agent_that_comes_back_to_a_gateway_that_cannot_let_it_join_goes_on_to_the_next(
+async def test_a_rejoin_that_stays_unavailable_moves_to_the_next_gateway(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("smcp_agent.connecting.link.ELSEWHERE_S", 0.2)
@@ -127,7 +127,7 @@ async def test_an_agent_that_comes_back_to_a_gateway_that_cannot_let_it_join_goe
 
 
 @pytest.mark.parametrize("path", ["", "/", "/smcp-here", "/smcp-here/"])
-async def test_a_gateway_is_asked_beside_its_endpoint_whether_it_is_ready(path: str) -> None:
+async def test_readiness_is_asked_at_readyz_beside_the_socketio_path(path: str) -> None:
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:

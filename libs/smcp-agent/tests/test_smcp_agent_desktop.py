@@ -24,7 +24,7 @@ def desktop(*entries: str) -> Desktop:
     return {"desktops": list(entries), "req_id": "r"}
 
 
-async def test_a_desktop_is_asked_for_as_the_protocol_says() -> None:
+async def test_a_desktop_request_has_the_form_of_the_protocol() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -69,7 +69,7 @@ async def test_a_reply_that_is_no_desktop_and_an_error_are_raised() -> None:
 
 
 @pytest.mark.rule("events.notify.update_desktop.advice", "desktop.events.agent")
-async def test_a_known_desktop_is_given_until_its_computer_says_that_it_changed() -> None:
+async def test_a_desktop_is_cached_until_its_computer_announces_a_change() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -90,7 +90,7 @@ async def test_a_known_desktop_is_given_until_its_computer_says_that_it_changed(
             assert len(red.asked) == 2
 
 
-async def test_a_known_desktop_is_old_after_a_call_a_return_and_a_lost_connection() -> None:
+async def test_a_call_a_return_and_a_lost_connection_outdate_a_cached_desktop() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -116,7 +116,7 @@ async def test_a_known_desktop_is_old_after_a_call_a_return_and_a_lost_connectio
 
 
 @pytest.mark.rule("finder.versus.interaction")
-async def test_a_prompt_shows_the_windows_of_all_computers_whose_desktop_is_to_be_had() -> None:
+async def test_a_prompt_shows_the_desktops_of_all_reachable_computers() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         answer = gateway.answers["client:get_desktop"]
@@ -132,7 +132,7 @@ async def test_a_prompt_shows_the_windows_of_all_computers_whose_desktop_is_to_b
             assert len(red.asked) == 1
 
 
-def test_windows_have_their_uri_and_their_text_apart() -> None:
+def test_windows_are_split_into_uri_and_text() -> None:
     assert windows(desktop(f"{EDITOR}\n\na\n\nb", LOG)) == (Window(EDITOR, "a\n\nb"), Window(LOG, ""))
 
 

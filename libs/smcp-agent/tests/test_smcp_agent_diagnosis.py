@@ -30,14 +30,14 @@ async def why_not(url: str) -> str:
     return str(why)
 
 
-async def test_https_at_a_gateway_without_tls_is_an_error_that_names_the_scheme() -> None:
+async def test_the_error_for_https_without_tls_names_the_scheme() -> None:
     async with fake_gateway() as gateway:
         why = await why_not(gateway.url.replace("http://", "https://"))
         assert why.startswith("no TLS there (")
         assert "http://" in why
 
 
-async def test_a_bad_certificate_is_an_error_that_says_why(tmp_path: Path) -> None:
+async def test_the_error_for_a_bad_certificate_names_the_reason(tmp_path: Path) -> None:
     async with listener(certificate(tmp_path)) as url:
         assert await why_not(url) == "its certificate is not accepted: self-signed certificate"
 
@@ -46,7 +46,7 @@ async def test_a_server_that_does_not_speak_http_is_named_so(nats_server: NatsSe
     assert await why_not(f"http://{HOST}:{nats_server.port}") == "what listens there does not speak HTTP"
 
 
-async def test_http_at_a_port_with_tls_is_an_error_that_says_that_nothing_was_answered(tmp_path: Path) -> None:
+async def test_the_error_for_http_at_a_tls_port_says_that_nothing_answered(tmp_path: Path) -> None:
     async with listener(certificate(tmp_path)) as url:
         assert await why_not(url.replace("https://", "http://")) == "the connection was closed without an answer"
 

@@ -31,7 +31,7 @@ async def test_entering_joins_the_office_and_leaving_leaves_it() -> None:
         await eventually(lambda: gateway.sessions == [])
 
 
-async def test_a_refused_join_is_raised_with_the_servers_why_and_leaves_no_socket() -> None:
+async def test_a_refused_join_is_raised_with_its_reason_and_closes_the_socket() -> None:
     async with fake_gateway() as gateway:
         gateway.refusal = "another Agent is in the office"
         with pytest.raises(JoinRefused, match="another Agent is in the office") as caught:
@@ -49,7 +49,7 @@ async def test_a_refused_connection_is_raised_as_the_servers_error() -> None:
                 pytest.fail("it was let in")
 
 
-async def test_nobody_at_any_of_the_urls_is_raised_with_the_reason_for_each() -> None:
+async def test_the_error_for_unreachable_urls_has_a_reason_for_each() -> None:
     async with fake_gateway() as gateway:
         url = gateway.url
     agent = SmcpAgent([url, "http://127.0.0.1:1"], office="office", name="bot")
@@ -73,13 +73,13 @@ def test_a_url_that_cannot_be_right_is_refused_at_once(url: str) -> None:
 
 
 @pytest.mark.parametrize(("office", "name", "field"), [("", "bot", "office_id"), ("office", "a\nb", "name")])
-def test_a_name_that_no_office_would_take_is_refused_at_once(office: str, name: str, field: str) -> None:
+def test_an_invalid_agent_name_is_refused_before_connecting(office: str, name: str, field: str) -> None:
     with pytest.raises(Malformed) as caught:
         SmcpAgent("http://127.0.0.1:1", office=office, name=name)
     assert caught.value.details["field"] == field
 
 
-async def test_outside_of_its_async_with_an_agent_says_that_it_is_closed() -> None:
+async def test_an_agent_outside_of_its_async_with_raises_closed() -> None:
     async with fake_gateway() as gateway:
         agent = agent_at(gateway)
         with pytest.raises(Closed):
@@ -92,7 +92,7 @@ async def test_outside_of_its_async_with_an_agent_says_that_it_is_closed() -> No
             await agent.__aenter__()
 
 
-async def test_an_error_of_the_application_passes_through_the_async_with_as_it_is() -> None:
+async def test_an_exception_of_the_application_leaves_the_async_with_unchanged() -> None:
     async with fake_gateway() as gateway:
         with pytest.raises(ZeroDivisionError):
             async with agent_at(gateway):

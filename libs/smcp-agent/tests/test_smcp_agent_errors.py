@@ -25,7 +25,7 @@ def test_every_code_of_the_wire_has_its_class(code: int) -> None:
     assert (error.message, error.details) == ("why", {"field": "x"})
 
 
-def test_a_code_of_a_later_version_is_an_error_too() -> None:
+def test_an_unknown_error_code_is_raised_as_unknown_error() -> None:
     error = received_error({"code": 4711, "message": "why"})
     assert isinstance(error, UnknownError)
     assert error.received == 4711
@@ -66,7 +66,7 @@ def test_a_reply_with_its_own_fields_is_no_error_even_if_it_has_a_code() -> None
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_of_every_class_can_be_raised_once_more(error: SmcpError) -> None:
+def test_an_error_of_every_class_can_be_copied(error: SmcpError) -> None:
     again = anew(error)
     assert type(again) is type(error)
     assert (str(again), again.code, vars(again)) == (str(error), error.code, vars(error))
@@ -74,7 +74,7 @@ def test_an_error_of_every_class_can_be_raised_once_more(error: SmcpError) -> No
     assert again.details != error.details
 
 
-def test_it_can_be_asked_whether_the_tool_may_have_run() -> None:
+def test_may_have_run_tells_whether_the_tool_may_have_run() -> None:
     assert may_have_run(Unavailable("x", details={"may_have_run": True}))
     assert may_have_run(TimedOut("x"))
     assert may_have_run(ConnectionLost("x", may_have_run=True))

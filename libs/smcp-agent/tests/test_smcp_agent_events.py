@@ -24,7 +24,7 @@ async def test_a_reader_waits_for_the_next_event() -> None:
     assert await waiting == ComputerEntered("a")
 
 
-async def test_a_stream_that_nobody_reads_keeps_the_newest_events_and_says_how_many_are_gone() -> None:
+async def test_a_full_stream_keeps_the_newest_events_and_counts_the_dropped() -> None:
     stream = EventStream(length=2)
     for name in "abcde":
         stream.push(ComputerEntered(name))
@@ -32,7 +32,7 @@ async def test_a_stream_that_nobody_reads_keeps_the_newest_events_and_says_how_m
     assert [event async for event in stream] == [EventsDropped(3), ComputerEntered("d"), ComputerEntered("e")]
 
 
-async def test_a_stream_that_nobody_holds_costs_nothing() -> None:
+async def test_an_unreferenced_stream_is_freed() -> None:
     hub = EventHub()
     hub.stream()
     gc.collect()
@@ -40,7 +40,7 @@ async def test_a_stream_that_nobody_holds_costs_nothing() -> None:
     assert len(hub._streams) == 0
 
 
-async def test_a_callback_that_fails_is_reported_to_the_loop_and_disturbs_nobody() -> None:
+async def test_a_failing_callback_does_not_affect_other_callbacks() -> None:
     hub = EventHub()
     reported: list[object] = []
     heard: list[object] = []

@@ -263,7 +263,7 @@ async def test_an_agent_may_make_a_tool_of_its_own_of_it_and_have_templates_comp
     "finder.practice.categories",
     "finder.practice.completion",
 )
-async def test_a_native_computer_does_all_of_it_and_lists_no_tool_for_it(nats_url: str) -> None:
+async def test_a_native_computer_serves_the_documents_without_a_tool_for_them(nats_url: str) -> None:
     async with navigating_natively(nats_url) as agent:
         await lists_the_documents_with_their_pages(agent)
         await opens_a_document_with_its_metadata_and_its_index(agent)

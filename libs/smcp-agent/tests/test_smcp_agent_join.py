@@ -44,7 +44,7 @@ async def test_a_refused_first_join_closes_its_socket(ack: object, error: type[S
 
 
 @pytest.mark.rule("answers.acks.join.why")
-async def test_why_a_join_was_refused_is_said_without_its_code() -> None:
+async def test_the_reason_of_a_refused_join_is_shown_without_its_code() -> None:
     async with fake_gateway() as gateway:
         gateway.refusal = "503 no registry answered"
         with pytest.raises(Unavailable, match="now: no registry answered") as caught:
@@ -52,7 +52,7 @@ async def test_why_a_join_was_refused_is_said_without_its_code() -> None:
         assert caught.value.details == {"why": "no registry answered"}
 
 
-async def test_an_ack_of_two_arguments_is_understood_too() -> None:
+async def test_an_ack_with_two_arguments_is_a_list() -> None:
     async with fake_gateway() as gateway:
 
         async def answer(data: JsonObject) -> Any:
@@ -62,7 +62,7 @@ async def test_an_ack_of_two_arguments_is_understood_too() -> None:
         await enter(gateway)
 
 
-async def test_a_connection_that_breaks_during_the_first_join_is_lost_and_nothing_has_run() -> None:
+async def test_a_connection_that_breaks_during_the_first_join_raises_connection_lost() -> None:
     async with fake_gateway() as gateway:
 
         async def answer(data: JsonObject) -> Any:
@@ -100,7 +100,7 @@ async def test_a_room_that_cannot_be_listed_in_time_is_the_servers_error(monkeyp
         await eventually(lambda: gateway.sessions == [])
 
 
-async def test_a_place_that_is_not_given_back_for_a_reason_of_a_later_version_fails_the_calls_with_it(
+async def test_a_rejoin_refused_with_an_unknown_code_fails_calls_with_that_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("smcp_agent.connecting.link.REFUSED_PATIENCE_S", 0.2)
@@ -133,7 +133,7 @@ async def test_entering_can_be_cancelled_and_leaves_no_socket() -> None:
         await eventually(lambda: gateway.sessions == [])
 
 
-async def test_a_defect_in_the_background_ends_the_agent_and_does_not_pass_unseen(
+async def test_a_defect_in_a_background_task_ends_the_agent_and_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object, **__: object) -> None:

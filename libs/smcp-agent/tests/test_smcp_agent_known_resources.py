@@ -35,7 +35,7 @@ async def told(agent: SmcpAgent, gateway: FakeGateway, event: str, data: JsonObj
 @pytest.mark.rule(
     "computer.resources.agent.list_changed", "computer.resources.agent.updated", "computer.resources.agent.cache"
 )
-async def test_a_known_list_is_given_until_a_notification_makes_it_old() -> None:
+async def test_a_list_is_cached_until_a_notification_outdates_it() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -74,7 +74,7 @@ async def test_a_known_list_is_given_until_a_notification_makes_it_old() -> None
 
 @pytest.mark.rule("computer.resources.agent.cache")
 @pytest.mark.parametrize("skipped", [{"a2c_skipped": ["blue"]}, {"a2c_skipped_servers": ["notes"]}])
-async def test_a_list_that_lacks_something_is_given_and_asked_for_again(skipped: JsonObject) -> None:
+async def test_an_incomplete_list_is_returned_but_not_cached(skipped: JsonObject) -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         red.page_size = 4
@@ -104,7 +104,7 @@ async def test_a_list_that_lacks_something_is_given_and_asked_for_again(skipped:
     "finder.navigation.own",
     "finder.changes.agent",
 )
-async def test_a_known_part_of_the_documents_is_given_until_its_computer_says_that_they_changed() -> None:
+async def test_a_page_of_documents_is_cached_until_a_change_is_announced() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -119,7 +119,7 @@ async def test_a_known_part_of_the_documents_is_given_until_its_computer_says_th
 
 
 @pytest.mark.rule("computer.resources.compat.agent")
-async def test_capabilities_are_told_and_what_is_malformed_is_handed_on_as_it_came() -> None:
+async def test_capabilities_are_published_and_malformed_notifications_passed_unchanged() -> None:
     async with fake_gateway() as gateway:
         agent, _ = at(gateway)
         async with agent:

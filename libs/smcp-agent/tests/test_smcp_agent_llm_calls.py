@@ -89,7 +89,7 @@ async def test_a_round_trip_with_anthropic(as_object: bool) -> None:
         ("stop", "[1]", "the arguments are no JSON object"),
     ],
 )
-async def test_a_models_mistakes_become_a_message_that_it_can_read(name: str, arguments: str, said: str) -> None:
+async def test_mistakes_of_a_model_become_a_readable_tool_result(name: str, arguments: str, said: str) -> None:
     async with fake_gateway() as gateway:
         two_computers(gateway)
         async with agent_at(gateway) as agent:
@@ -114,7 +114,7 @@ async def test_an_error_of_the_call_becomes_a_result_that_says_whether_the_tool_
             assert block["content"] == [{"type": "text", "text": text}]
 
 
-def test_contents_that_are_no_text_are_described_or_passed_where_the_api_takes_them() -> None:
+def test_other_contents_than_text_are_described_or_passed_to_the_api() -> None:
     result = CallResult(
         content=(
             TextContent(""),
@@ -150,16 +150,16 @@ def test_a_structured_result_without_contents_is_given_as_json() -> None:
     assert anthropic_output(result) == [{"type": "text", "text": '{"和": 3}'}]
 
 
-def test_a_result_with_nothing_in_it_says_so_since_the_apis_refuse_empty_texts() -> None:
+def test_an_empty_result_gets_a_placeholder_text() -> None:
     assert openai_output(CallResult(content=())) == NOTHING
     assert anthropic_output(CallResult(content=(TextContent(""),))) == [{"type": "text", "text": NOTHING}]
 
 
-def test_openai_has_no_flag_for_a_failure_so_the_text_says_it() -> None:
+def test_a_failure_is_marked_in_the_text_for_openai() -> None:
     assert openai_output(CallResult(content=(TextContent("no disk"),), is_error=True)) == "The tool failed: no disk"
 
 
-async def test_a_name_from_before_the_room_changed_still_finds_its_tool() -> None:
+async def test_a_tool_name_from_an_earlier_list_still_works() -> None:
     async with fake_gateway() as gateway:
         two_computers(gateway)
         blue = gateway.computers.pop("blue")

@@ -62,7 +62,7 @@ def test_a_qualified_name_that_another_tool_has_by_itself_gets_a_hash() -> None:
     assert re.fullmatch(r"red__echo_[0-9a-f]{8}", found["red", "echo"])
 
 
-def test_the_model_is_told_whose_tool_it_is_where_the_name_does_not_say_it() -> None:
+def test_the_description_names_the_computer_if_the_name_does_not() -> None:
     own = NamedTool("echo", "客厅", tool("echo", "Say it."))
     other = NamedTool("x_12345678", "客厅", tool("回声", "Say it."))
     assert own.description == "Say it."

@@ -17,7 +17,7 @@ def agent_at(gateway: FakeGateway) -> SmcpAgent:
     return SmcpAgent(gateway.url, office="office", name="bot")
 
 
-async def test_a_call_whose_agent_is_not_taken_back_may_have_run_and_one_that_was_not_sent_has_not(
+async def test_an_error_after_a_refused_rejoin_says_whether_the_call_may_have_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("smcp_agent.connecting.link.REFUSED_PATIENCE_S", 0.2)
@@ -35,7 +35,7 @@ async def test_a_call_whose_agent_is_not_taken_back_may_have_run_and_one_that_wa
         assert not may_have_run(caught.value)
 
 
-async def test_a_repeat_that_a_stopping_gateway_refuses_and_keeps_may_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repeat_refused_by_a_stopping_gateway_may_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_agent.rpc.GRACE_S", 0.0)
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 

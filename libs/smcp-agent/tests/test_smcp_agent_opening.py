@@ -35,7 +35,7 @@ async def test_a_message_above_the_servers_limit_is_too_large_and_is_not_sent(
 @pytest.mark.parametrize(
     "said", ["", "0", "0{", '0{"maxPayload": true}', '0{"maxPayload": 0}', "0{}", '4{"maxPayload": 9}', b"\xff", None]
 )
-def test_a_server_that_does_not_say_it_leaves_the_limit_open(said: object) -> None:
+def test_without_an_announced_limit_the_default_applies(said: object) -> None:
     opening = HttpSession()
     opening._hear(said)
     assert opening.max_payload is None

@@ -33,7 +33,7 @@ def agent_at(gateway: FakeGateway) -> SmcpAgent:
 
 
 @pytest.mark.rule("answers.rooms.repair")
-async def test_after_a_cut_the_agent_comes_back_and_tells_what_changed_meanwhile() -> None:
+async def test_after_a_lost_connection_the_agent_rejoins_and_publishes_missed_changes() -> None:
     async with fake_gateway() as gateway:
         gateway.computers = {"red": [tool("echo")], "blue": []}
         async with agent_at(gateway) as agent:
@@ -51,7 +51,7 @@ async def test_after_a_cut_the_agent_comes_back_and_tells_what_changed_meanwhile
 
 
 @pytest.mark.rule("answers.rooms.sdk-returns")
-async def test_told_to_go_the_agent_comes_back_to_the_same_url() -> None:
+async def test_an_agent_sent_away_returns_to_its_only_url() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         stream = agent.events()
         await gateway.send_away()
@@ -74,7 +74,7 @@ async def test_a_gateway_that_is_away_for_a_while_is_waited_for() -> None:
         assert "a2c_repeat" not in data, "it was never sent before"
 
 
-async def test_with_several_urls_the_agent_goes_to_another_one() -> None:
+async def test_an_agent_with_several_urls_fails_over_to_another() -> None:
     async with fake_gateway() as first, fake_gateway() as second:
         async with SmcpAgent([first.url, second.url], office="office", name="bot") as agent:
             stream = agent.events()
@@ -84,7 +84,7 @@ async def test_with_several_urls_the_agent_goes_to_another_one() -> None:
             await first.start()
 
 
-async def test_sent_away_by_a_gateway_that_goes_on_the_agent_tries_another_one_first() -> None:
+async def test_an_agent_sent_away_by_a_running_gateway_tries_another_url_first() -> None:
     async with fake_gateway() as first, fake_gateway() as second:
         async with SmcpAgent([first.url, second.url], office="office", name="bot") as agent:
             stream = agent.events()
@@ -94,7 +94,7 @@ async def test_sent_away_by_a_gateway_that_goes_on_the_agent_tries_another_one_f
             assert len(first.seen("server:join_office")) == 1
 
 
-async def test_a_call_in_flight_is_repeated_with_the_same_req_id_in_what_is_left_of_its_time() -> None:
+async def test_an_interrupted_call_is_repeated_with_its_req_id_and_remaining_time() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         answered_the_second_time(gateway)
         call = asyncio.create_task(agent.call_tool("red", "slow", {"x": 1}, timeout=30, req_id="r1"))
@@ -142,7 +142,7 @@ async def test_a_call_whose_connection_is_not_back_in_time_may_have_run() -> Non
 @pytest.mark.parametrize(
     ("code", "details"), [(503, {"may_have_run": True}), (404, {"computer": "red"}), (503, {"may_have_run": False})]
 )
-async def test_whatever_refuses_a_repeat_the_first_try_may_have_run(code: int, details: JsonObject) -> None:
+async def test_a_refused_repeat_may_have_run_at_the_first_try(code: int, details: JsonObject) -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(data: JsonObject) -> Any:
@@ -158,7 +158,7 @@ async def test_whatever_refuses_a_repeat_the_first_try_may_have_run(code: int, d
         assert caught.value.code == code
 
 
-async def test_a_question_that_is_repeated_carries_no_mark() -> None:
+async def test_only_tool_calls_are_marked_as_repeats() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(data: JsonObject) -> Any:
@@ -188,7 +188,7 @@ async def test_a_call_that_breaks_every_connection_is_given_up(monkeypatch: pyte
         assert len(gateway.seen("client:tool_call")) == 3
 
 
-async def test_a_place_that_is_not_given_back_at_once_is_asked_for_again() -> None:
+async def test_a_refused_rejoin_is_tried_again() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         stream = agent.events()
         gateway.refusal = "an Agent is in the office"
@@ -200,7 +200,7 @@ async def test_a_place_that_is_not_given_back_at_once_is_asked_for_again() -> No
         assert len(gateway.sessions) == 1, "it asks again on the same connection"
 
 
-async def test_a_place_that_is_not_given_back_fails_the_calls_but_is_asked_for_on_and_on(
+async def test_a_rejoin_that_stays_refused_fails_calls_and_is_tried_forever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("smcp_agent.connecting.link.REFUSED_PATIENCE_S", 0.2)
@@ -217,7 +217,7 @@ async def test_a_place_that_is_not_given_back_fails_the_calls_but_is_asked_for_o
         assert (await agent.call_tool("red", "echo")).text == "echo"
 
 
-async def test_an_agent_that_the_server_does_not_know_any_more_joins_again_and_repeats_the_call() -> None:
+async def test_after_4103_the_agent_joins_again_and_repeats_the_call() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(data: JsonObject) -> Any:
@@ -254,7 +254,7 @@ async def test_an_agent_joins_again_after_each_connection_but_not_twice_in_a_row
 
 
 @pytest.mark.rule("answers.rooms.moving.turns")
-async def test_a_call_that_a_leaving_gateway_refuses_is_asked_again_after_it_has_let_the_agent_go() -> None:
+async def test_a_call_refused_by_a_stopping_gateway_is_sent_to_the_next_one() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         released = asyncio.Event()
         refused = asyncio.Event()
@@ -282,7 +282,7 @@ async def test_a_call_that_a_leaving_gateway_refuses_is_asked_again_after_it_has
         assert not any("a2c_repeat" in data for data in calls), "what was refused did not run"
 
 
-async def test_a_gateway_that_refuses_and_does_not_let_go_is_an_error_when_the_time_is_over() -> None:
+async def test_a_stopping_gateway_that_keeps_the_connection_is_an_error_at_the_timeout() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(data: JsonObject) -> Any:

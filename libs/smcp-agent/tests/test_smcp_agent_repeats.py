@@ -40,7 +40,7 @@ async def test_a_call_in_flight_is_repeated_after_the_restart_of_the_only_gatewa
         assert repeat["timeout"] <= first["timeout"]
 
 
-async def test_a_call_in_flight_ends_with_its_own_time_where_the_only_gateway_stays_away() -> None:
+async def test_a_call_times_out_while_its_only_gateway_is_down() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         gateway.answers["client:tool_call"] = gateway.never
         call = asyncio.create_task(agent.call_tool("red", "slow", timeout=1))
@@ -52,7 +52,7 @@ async def test_a_call_in_flight_ends_with_its_own_time_where_the_only_gateway_st
         await gateway.start()
 
 
-async def test_with_another_gateway_the_call_is_asked_again_there() -> None:
+async def test_an_interrupted_call_is_repeated_at_another_gateway() -> None:
     async with fake_gateway() as first, fake_gateway() as second:
         async with SmcpAgent([first.url, second.url], office="office", name="bot") as agent:
             first.answers["client:tool_call"] = first.never

@@ -23,7 +23,7 @@ LIST = "client:resources/list"
 
 
 @pytest.mark.rule("computer.resources.agent.read")
-async def test_a_request_goes_in_the_envelope_of_the_page() -> None:
+async def test_a_resource_request_has_the_envelope_of_the_protocol() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -38,7 +38,7 @@ async def test_a_request_goes_in_the_envelope_of_the_page() -> None:
 
 
 @pytest.mark.rule("computer.resources.agent.read")
-async def test_contents_come_as_what_they_are() -> None:
+async def test_contents_are_returned_by_their_type() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         red.shelf.put("file:///p.png", contents=[{"uri": "file:///p.png", "blob": b64encode(b"\x89\x00").decode()}])
@@ -68,7 +68,7 @@ async def test_pages_of_resources_follow_each_other_by_their_cursor() -> None:
             assert "computerId" not in red.seen(LIST)[-1]
 
 
-async def test_a_cursor_that_leads_back_ends_the_list_with_an_error() -> None:
+async def test_a_repeated_cursor_ends_the_list_with_an_error() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
 
@@ -82,7 +82,7 @@ async def test_a_cursor_that_leads_back_ends_the_list_with_an_error() -> None:
                 await agent.resources("red")
 
 
-async def test_items_that_are_none_are_left_out_and_what_is_no_page_is_a_bad_reply() -> None:
+async def test_malformed_items_are_left_out_and_a_malformed_page_is_a_bad_reply() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         good = {"uri": FILE, "name": "notes", "_meta": {"x": 1}, "later": True}
@@ -189,7 +189,7 @@ async def test_a_reply_that_is_no_envelope_is_a_bad_reply() -> None:
                 replies.pop(0)
 
 
-async def test_a_malformed_reply_is_told_with_who_sent_it_and_the_field_that_is_wrong() -> None:
+async def test_the_error_for_a_malformed_reply_names_sender_and_field() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
 

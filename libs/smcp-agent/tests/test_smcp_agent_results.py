@@ -17,7 +17,7 @@ def result_of(**reply: object) -> CallResult:
     return call_result(dict(reply), req_id="r", trace_id="t", duration_s=0.5)
 
 
-def test_each_kind_of_content_is_typed_and_what_is_unknown_is_kept() -> None:
+def test_known_contents_are_typed_and_unknown_ones_kept() -> None:
     result = result_of(
         content=[
             {"type": "text", "text": "hello"},

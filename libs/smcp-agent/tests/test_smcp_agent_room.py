@@ -14,13 +14,13 @@ def listed(*computers: str) -> Room:
     return room
 
 
-def test_an_enter_and_a_leave_are_told_once_each() -> None:
+def test_an_enter_and_a_leave_are_published_once_each() -> None:
     room = listed()
     changes = (ComputerEntered("a"), ComputerEntered("a"), ComputerLeft("a"), ComputerLeft("a"))
     assert [room.notified(change) for change in changes] == [True, False, True, False]
 
 
-def test_a_list_tells_the_difference_to_what_was_known() -> None:
+def test_a_room_list_gives_the_changes_since_the_last_one() -> None:
     room = listed("a", "b")
     room.hold()
     assert room.listed(["b", "c"]) == [ComputerLeft("a"), ComputerEntered("c")]
@@ -34,9 +34,7 @@ def test_notifications_between_join_and_list_are_held_and_replayed_on_top_of_the
 
 
 @given(STEPS, st.data())
-def test_whatever_the_order_of_list_and_notifications_the_room_ends_as_it_is(
-    flips: list[str], data: st.DataObject
-) -> None:
+def test_the_room_is_right_in_any_order_of_list_and_notifications(flips: list[str], data: st.DataObject) -> None:
     truth: set[str] = set()
     history = [frozenset(truth)]
     notices: list[Change] = []

@@ -15,7 +15,7 @@ SOON_S = 8.0
 
 
 @pytest.mark.rule("answers.rooms.sdk-silence")
-async def test_after_a_silence_another_url_is_tried_first_and_the_call_is_repeated_there() -> None:
+async def test_a_call_at_a_silent_gateway_is_repeated_at_another_url() -> None:
     async with (
         fake_gateway(ping_timeout=PING_TIMEOUT_S) as first,
         fake_gateway() as second,
@@ -39,7 +39,7 @@ async def test_after_a_silence_another_url_is_tried_first_and_the_call_is_repeat
 
 
 @pytest.mark.rule("answers.rooms.sdk-silence")
-async def test_a_call_is_repeated_when_the_only_gateway_is_heard_again_after_a_silence() -> None:
+async def test_a_call_is_repeated_when_a_silent_gateway_answers_again() -> None:
     async with (
         fake_gateway(ping_timeout=PING_TIMEOUT_S) as gateway,
         open_line(gateway.port) as line,
@@ -55,7 +55,7 @@ async def test_a_call_is_repeated_when_the_only_gateway_is_heard_again_after_a_s
         assert (await sent).text == "done"
 
 
-async def test_a_url_that_says_nothing_does_not_hold_up_the_next_one() -> None:
+async def test_a_silent_url_does_not_delay_the_next_one() -> None:
     async with fake_gateway() as gateway, open_line(gateway.port) as silent:
         silent.stall()
         async with asyncio.timeout(SOON_S):

@@ -51,7 +51,7 @@ async def test_a_renewal_that_fails_for_a_passing_reason_is_repeated() -> None:
             assert not any(isinstance(event, SubscriptionRefused) for event in events)
 
 
-async def test_a_computer_that_limits_is_asked_again_after_the_pause_that_it_asks_for() -> None:
+async def test_a_rate_limited_renewal_waits_for_the_requested_pause() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -117,7 +117,7 @@ async def test_a_subscription_that_was_refused_and_then_granted_is_renewed_as_an
             await eventually(lambda: red.subscribed == {A})
 
 
-async def test_a_subscription_that_is_refused_to_the_application_is_not_kept() -> None:
+async def test_a_refused_subscription_is_not_renewed() -> None:
     async with fake_gateway() as gateway:
         agent, _ = at(gateway)
 

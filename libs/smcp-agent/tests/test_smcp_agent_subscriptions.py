@@ -97,7 +97,7 @@ async def test_after_a_lost_membership_everything_is_subscribed_to_again() -> No
 
 
 @pytest.mark.rule("computer.resources.agent.cache.subscriptions")
-async def test_after_a_move_everything_is_subscribed_to_again_and_told_once() -> None:
+async def test_after_a_move_each_subscription_is_renewed_and_published_once() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -135,7 +135,7 @@ async def test_subscriptions_are_renewed_and_published_after_missed_notification
 
 @pytest.mark.rule("computer.resources.agent.unsubscribe")
 @pytest.mark.parametrize("ended", [None, SERVER])
-async def test_a_subscription_that_ended_with_another_one_to_the_resource_is_renewed(
+async def test_a_subscription_ended_by_unsubscribing_another_to_the_same_resource_is_renewed(
     ended: str | None,
 ) -> None:
     """With and without `server` are two to the application; to the Computer they may be one."""
@@ -158,7 +158,7 @@ async def test_a_subscription_that_ended_with_another_one_to_the_resource_is_ren
 
 
 @pytest.mark.rule("answers.resources.subscribers.query")
-async def test_a_subscription_to_a_document_that_ends_with_one_of_another_query_is_made_again() -> None:
+async def test_a_document_subscription_is_renewed_after_unsubscribing_another_query() -> None:
     """The query says how the document is shown: to the Computer it is one subscription."""
     shown = "dpe://h/d/pages/0"
     async with fake_gateway() as gateway:
@@ -177,7 +177,7 @@ async def test_a_subscription_to_a_document_that_ends_with_one_of_another_query_
 
 
 @pytest.mark.rule("computer.resources.agent.unsubscribe")
-async def test_an_end_comes_after_what_is_being_made_again() -> None:
+async def test_unsubscribing_waits_for_a_renewal_in_progress() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:

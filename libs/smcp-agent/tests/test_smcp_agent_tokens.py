@@ -55,7 +55,7 @@ async def test_a_token_lets_the_agent_in_and_a_wrong_one_is_a_typed_error(
 
 
 @pytest.mark.parametrize("transports", TRANSPORTS)
-async def test_a_gateway_that_shuts_the_address_out_is_a_typed_error_that_says_for_how_long(
+async def test_an_address_shut_out_by_a_gateway_gets_rate_limited_with_a_pause(
     nats_url: str, transports: list[Transport]
 ) -> None:
     async with gateway_world(nats_url, registry=False, settings=SETTINGS) as world:
@@ -72,7 +72,7 @@ async def test_a_gateway_that_shuts_the_address_out_is_a_typed_error_that_says_f
         assert 1 <= refused.value.details["retry_after_s"] <= 60
 
 
-async def test_a_place_that_the_token_is_not_for_is_refused(nats_url: str) -> None:
+async def test_a_seat_outside_of_the_tokens_grant_is_refused(nats_url: str) -> None:
     token = shared_token(SECRET, smcp={"offices": ["lab"], "roles": ["agent"]})
     async with gateway_world(nats_url, settings=SETTINGS) as world:
         with pytest.raises(SmcpError, match="not for this office"):
@@ -80,9 +80,7 @@ async def test_a_place_that_the_token_is_not_for_is_refused(nats_url: str) -> No
                 raise AssertionError("it was let in")
 
 
-async def test_an_agent_with_fresh_tokens_comes_back_from_one_that_expired_and_its_call_runs_once(
-    nats_url: str, tmp_path: Path
-) -> None:
+async def test_an_expired_token_is_replaced_and_the_call_runs_once(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     given: list[str] = []
 
@@ -108,7 +106,7 @@ async def test_an_agent_with_fresh_tokens_comes_back_from_one_that_expired_and_i
         assert log.read_text().splitlines().count("sleep over the end") == 1
 
 
-async def test_an_agent_whose_key_was_removed_says_so_and_storms_nobody(nats_url: str, tmp_path: Path) -> None:
+async def test_an_agent_with_a_removed_key_reports_it_and_retries_slowly(nats_url: str, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key, entry = new_key(subject="anna", offices=["*"], roles=["agent"], names=["*"])
     key_file.add(path, entry)
@@ -162,7 +160,7 @@ def test_a_token_that_cannot_be_sent_is_refused_at_once_and_not_quoted(token: st
     assert not token or token not in refused.value.message
 
 
-def test_refusals_are_answered_with_longer_and_longer_pauses() -> None:
+def test_the_pauses_after_refused_tokens_grow() -> None:
     refused = NotAuthenticated("no")
     pauses = [respite(refused, number) for number in range(1, 8)]
     assert all(least <= pause <= 1.5 * least for pause, least in zip(pauses, (1, 4, 16, 60, 60, 60, 60), strict=True))

@@ -93,7 +93,7 @@ async def test_many_refreshes_during_one_fetch_become_one_more_fetch() -> None:
     assert computers.told == [("a", ["old"])], "the same tools again are no news"
 
 
-async def test_while_tools_are_fetched_again_the_known_ones_are_given() -> None:
+async def test_cached_tools_are_returned_while_new_ones_are_fetched() -> None:
     computers = Computers()
     computers.tools["a"] = ["old"]
     async with caching(computers) as cache:
@@ -121,7 +121,7 @@ async def test_a_passing_failure_is_tried_again_until_it_succeeds() -> None:
         assert list(await cache.all()) == ["a"]
 
 
-async def test_a_failure_that_will_not_pass_is_tried_again_only_when_something_changes() -> None:
+async def test_a_lasting_failure_is_retried_only_after_a_change() -> None:
     computers = Computers()
     computers.tools["a"] = Malformed("no")
     async with caching(computers) as cache:
@@ -136,7 +136,7 @@ async def test_a_failure_that_will_not_pass_is_tried_again_only_when_something_c
 
 
 @pytest.mark.rule("events.should.agent.leave")
-async def test_a_dropped_computer_is_not_found_also_by_those_who_wait_for_it() -> None:
+async def test_waiting_callers_get_not_found_when_a_computer_leaves() -> None:
     computers = Computers()
     computers.tools["a"] = ["echo"]
     computers.may_answer.clear()

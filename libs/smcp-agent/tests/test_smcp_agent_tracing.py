@@ -63,7 +63,7 @@ async def test_an_error_and_a_failing_tool_mark_the_span(exported: InMemorySpanE
     assert all(not span.events and "secret" not in span.to_json() for span in spans)
 
 
-async def test_without_a_tracer_nothing_is_said_about_traces() -> None:
+async def test_without_a_tracer_requests_carry_no_traceparent() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         await agent.call_tool("red", "echo")
         assert "traceparent" not in gateway.seen("client:tool_call")[0]

@@ -27,7 +27,7 @@ def test_json_goes_through_a_packet_unchanged(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", object(), {1, 2}, "\ud800", {(1, 2): 3}])
-def test_a_value_that_json_cannot_hold_is_refused_before_it_is_sent(value: object) -> None:
+def test_a_value_without_a_json_form_is_refused_before_sending(value: object) -> None:
     with pytest.raises(Malformed, match=r"JSON|half|keys"):
         encode(packet_class(WireJson(1000))(data=["event", {"params": {"x": value}}], namespace="/smcp"))
 
@@ -43,7 +43,7 @@ def test_a_value_that_json_cannot_hold_is_refused_before_it_is_sent(value: objec
         ({"params": {1: {None: object()}}}, "params.1.None", "Object of type object is not JSON serializable"),
     ],
 )
-def test_a_value_that_json_cannot_hold_is_refused_by_its_field(data: Any, field: str, what: str) -> None:
+def test_the_error_for_a_value_without_a_json_form_names_its_field(data: Any, field: str, what: str) -> None:
     with pytest.raises(Malformed) as refused:
         WireJson(1000).dumps(["event", data])
     assert refused.value.message == f"{field}: {refused.value.details['reason']}"
@@ -51,7 +51,7 @@ def test_a_value_that_json_cannot_hold_is_refused_by_its_field(data: Any, field:
     assert refused.value.details["reason"].startswith(what)
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_a_circular_value_is_refused() -> None:
     endless: dict[str, Any] = {}
     endless["again"] = endless
     with pytest.raises(Malformed, match=r"^this cannot be said in JSON: "):

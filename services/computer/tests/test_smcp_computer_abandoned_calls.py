@@ -63,9 +63,7 @@ async def test_the_calls_of_an_agent_that_left_are_cancelled_at_the_mcp_server(n
 
 
 @pytest.mark.rule("answers.calls.disconnect.back")
-async def test_calls_go_on_whose_agent_is_back_or_asks_for_them_again_or_may_be_back(
-    nats_url: str, tmp_path: Path
-) -> None:
+async def test_calls_of_an_agent_that_returns_or_may_have_returned_go_on(nats_url: str, tmp_path: Path) -> None:
     async with calling(nats_url, tmp_path / "log", "back", "asks", "gone", "missed", "later") as (here, calls):
 
         async def cancelled(agent: str, revision: int) -> None:

@@ -20,7 +20,7 @@ from smcp_testing.resource_agent import ResourceAgent
 from smcp_testing.waiting import eventually
 
 
-async def test_an_agent_that_said_no_name_is_the_offices_agent(nats_url: str) -> None:
+async def test_a_request_without_an_agent_name_counts_for_the_offices_agent(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2025", content=NOTES)) as here:
         nameless = ResourceAgent(here, None)
         await nameless.result("resources/subscribe", uri="note://1")
@@ -38,7 +38,7 @@ async def leave(here: World, agent: str, *, epoch: int) -> None:
 
 
 @pytest.mark.rule("answers.resources.subscribers.native")
-async def test_only_the_agents_own_leave_ends_what_it_subscribed_to(nats_url: str) -> None:
+async def test_only_its_own_leave_ends_an_agents_subscriptions(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2025", content=NOTES)) as here:
         alice, bob = ResourceAgent(here), ResourceAgent(here, "bob")
         for agent in (alice, bob):
@@ -52,7 +52,7 @@ async def test_only_the_agents_own_leave_ends_what_it_subscribed_to(nats_url: st
 
 
 @pytest.mark.rule("answers.resources.subscribers.dropped")
-async def test_an_agent_whose_earlier_leave_is_heard_late_is_told_to_subscribe_again(nats_url: str) -> None:
+async def test_a_late_leave_notification_makes_the_returned_agent_subscribe_again(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2026", content=NOTES)) as here:
         await ResourceAgent(here).result("resources/subscribe", uri="note://1")
         await leave(here, "alice", epoch=30)
@@ -68,7 +68,7 @@ async def cut_off(line: Line, here: Computer) -> None:
 
 
 @pytest.mark.rule("answers.resources.subscribers.dropped", "answers.resources.subscribers.membership")
-async def test_after_a_break_an_agent_that_came_in_anothers_place_is_told_of_none_of_its_subscriptions(
+async def test_a_new_agent_gets_no_updates_for_its_predecessors_subscriptions(
     nats_url: str,
 ) -> None:
     port = int(nats_url.rpartition(":")[2])

@@ -34,9 +34,7 @@ ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
     "computer.resources.notes.computer",
 )
 @ERAS
-async def test_an_agent_is_told_of_what_it_subscribed_to_until_it_unsubscribes_or_leaves(
-    nats_url: str, era: Era
-) -> None:
+async def test_an_agent_gets_updates_until_it_unsubscribes_or_leaves(nats_url: str, era: Era) -> None:
     async with (
         gateway_world(nats_url, gateways=2) as both,
         computer(nats_url, {"one": configs.context(era, content=NOTES)}) as here,
@@ -179,7 +177,7 @@ def told(here: World) -> set[str]:
 
 @pytest.mark.rule("answers.resources.subscribers.query")
 @ERAS
-async def test_a_document_is_subscribed_to_whatever_the_query_says_of_how_it_is_shown(nats_url: str, era: Era) -> None:
+async def test_the_query_of_a_document_does_not_matter_for_its_subscription(nats_url: str, era: Era) -> None:
     document, page = "dpe://h/doc-0", "dpe://h/doc-0/pages/1"
     async with world(nats_url, one=configs.context(era, host="h", documents=1)) as here:
         alice = ResourceAgent(here)
@@ -196,7 +194,7 @@ async def test_a_document_is_subscribed_to_whatever_the_query_says_of_how_it_is_
 
 
 @pytest.mark.rule("answers.resources.subscribers.query")
-async def test_a_query_that_a_server_lists_or_that_is_of_no_document_is_subscribed_to_as_it_is(nats_url: str) -> None:
+async def test_a_listed_query_or_one_of_another_scheme_is_kept_in_a_subscription(nats_url: str) -> None:
     listed, row = "dpe://h/d?version=2", "table://t?row=1"
     async with world(nats_url, one=configs.context("2026", content=[{"uri": listed}, {"uri": row}])) as here:
         alice = ResourceAgent(here)
@@ -209,7 +207,7 @@ async def test_a_query_that_a_server_lists_or_that_is_of_no_document_is_subscrib
 
 
 @pytest.mark.rule("computer.resources.computer.list_changed", "computer.resources.payload.list_changed")
-async def test_the_office_is_told_of_each_server_whose_list_changed(nats_url: str) -> None:
+async def test_each_changed_list_is_announced_with_its_server(nats_url: str) -> None:
     a, b = configs.context("2025", host="a", windows=1), configs.context("2026", host="b", windows=1)
     async with world(nats_url, a=a, b=b) as here:
         await ResourceAgent(here).uris()

@@ -54,7 +54,7 @@ async def test_whole_numbers_of_any_size_reach_a_tool_and_come_back_as_they_are(
 
 
 @pytest.mark.rule("computer.call.6", "answers.calls.result.meta", "answers.calls.result.a2c-keys")
-async def test_the_meta_of_a_result_is_the_servers_without_what_is_ours(nats_url: str) -> None:
+async def test_the_meta_of_a_result_lacks_the_servers_a2c_keys(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         meta = (await here.call("with_meta"))["meta"]
         assert meta["mine"] == 1
@@ -91,7 +91,7 @@ async def test_a_tool_that_takes_too_long_is_cancelled_before_its_caller_gives_u
     "answers.calls.dedup.once",
     "answers.calls.dedup.other",
 )
-async def test_the_same_request_twice_runs_once(nats_url: str, tmp_path: Path) -> None:
+async def test_a_repeated_req_id_runs_once(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with world(nats_url, box=configs.stdio(log=log)) as here:
         results = await asyncio.gather(*(here.call("append", mark="once") for _ in range(5)))
@@ -103,7 +103,7 @@ async def test_the_same_request_twice_runs_once(nats_url: str, tmp_path: Path) -
         assert log.read_text() == "once\n"
 
 
-async def test_a_repeat_runs_nothing_on_a_computer_that_does_not_know_the_call(nats_url: str, tmp_path: Path) -> None:
+async def test_a_repeat_of_an_unknown_call_is_not_run(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with world(nats_url, box=configs.stdio(log=log)) as here:
         request = {"tool_name": "append", "params": {"mark": "x"}, "timeout": 15}
@@ -142,7 +142,7 @@ async def test_a_cancel_ends_the_call_and_reaches_the_server(nats_url: str, tmp_
         assert "never" not in log.read_text()
 
 
-async def test_calls_that_got_lost_are_told_from_those_that_are_here(nats_url: str, tmp_path: Path) -> None:
+async def test_lost_calls_are_distinguished_from_pending_ones(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with world(nats_url, box=configs.stdio(log=log)) as here:
         await here.call("echo", req_id="ended", text="x")
@@ -174,7 +174,7 @@ async def test_calls_that_got_lost_are_told_from_those_that_are_here(nats_url: s
         ("die", "MCP server 'box' went away"),
     ],
 )
-async def test_a_tool_that_cannot_be_run_is_a_failed_result_not_an_error(nats_url: str, tool: str, words: str) -> None:
+async def test_calling_a_tool_that_cannot_be_run_gives_a_failed_result(nats_url: str, tool: str, words: str) -> None:
     box = configs.stdio(forbidden_tools=["echo", "add"], tool_meta={"add": {"alias": "plus"}})
     async with world(nats_url, box=box) as here:
         result = await here.call(tool)
@@ -183,7 +183,7 @@ async def test_a_tool_that_cannot_be_run_is_a_failed_result_not_an_error(nats_ur
         assert result.get("meta", {}).get("a2c_forbidden", False) is ("forbidden" in words)
 
 
-async def test_a_server_with_missing_values_is_given_up_with_one_warning(
+async def test_a_server_with_missing_values_is_not_started_and_logged_once(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -204,7 +204,7 @@ WHY_LOST = (
 )
 
 
-async def test_arguments_that_the_tool_refuses_are_its_own_answer(nats_url: str) -> None:
+async def test_refused_arguments_are_answered_by_the_tool_itself(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         assert (await here.call("add", a="no number"))["isError"] is True
 
@@ -245,13 +245,13 @@ async def test_a_tool_that_always_asks_is_refused_where_nobody_can_be_asked(nats
 
 
 @pytest.mark.rule("events.classes.client.computer", "answers.unhandled.503")
-async def test_a_row_that_is_not_handled_yet_is_503(nats_url: str) -> None:
+async def test_an_event_without_a_handler_is_503(nats_url: str) -> None:
     async with world(nats_url) as here:
         assert (await here.ask("get_skills"))["code"] == 503
 
 
 @pytest.mark.rule("events.update_tool_list.when")
-async def test_a_changed_list_of_tools_is_told_once(nats_url: str) -> None:
+async def test_a_changed_tool_list_is_announced_once(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         await asyncio.gather(*(here.call("add_tool", req_id=name, name=name) for name in ("x1", "x2", "x3")))
         await eventually(lambda: here.told("update_tool_list"))
@@ -262,7 +262,7 @@ async def test_a_changed_list_of_tools_is_told_once(nats_url: str) -> None:
 
 
 @pytest.mark.rule("events.update_tool_list.when", "computer.safety.crash")
-async def test_a_server_that_dies_is_told_and_told_again_when_it_is_back(nats_url: str) -> None:
+async def test_a_server_that_dies_and_returns_is_announced_twice(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         await here.call("die")
         await eventually(lambda: len(here.told("update_tool_list")) == 1)

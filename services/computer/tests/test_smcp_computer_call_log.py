@@ -45,7 +45,7 @@ async def call(agent: NatsBus, tool: str, req_id: str, timeout: int = 15, **para
     return answer
 
 
-async def test_each_call_is_one_line_without_what_was_said(nats_url: str, tmp_path: Path) -> None:
+async def test_each_call_is_one_log_line_without_its_content(nats_url: str, tmp_path: Path) -> None:
     config = tmp_path / "c.json"
     config.write_text(json.dumps({"servers": {"box": {**configs.stdio(), "forbidden_tools": ["append"]}}}))
     arguments = ("run", "--config", str(config), "--office", "lab", "--name", "pc")
@@ -99,7 +99,7 @@ class Nobody:
         return True
 
 
-async def test_a_confirmation_that_nobody_gives_is_no_slow_tool(
+async def test_an_unanswered_confirmation_is_logged_as_not_confirmed(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="smcp_computer.tool_call")
@@ -128,7 +128,7 @@ async def test_a_confirmation_that_nobody_gives_is_no_slow_tool(
     assert [vars(record)["outcome"] for record in records] == ["not_confirmed"]
 
 
-async def test_a_computer_that_stops_waits_for_nobodys_word(nats_url: str, tmp_path: Path) -> None:
+async def test_a_stopping_computer_withdraws_open_confirmations(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     config = parse_config(json.dumps({"servers": {"box": configs.stdio(log=log)}}))
     user = Nobody()

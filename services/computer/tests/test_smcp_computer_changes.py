@@ -42,7 +42,7 @@ TOLD = {"computer": NAME}
     "finder.server.notices.updated",
 )
 @ERAS
-async def test_an_updated_window_or_document_is_told_and_another_resource_is_not(nats_url: str, era: Any) -> None:
+async def test_updates_of_windows_and_documents_are_announced_and_others_are_not(nats_url: str, era: Any) -> None:
     content = [{"uri": "file:///a.txt"}]
     async with world(nats_url, desk=configs.context(era, windows=1, documents=1, content=content)) as here:
         await settled(here, "desk", WINDOW, DOCUMENT)
@@ -83,9 +83,7 @@ async def test_an_updated_window_or_document_is_told_and_another_resource_is_not
     "finder.server.notices.list",
 )
 @ERAS
-async def test_a_changed_list_is_told_only_where_its_set_of_windows_or_documents_changed(
-    nats_url: str, era: Any
-) -> None:
+async def test_a_changed_list_is_announced_only_if_its_windows_or_documents_differ(nats_url: str, era: Any) -> None:
     async with world(nats_url, desk=configs.context(era, windows=1, documents=1)) as here:
         await settled(here, "desk", WINDOW, DOCUMENT)
         await here.tell("desk", "put", uri="file:///b.txt")
@@ -165,7 +163,7 @@ async def settled_by_update(here: World, uri: str) -> None:
     "desktop.servers.prerequisite.notices",
     "finder.changes.prerequisite",
 )
-async def test_a_server_that_cannot_be_subscribed_to_takes_no_part(nats_url: str) -> None:
+async def test_a_server_without_subscriptions_is_left_out_of_desktop_and_finder(nats_url: str) -> None:
     async with world(nats_url, desk=configs.context("2025", windows=1, documents=1, without=["subscribe"])) as here:
         await eventually(lambda: WINDOW in here.computer.resources.index.known("desk"))
         await forgotten(here)
@@ -183,7 +181,7 @@ async def test_a_server_that_cannot_be_subscribed_to_takes_no_part(nats_url: str
 
 
 @pytest.mark.rule("answers.desktop.gathering")
-async def test_a_burst_of_changes_is_told_as_one(nats_url: str) -> None:
+async def test_a_burst_of_changes_becomes_one_notification(nats_url: str) -> None:
     async with world(nats_url, {"gather_s": 3.0}, desk=configs.context("2026", windows=1)) as here:
         await settled(here, "desk", WINDOW)
         await asyncio.gather(*(here.tell("desk", "update", uri=WINDOW) for _ in range(20)))
@@ -192,7 +190,7 @@ async def test_a_burst_of_changes_is_told_as_one(nats_url: str) -> None:
         assert len(await next_told(here, DESKTOP, 2)) == 2
 
 
-async def test_a_refused_notification_holds_up_no_other(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_notification_does_not_delay_others(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with world(nats_url, desk=configs.context("2025", windows=1)) as here:
         await settled(here, "desk", WINDOW)
         here.computer.outbox.changed("tool_call_cancel")  # not for a Computer to say
@@ -292,7 +290,7 @@ async def _call(agent: Any, tool: str, **params: Any) -> None:
 
 
 @pytest.mark.rule("desktop.uri.conflict.registered", "desktop.practice.host", "finder.practice.host")
-async def test_two_servers_with_one_host_are_warned_about_once_and_both_are_shown(
+async def test_two_servers_with_one_host_are_shown_with_one_warning(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(
@@ -313,7 +311,7 @@ async def test_two_servers_with_one_host_are_warned_about_once_and_both_are_show
 
 @pytest.mark.rule("answers.desktop.list.untold")
 @ERAS
-async def test_another_set_of_windows_is_told_of_a_server_without_list_changed(
+async def test_changed_windows_of_a_server_without_list_changed_are_announced(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, era: Any
 ) -> None:
     monkeypatch.setattr(index, "UNTOLD_S", 0.2)

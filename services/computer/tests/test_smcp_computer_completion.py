@@ -29,7 +29,7 @@ def asked(uri: str | None, argument: str, value: str = "", **chosen: str) -> dic
     "finder.practice.completion",
 )
 @pytest.mark.parametrize("era", ["2025", "2026"])
-async def test_the_three_arguments_are_completed_one_after_the_other(nats_url: str, era: Era) -> None:
+async def test_the_three_arguments_of_a_template_are_completed(nats_url: str, era: Era) -> None:
     docs = configs.context(era, host="com.docs", documents=12)
     async with world(nats_url, docs=docs, other=configs.context(era, host="com.other", documents=1)) as here:
         alice = ResourceAgent(here)

@@ -25,7 +25,7 @@ def parse(document: object) -> Any:
     "answers.config.file.mcpServers",
 )
 @pytest.mark.parametrize("document", [{"servers": {"git": STDIO}}, {"git": STDIO}, {"mcpServers": {"git": STDIO}}])
-def test_the_three_shapes_say_the_same(document: dict[str, Any]) -> None:
+def test_the_three_file_shapes_give_the_same_configuration(document: dict[str, Any]) -> None:
     server = parse(document).servers["git"]
     assert isinstance(server, MCPServerStdioConfig)
     assert (server.name, server.disabled, server.server_parameters.args) == ("git", False, ["mcp-server-git"])
@@ -125,7 +125,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "nothing.json")
 
 
-def test_a_server_that_stands_twice_is_refused() -> None:
+def test_a_server_named_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="'git' stands twice"):
         parse_config('{"servers": {"git": {}, "git": {}}}')
 
@@ -211,7 +211,7 @@ def test_parameters_outside_of_server_parameters_are_named() -> None:
     )
 
 
-def test_a_field_is_not_suggested_in_its_own_place() -> None:
+def test_a_misplaced_field_is_not_suggested_as_its_own_replacement() -> None:
     with pytest.raises(ConfigError) as raised:
         parse({"mcpServers": {"web": {"type": "pipe", "command": "x", "headers": {}}}})
     assert "mcpServers.web.headers: is not a known field and is ignored" in raised.value.problems

@@ -70,7 +70,7 @@ async def test_the_user_is_asked_at_the_terminal(typed: bytes, allowed: bool) ->
     assert "'push' of 'git'" in out.getvalue()
 
 
-async def test_a_cancelled_question_is_withdrawn_and_the_next_one_is_asked() -> None:
+async def test_a_cancelled_confirmation_is_withdrawn_and_the_next_one_is_shown() -> None:
     master, slave = pty.openpty()
     out = _Asked()
     try:
@@ -90,7 +90,7 @@ async def test_a_cancelled_question_is_withdrawn_and_the_next_one_is_asked() -> 
     assert "(withdrawn)" in out.getvalue()
 
 
-def test_an_agent_cannot_draw_on_the_terminal() -> None:
+def test_control_characters_of_an_agent_do_not_reach_the_terminal() -> None:
     text = question(REF, "al\x1b[2Jice\n", {"x": "\x1b]0;title\x07", "y": "ü读\u202e"})
     assert printable(text) == text
     assert "ü读" in text

@@ -74,7 +74,7 @@ async def ask(agent: Client, event: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.rule("answers.resources.read.false_descriptions")
 @ERAS
-async def test_contents_arrive_whole_whatever_the_list_says_of_them(nats_url: str, era: Era) -> None:
+async def test_false_sizes_and_types_in_a_list_do_not_change_contents(nats_url: str, era: Era) -> None:
     async with scene(nats_url, era) as agent:
         listed = {each["uri"]: each for each in (await mcp(agent, "resources/list"))["resources"]}
         for held in lies():
@@ -83,9 +83,7 @@ async def test_contents_arrive_whole_whatever_the_list_says_of_them(nats_url: st
 
 
 @ERAS
-async def test_a_window_is_shown_by_what_it_has_and_one_of_another_kind_costs_only_itself(
-    nats_url: str, era: Era
-) -> None:
+async def test_a_window_with_text_is_shown_whatever_its_listed_type(nats_url: str, era: Era) -> None:
     async with scene(nats_url, era) as agent:
         desktops = (await ask(agent, "client:get_desktop"))["desktops"]
         assert sorted(desktops) == [
@@ -97,7 +95,7 @@ async def test_a_window_is_shown_by_what_it_has_and_one_of_another_kind_costs_on
 
 @pytest.mark.rule("answers.finder.false_descriptions")
 @ERAS
-async def test_a_document_has_the_metadata_that_are_read_whatever_the_list_says_of_their_size_and_type(
+async def test_false_sizes_and_types_in_a_list_do_not_change_the_metadata_of_a_document(
     nats_url: str, era: Era
 ) -> None:
     async with scene(nats_url, era) as agent:

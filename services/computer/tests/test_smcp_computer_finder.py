@@ -65,9 +65,7 @@ async def test_the_catalog_has_the_metadata_of_level_1(nats_url: str, era: Era) 
     "finder.practice.notices",
 )
 @ERAS
-async def test_metadata_are_read_once_and_again_after_the_server_says_that_they_changed(
-    nats_url: str, era: Era
-) -> None:
+async def test_metadata_are_read_again_after_an_announced_change(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era, host="h", documents=2)) as here:
         subscribed = here.computer.resources.upstream.subscribed
         await eventually(lambda: subscribed("one") == {"dpe://h/doc-0", "dpe://h/doc-1"}, timeout=30)
@@ -91,9 +89,7 @@ async def test_metadata_are_read_once_and_again_after_the_server_says_that_they_
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 2, "dpe://h/doc-2": 1}
 
 
-async def test_a_server_that_refuses_to_tell_of_a_document_is_asked_again(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_document_without_a_subscription_is_read_again(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_cache, "UNTOLD_S", 0.1)
     refused = {"dpe://h/doc-0": "subscribe_refuse"}
     async with world(nats_url, one=configs.context("2025", host="h", documents=1, misbehave=refused)) as here:
@@ -110,7 +106,7 @@ async def test_a_server_that_refuses_to_tell_of_a_document_is_asked_again(
         await eventually(is_new)
 
 
-async def test_after_the_restart_of_a_server_its_documents_are_read_anew(nats_url: str) -> None:
+async def test_after_a_restart_of_a_server_its_documents_are_read_again(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2025", host="h", documents=2)) as here:
         await refs(here)
         starts = here.computer.fleet.supervisors["one"].starts
@@ -159,7 +155,7 @@ async def test_documents_are_filtered_ordered_and_paged(nats_url: str) -> None:
 
 
 @pytest.mark.rule("answers.finder.kept", "answers.finder.as_listed")
-async def test_a_catalog_of_more_documents_than_are_kept_says_how_many_are_shown_as_listed(nats_url: str) -> None:
+async def test_a_catalog_above_the_cache_bound_counts_the_documents_shown_as_listed(nats_url: str) -> None:
     a = [document(f"a{number}", summary=f"word{number}", last_modified=f"2026-01-0{number}") for number in range(1, 6)]
     async with world(nats_url, {"finder_cache_bytes": 0}, a=configs.context("2026", host="com.a", content=a)) as here:
         found = await here.ask("get_finder", keywords=["word4", "word2"])
@@ -170,7 +166,7 @@ async def test_a_catalog_of_more_documents_than_are_kept_says_how_many_are_shown
 
 
 @pytest.mark.rule("finder.server.subscribe", "finder.uri.host.style")
-async def test_only_servers_that_tell_of_changes_take_part(nats_url: str) -> None:
+async def test_only_servers_with_subscriptions_are_in_the_finder(nats_url: str) -> None:
     servers = {
         "told": configs.context("2026", host="told", documents=1),
         "silent": configs.context("2026", host="silent", documents=1, without=["subscribe"]),
@@ -215,7 +211,7 @@ async def test_whole_numbers_of_any_size_in_metadata_are_shown_as_they_are(nats_
 
 @pytest.mark.rule("answers.finder.unreadable")
 @SELDOM
-async def test_documents_that_servers_get_wrong_cost_only_themselves(
+async def test_malformed_documents_do_not_affect_others(
     nats_url: str, era: Era, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = ["refuse", "fail", "not_found", "vanish"]
@@ -241,7 +237,7 @@ async def test_documents_that_servers_get_wrong_cost_only_themselves(
 
 
 @pytest.mark.rule("answers.finder.as_listed", "answers.finder.unreadable")
-async def test_a_server_that_never_answers_costs_only_its_own_metadata(nats_url: str) -> None:
+async def test_a_server_that_never_answers_loses_only_its_own_metadata(nats_url: str) -> None:
     async with world(
         nats_url,
         {"finder_wait_s": 0.5},

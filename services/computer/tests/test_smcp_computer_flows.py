@@ -103,7 +103,7 @@ def window(name: str, text: str, **resource: Any) -> dict[str, Any]:
     "finder.versus.access",
     "finder.versus.life",
 )
-async def test_the_desktop_is_pulled_and_follows_its_windows_and_their_contents(nats_url: str) -> None:
+async def test_the_desktop_follows_its_windows_and_their_contents(nats_url: str) -> None:
     about = {"priority": 0.6, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
     status = window("status", "运行中 | CPU: 45% | 内存: 2.1GB", annotations=about, _meta={"fullscreen": False})
     console = window("console", "> _", annotations={"priority": 0.3, "audience": ["assistant"]})
@@ -160,7 +160,7 @@ async def test_the_desktop_is_pulled_and_follows_its_windows_and_their_contents(
     "finder.server.notices.list",
     "finder.server.notices.updated",
 )
-async def test_the_finder_is_pulled_and_follows_its_documents_and_their_contents(nats_url: str) -> None:
+async def test_the_finder_follows_its_documents_and_their_contents(nats_url: str) -> None:
     content = [{"document": each} for each in page_documents()]
     report, contract, new = (f"dpe://{PAGE_HOST}/{ref}" for ref in ("rpt-2026", "contract-a1", "new"))
     async with scene(nats_url, docs=configs.context("2026", host=PAGE_HOST, content=content)) as here:
@@ -211,7 +211,7 @@ async def test_the_finder_is_pulled_and_follows_its_documents_and_their_contents
     "computer.resources.notes.agent",
     "computer.resources.models.routing",
 )
-async def test_resources_are_listed_read_and_subscribed_to_in_the_words_of_the_page(nats_url: str) -> None:
+async def test_listing_reading_and_subscribing_match_the_protocol_page(nats_url: str) -> None:
     uri, title = "file:///project/src/main.rs", "Rust Software Application Main File"
     item = {"uri": uri, "name": "main.rs", "title": title, "mimeType": "text/x-rust"}
     listed = {**item, "description": "Primary application entry point"}

@@ -141,7 +141,7 @@ async def test_changes_are_announced_over_nats_and_gateway(nats_url: str, how: s
         await eventually(lambda: ComputerLeft(NAME) in heard)
 
 
-async def test_an_agent_is_told_of_what_it_subscribed_to_until_it_leaves(nats_url: str) -> None:
+async def test_an_agent_gets_updates_until_it_leaves(nats_url: str) -> None:
     notes = configs.context("2026", content=[{"uri": "note://1"}])
     async with gateway_world(nats_url) as world, box(world.url, one=notes) as computer:
         heard: list[Event] = []
@@ -154,7 +154,7 @@ async def test_an_agent_is_told_of_what_it_subscribed_to_until_it_leaves(nats_ur
         await eventually(lambda: computer.resources.agents.agents == frozenset())
 
 
-async def test_an_answer_that_the_gateway_does_not_take_is_413_and_the_connection_stays(nats_url: str) -> None:
+async def test_an_answer_too_large_for_the_gateway_is_413_and_keeps_the_connection(nats_url: str) -> None:
     async with (
         gateway_world(nats_url, max_payload=256 * 1024) as world,
         box(world.url, tools=configs.stdio()) as computer,
@@ -190,7 +190,7 @@ async def test_a_computer_reconnects_and_its_interrupted_call_runs_once(nats_url
         assert log.read_text().splitlines() == ["sleep cut"]
 
 
-async def test_a_computer_moves_to_another_gateway_and_its_office_hears_nothing_of_it(nats_url: str) -> None:
+async def test_a_computer_that_moves_to_another_gateway_causes_no_notification(nats_url: str) -> None:
     async with two_gateways(nats_url) as (staying, leaving, leave), anna(staying.url) as agent:
         heard: list[Event] = []
         async with box(leaving.url, staying.url, tools=configs.stdio()) as computer:
@@ -205,7 +205,7 @@ async def test_a_computer_moves_to_another_gateway_and_its_office_hears_nothing_
             assert not [event for event in heard if isinstance(event, ComputerEntered | ComputerLeft)]
 
 
-async def test_a_computer_that_stops_ends_its_calls_first_and_begins_none(nats_url: str, tmp_path: Path) -> None:
+async def test_a_stopping_computer_finishes_its_calls_and_starts_none(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with gateway_world(nats_url) as world, anna(world.url) as agent, AsyncExitStack() as opened:
         computer = await opened.enter_async_context(box(world.url, tools=configs.stdio(log=log)))
@@ -240,7 +240,7 @@ async def test_a_refused_token_is_reported_and_a_renewed_one_used(
         assert len(warnings) == 1
 
 
-async def test_a_file_that_has_no_token_yet_is_named_and_read_again(nats_url: str, tmp_path: Path) -> None:
+async def test_a_token_file_without_a_token_is_reported_and_read_again(nats_url: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     settings = ComputerSettings(config=Path("unused"), office=OFFICE, name=NAME, token_file=file)
     async with (
@@ -254,7 +254,7 @@ async def test_a_file_that_has_no_token_yet_is_named_and_read_again(nats_url: st
         await eventually(lambda: computer.membership.problem is None, timeout=30)
 
 
-async def test_an_expired_token_is_renewed_and_the_office_hears_nothing_of_it(nats_url: str) -> None:
+async def test_an_expired_token_is_renewed_without_a_notification(nats_url: str) -> None:
     asked: list[float] = []
 
     async def fresh() -> str:

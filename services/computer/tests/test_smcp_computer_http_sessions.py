@@ -74,9 +74,7 @@ async def test_closing_ends_the_servers_session_only_with_terminate_on_close(tmp
     "data-structures.MCPSSEParameters.timeout.meaning",
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
-async def test_a_regular_operation_that_is_not_answered_ends_after_timeout(
-    kind: Kind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unanswered_http_operation_ends_after_timeout(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_computer.mcp.session.LIST_TIMEOUT_S", 600.0)  # what would end it without the setting
     async with configs.http_toolbox(kind, hold=["tools/list"]) as toolbox:
         server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
@@ -116,7 +114,7 @@ async def test_a_tool_may_run_longer_than_timeout(kind: Kind) -> None:
 
 
 @pytest.mark.rule("data-structures.MCPSSEParameters.timeout.meaning")
-async def test_an_untaken_sse_message_ends_the_connection_and_reconnects() -> None:
+async def test_an_sse_server_that_refuses_a_message_is_connected_to_again() -> None:
     async with configs.http_toolbox("sse", hold=["tools/call"]) as toolbox:
         async with supervised(config("sse", toolbox.url, timeout=SHORT["sse"])) as box:
             await eventually(lambda: box.ready, timeout=PATIENCE_S)

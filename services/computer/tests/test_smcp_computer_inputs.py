@@ -39,7 +39,7 @@ def test_the_variable_of_an_input_is_upper_case_with_underscores() -> None:
     "answers.config.input.variable",
     "answers.config.input.default",
 )
-async def test_an_input_comes_from_its_variable_before_its_default() -> None:
+async def test_the_variable_of_an_input_wins_over_its_default() -> None:
     inputs = [prompt(default="d")]
     reference = {"env": {"K": "Bearer ${input:api key}"}}
     given = {"SMCP_INPUT_API_KEY": "s3"}
@@ -48,7 +48,7 @@ async def test_an_input_comes_from_its_variable_before_its_default() -> None:
 
 
 @pytest.mark.rule("answers.config.env")
-async def test_placeholders_stand_in_any_parameter_and_are_not_searched_again() -> None:
+async def test_placeholders_are_replaced_once_in_any_parameter() -> None:
     parameters = {"command": "${env:PROG}", "args": ["a", "${env:A}${env:A}"], "cwd": "/x/${env:A}"}
     resolved = await resolve(parameters, [], {"PROG": "run", "A": "${env:PROG}"})
     assert resolved["command"] == "run"
@@ -67,7 +67,7 @@ async def test_placeholders_stand_in_any_parameter_and_are_not_searched_again() 
         ("${input:r}", [pick(default="asia")], {}, ["'git'", "'r'", "default"]),
     ],
 )
-async def test_a_missing_value_names_the_server_the_field_and_the_input(
+async def test_the_error_for_a_missing_value_names_server_field_and_input(
     reference: str, inputs: list[dict[str, Any]], environ: dict[str, str], words: list[str]
 ) -> None:
     with pytest.raises(CannotRun) as raised:
@@ -93,7 +93,7 @@ async def test_one_of_the_options_is_taken() -> None:
     "answers.config.command.args",
     "answers.config.command.output",
 )
-async def test_a_command_input_is_what_its_program_prints(tmp_path: Any) -> None:
+async def test_the_value_of_a_command_input_is_the_output_of_its_program(tmp_path: Any) -> None:
     program = tmp_path / "print-arguments"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(' ', *sys.argv[1:], ' ')\n")
     program.chmod(0o755)
@@ -116,7 +116,7 @@ async def test_a_command_input_is_what_its_program_prints(tmp_path: Any) -> None
         ("import sys; sys.stdout.buffer.write(b'\\xff')", "no UTF-8"),
     ],
 )
-async def test_a_program_that_fails_is_a_missing_value(tmp_path: Any, body: str, why: str) -> None:
+async def test_an_input_whose_program_fails_has_no_value(tmp_path: Any, body: str, why: str) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\n{body}\n")
     program.chmod(0o755)

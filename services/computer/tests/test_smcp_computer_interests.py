@@ -19,7 +19,7 @@ REFUSED = "does not tell of changes of a resource"
 
 
 @pytest.mark.rule("answers.desktop.again")
-async def test_a_subscription_that_the_next_stream_leaves_out_ends_and_is_asked_for_again(
+async def test_a_subscription_omitted_by_the_next_stream_ends_and_is_requested_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriptions, "RETRY_S", 0.1)
@@ -38,7 +38,7 @@ async def test_a_subscription_that_the_next_stream_leaves_out_ends_and_is_asked_
 
 
 @pytest.mark.rule("answers.desktop.again")
-async def test_a_subscription_that_a_stream_after_a_loss_leaves_out_ends_and_can_be_asked_for(
+async def test_a_subscription_omitted_by_a_reopened_stream_ends_and_can_be_requested_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mcp_subscriptions, "RELISTEN_S", 0.05)
@@ -83,7 +83,7 @@ async def test_a_refused_subscription_is_asked_for_again_once_the_list_changed(
         await eventually(lambda: here.computer.resources.upstream.subscribed("desk") == {WINDOW})
 
 
-async def test_a_subscription_that_is_never_answered_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unanswered_subscription_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_computer.mcp.resources.SUBSCRIBE_S", 120.0)
     async with running(desk=configs.context("2025", windows=3, misbehave={WINDOW: "never"})) as servers:
         servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
@@ -95,7 +95,7 @@ async def test_a_subscription_that_is_never_answered_keeps_no_other_waiting(monk
         await servers.agreed(OTHER)
 
 
-async def test_a_subscription_that_is_given_up_at_once_ends_no_others_unsubscribing() -> None:
+async def test_cancelling_a_subscription_leaves_other_unsubscribe_requests_alone() -> None:
     async with running(desk=configs.context("2025", windows=2)) as servers:
         await servers.upstream.hold("alice", "desk", WINDOW)
         servers.upstream.release("alice", "desk", WINDOW)

@@ -42,7 +42,7 @@ def all_pages(listed: Lists) -> list[list[str]]:
 
 @pytest.mark.rule("computer.resources.models.page", "computer.resources.computer.pages")
 @given(st.dictionaries(st.text(max_size=5), uris, max_size=4))
-def test_all_pages_together_are_all_items_once_in_order(uris_of: dict[str, list[str]]) -> None:
+def test_all_pages_together_hold_each_item_once_in_order(uris_of: dict[str, list[str]]) -> None:
     listed = lists(**uris_of)
     pages = all_pages(listed)
     assert [uri for page in pages for uri in page] == [uri for name in sorted(uris_of) for uri in uris_of[name]]
@@ -62,7 +62,7 @@ def second_page(listed: Lists, *, then: Lists) -> list[str]:
 
 
 @pytest.mark.rule("answers.resources.cursor.restart")
-def test_a_list_that_changed_between_two_pages_gives_nothing_twice_and_leaves_nothing_out() -> None:
+def test_a_list_that_changes_between_two_pages_neither_repeats_nor_omits_items() -> None:
     before = lists(a=numbered(150))
     rest = numbered(150)[100:]
     assert second_page(before, then=lists(a=numbered(150))) == rest
@@ -71,19 +71,19 @@ def test_a_list_that_changed_between_two_pages_gives_nothing_twice_and_leaves_no
 
 
 @pytest.mark.rule("answers.resources.cursor.restart")
-def test_the_item_at_the_break_may_be_gone() -> None:
+def test_a_list_continues_after_the_last_item_of_a_page_is_gone() -> None:
     assert second_page(lists(a=numbered(150)), then=lists(a=numbered(99) + numbered(150)[100:])) == numbered(150)[100:]
 
 
 @pytest.mark.rule("answers.resources.cursor.restart")
-def test_a_server_that_is_gone_by_the_next_page_costs_only_its_own_rest() -> None:
+def test_a_server_that_is_gone_at_the_next_page_loses_only_its_remaining_items() -> None:
     before = lists(a=numbered(150), b=["b://1"])
     assert second_page(before, then=lists(b=["b://1"])) == ["b://1"]
     assert second_page(before, then=lists(a=[], b=["b://1"])) == ["b://1"]
 
 
 @pytest.mark.rule("computer.resources.models.routing", "answers.resources.items.server")
-def test_each_item_names_its_server_whatever_it_says_itself() -> None:
+def test_each_item_names_its_server_even_if_it_claims_another() -> None:
     item = {"uri": "x://1", "name": "1", "serverId": "another"}
     page = page_of("resources", {"a": [item], "b": [{"uri": "x://1"}]})
     assert page.items == [{"uri": "x://1", "name": "1", "serverId": "a"}, {"uri": "x://1", "serverId": "b"}]
@@ -98,7 +98,7 @@ def test_a_page_ends_before_it_is_too_large_for_small_clients() -> None:
 
 
 @pytest.mark.rule("answers.resources.pages.bytes")
-def test_an_item_that_is_too_large_costs_only_itself() -> None:
+def test_only_the_oversized_item_is_left_out_of_a_page() -> None:
     items = [{"uri": "x://1", "name": "1"}, {"uri": "x://2", "name": "n" * PAGE_BYTES}, {"uri": "x://3", "name": "3"}]
     page = page_of("resources", {"a": items})
     assert [item["uri"] for item in page.items] == ["x://1", "x://3"]
@@ -137,7 +137,7 @@ def test_a_cursor_is_opaque_short_and_reads_back(server: str, number: int, uri: 
 
 
 @pytest.mark.rule("computer.resources.models.template")
-def test_templates_that_share_a_name_over_servers_are_told_apart_by_the_servers_name() -> None:
+def test_templates_of_servers_that_share_a_name_are_listed_with_a_prefix() -> None:
     named = named_apart(
         {
             "a": [{"uriTemplate": "x://{id}", "name": "file"}, {"uriTemplate": "x://{n}", "name": "own"}],

@@ -130,7 +130,7 @@ DOUBTS = (
 )
 
 
-async def test_validate_refuses_what_cannot_work_and_lenient_only_warns(tmp_path: Path) -> None:
+async def test_validate_refuses_unusable_settings_and_lenient_only_warns(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text(json.dumps(DOUBTFUL))
     code, _, err = await run("validate", "--config", str(file))
@@ -166,7 +166,7 @@ async def test_validate_warns_of_values_that_are_missing_in_this_environment(tmp
     assert err == f"{place}.2: input 'eu': SMCP_INPUT_EU is none of its options ('a', 'b')\n"
 
 
-async def test_run_warns_of_what_it_runs_without(tmp_path: Path) -> None:
+async def test_run_warns_of_missing_programs_and_values(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text(json.dumps(DOUBTFUL))
     code, _, err = await run("run", "--config", str(file), "--office", "o", "--name", "n", "--check-config")
@@ -190,7 +190,7 @@ async def test_validate_says_errors_and_warnings_together(tmp_path: Path) -> Non
     assert "servers.gone.server_parameters.command: 'no-such-program' is no program on PATH" in err
 
 
-async def test_without_nats_it_fails_with_a_sentence(tmp_path: Path) -> None:
+async def test_without_nats_the_command_fails_with_one_sentence(tmp_path: Path) -> None:
     file = write(tmp_path / "c.json")
     arguments = ["run", "--config", file, "--office", "o", "--name", "n"]
     code, _, err = await run(*arguments, fresh=True, SMCP_NATS_URL="nats://127.0.0.1:1")
@@ -200,7 +200,7 @@ async def test_without_nats_it_fails_with_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("events.must.computer.rooms", "computer.main.order", "computer.main.stop", "computer.safety.zombies")
-async def test_it_serves_until_it_is_stopped_and_leaves_nothing_behind(nats_url: str, tmp_path: Path) -> None:
+async def test_the_command_runs_until_stopped_and_leaves_no_process(nats_url: str, tmp_path: Path) -> None:
     file = write(tmp_path / "c.json", box=configs.stdio(fresh=True), bad=configs.stdio("no_such_module", fresh=True))
     async with (
         open_bus(BusConfig(url=nats_url)) as bus,
@@ -244,7 +244,9 @@ PLACE = ("--office", "office", "--name", "pc")
 
 
 @pytest.mark.parametrize("renewed", [False, True])
-async def test_by_a_gateway_it_needs_only_an_address_and_a_token(nats_url: str, tmp_path: Path, renewed: bool) -> None:
+async def test_a_computer_at_a_gateway_needs_an_address_and_a_token_only(
+    nats_url: str, tmp_path: Path, renewed: bool
+) -> None:
     file, token = write(tmp_path / "c.json", box=configs.stdio()), tmp_path / "token"
     token.write_text("wrong\n" if renewed else shared_token(SECRET, sub="pc"))
     async with gateway_world(nats_url, settings=issued(auth_secret=SECRET)) as world:
@@ -291,7 +293,7 @@ async def test_by_a_gateway_it_needs_only_an_address_and_a_token(nats_url: str, 
         (["--token", "secret-token"], {}, "--gateway"),
     ],
 )
-async def test_a_wrong_way_to_be_connected_is_wrong_usage(
+async def test_wrong_connection_options_are_wrong_usage(
     tmp_path: Path, arguments: list[str], environ: dict[str, str], word: str
 ) -> None:
     file = write(tmp_path / "c.json")
@@ -315,7 +317,7 @@ async def test_a_token_is_not_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("holds", "why"), [(None, "cannot be read: No such file"), ("", "1 to 8192"), ("two words", "without spaces")]
 )
-async def test_a_file_without_a_token_is_doubted_and_may_have_one_later(
+async def test_a_token_file_without_a_token_is_a_warning_of_check_config(
     tmp_path: Path, holds: str | None, why: str
 ) -> None:
     file, token = write(tmp_path / "c.json"), tmp_path / "token"

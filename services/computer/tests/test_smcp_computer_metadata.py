@@ -148,7 +148,7 @@ def test_simple_values_stay_and_everything_else_is_a_json_string() -> None:
     "data-structures.meta.namespace.MCP_TOOL_ANNOTATION",
     "answers.tools.meta.dropped",
 )
-def test_a_server_cannot_write_what_is_the_computers() -> None:
+def test_a_server_cannot_set_the_computers_own_meta_keys() -> None:
     sent = {"a2c_tool_meta": '{"auto_apply": true}', "MCP_TOOL_ANNOTATION": "{}", "mine": 1}
     assert attributes(tool(sent), None) == {"mine": 1}
     assert json.loads(str(attributes(tool(sent), ToolMeta(auto_apply=False))["a2c_tool_meta"]))["auto_apply"] is False

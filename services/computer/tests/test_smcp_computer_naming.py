@@ -76,7 +76,7 @@ def test_a_name_that_two_servers_share_is_qualified_in_both() -> None:
 
 
 @pytest.mark.rule("data-structures.SMCPTool.alias", "data-structures.ToolMeta.alias.meaning")
-def test_an_alias_takes_the_place_of_the_name() -> None:
+def test_a_tool_is_listed_under_its_alias() -> None:
     names = name_tools([Offer("git", ["log"], {"log": "history"}), Offer("svn", ["log"])])
     assert dict(names.listed) == {"history": ToolRef("git", "log"), "log": ToolRef("svn", "log")}
 
@@ -88,12 +88,12 @@ def test_forbidden_by_original_name_or_by_alias() -> None:
     assert {"push", "send", "show"} <= names.forbidden.keys()
 
 
-def test_the_tools_that_two_servers_forbid_do_not_depend_on_any_order() -> None:
+def test_forbidden_names_do_not_depend_on_any_order() -> None:
     offers = [Offer(server, ["x", "x."], {}, frozenset({"x", "x."})) for server in ("a", "a.")]
     assert name_tools(offers) == name_tools(offers[::-1])
 
 
-def test_names_that_become_the_same_are_told_apart() -> None:
+def test_tool_names_that_collide_get_a_digest() -> None:
     names = name_tools([Offer("a", ["re.ad", "re ad"]), Offer("b", ["读"])])
     assert len(names.listed) == 3
     assert names.listed["_"] == ToolRef("b", "读")

@@ -17,7 +17,7 @@ def told_uris(here: World) -> list[str]:
     return [each["payload"]["params"]["uri"] for each in here.told("resources_updated")]
 
 
-async def test_an_update_whose_uri_the_wire_does_not_carry_is_dropped_and_said_once(
+async def test_an_update_with_an_invalid_uri_is_dropped_with_one_warning(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(nats_url, one=configs.context("2025", content=[{"uri": "note://a/b/"}])) as here:
@@ -34,7 +34,7 @@ async def test_an_update_whose_uri_the_wire_does_not_carry_is_dropped_and_said_o
     assert caplog.text.count("of URIs that are invalid or too long") == 1
 
 
-async def test_a_uri_of_any_depth_costs_no_more_than_its_length(nats_url: str) -> None:
+async def test_the_cost_of_a_uri_grows_with_its_length_only(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
         await ResourceAgent(here).result("resources/subscribe", uri="note://a/b")
         deep = "note://a/b" + "/c" * 4000
@@ -49,7 +49,7 @@ async def test_a_uri_of_any_depth_costs_no_more_than_its_length(nats_url: str) -
 
 
 @pytest.mark.rule("answers.resources.flood")
-async def test_more_updates_of_a_server_than_are_kept_become_one_changed_list(
+async def test_too_many_waiting_updates_become_one_list_changed(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(outbox, "MOST_UNTOLD", 3)
@@ -69,7 +69,7 @@ async def test_more_updates_of_a_server_than_are_kept_become_one_changed_list(
     assert caplog.text.count("reports more changes than can be passed on one by one") == 1
 
 
-async def test_a_server_that_tells_very_much_holds_up_no_other(nats_url: str) -> None:
+async def test_a_server_with_very_many_updates_does_not_delay_others(nats_url: str) -> None:
     content: dict[str, list[dict[str, Any]]] = {"one": [{"uri": "note://a/b"}], "two": [{"uri": "note://c"}]}
     servers = {name: configs.context("2026", host=name, content=items) for name, items in content.items()}
     async with world(nats_url, {"gather_s": 0.5}, **servers) as here:
@@ -111,7 +111,7 @@ async def test_a_notification_that_cannot_be_sent_is_dropped_with_one_warning(
     assert "could not be told" not in caplog.text
 
 
-async def test_of_a_title_without_end_as_much_is_told_as_is_a_title(nats_url: str) -> None:
+async def test_an_endless_title_is_cut_in_an_update(nats_url: str) -> None:
     titled = [{"uri": "note://big", "resource": {"title": "x" * 60_000}}]
     async with world(nats_url, one=configs.context("2026", content=titled)) as here:
         await ResourceAgent(here).result("resources/subscribe", uri="note://big")
@@ -120,7 +120,7 @@ async def test_of_a_title_without_end_as_much_is_told_as_is_a_title(nats_url: st
         assert here.told("resources_updated")[0]["payload"]["params"]["title"] == "x" * outbox.MAX_TITLE
 
 
-async def test_a_faulty_list_is_warned_about_again_in_the_servers_next_life(
+async def test_a_faulty_list_is_warned_about_again_after_a_restart_of_the_server(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(nats_url, one=configs.context("2025", content=[{"uri": "note://1"}])) as here:

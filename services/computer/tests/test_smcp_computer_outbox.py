@@ -68,7 +68,7 @@ async def office(nats_url: str, refusing: Refusing) -> AsyncIterator[tuple[Compu
         yield computer, agent
 
 
-async def test_a_refused_notification_is_sent_again_once_and_holds_up_no_other(
+async def test_a_refused_notification_is_sent_again_after_the_others(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = Refusing()

@@ -23,18 +23,14 @@ from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
 
-async def test_a_name_that_is_taken_is_refused_and_tried_until_it_is_free(nats_url: str) -> None:
-    async with registry(nats_url):
-        async with computer(nats_url) as first:
-            async with computer(nats_url, joined=False) as second:
-                await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
-                assert first.membership.problem is None
-                assert "office" in second.readiness.problems()
-        async with computer(nats_url) as third:
-            assert third.membership.problem is None
+async def test_a_taken_name_is_refused_and_stays_with_the_first_computer(nats_url: str) -> None:
+    async with registry(nats_url), computer(nats_url) as first, computer(nats_url, joined=False) as second:
+        await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
+        assert "office" in second.readiness.problems()
+        assert first.membership.problem is None
 
 
-async def test_a_refused_computer_gets_the_name_when_it_becomes_free(nats_url: str) -> None:
+async def test_a_refused_computer_joins_when_the_name_becomes_free(nats_url: str) -> None:
     async with registry(nats_url), AsyncExitStack() as first:
         await first.enter_async_context(computer(nats_url))
         async with computer(nats_url, joined=False) as second:
@@ -43,7 +39,7 @@ async def test_a_refused_computer_gets_the_name_when_it_becomes_free(nats_url: s
             await asyncio.wait_for(second.membership.has_joined.wait(), 15)
 
 
-async def test_the_longest_names_have_a_place_as_short_ones_have(nats_url: str) -> None:
+async def test_names_of_the_greatest_length_can_join_and_be_called(nats_url: str) -> None:
     longest = "🤖" * MAX_NAME_LENGTH
     async with (
         registry(nats_url),
@@ -56,7 +52,7 @@ async def test_the_longest_names_have_a_place_as_short_ones_have(nats_url: str) 
 
 
 @pytest.mark.rule("answers.nats.gate")
-async def test_a_gated_owner_runs_nothing_and_says_so(nats_url: str) -> None:
+async def test_an_owner_without_its_seat_runs_nothing_and_answers_503(nats_url: str) -> None:
     async with registry(nats_url), computer(nats_url), computer(nats_url, joined=False) as refused:
         await eventually(lambda: (refused.membership.problem or "").startswith("refused: "))
         async with open_bus(BusConfig(url=nats_url)) as agent:
@@ -70,7 +66,7 @@ async def test_a_gated_owner_runs_nothing_and_says_so(nats_url: str) -> None:
 
 
 @pytest.mark.rule("computer.reconnect.forever")
-async def test_the_place_is_confirmed_after_nats_was_away(nats_server: NatsServer) -> None:
+async def test_the_seat_is_confirmed_after_an_outage_of_nats(nats_server: NatsServer) -> None:
     url = nats_server.url
     async with registry(url), computer(url, {"box": configs.stdio()}, lease_s=2.0) as here:
         await nats_server.stop()
@@ -82,7 +78,7 @@ async def test_the_place_is_confirmed_after_nats_was_away(nats_server: NatsServe
         assert here.fleet.supervisors["box"].starts == 1
 
 
-async def test_a_place_that_a_registry_took_away_from_the_living_is_claimed_again(nats_url: str) -> None:
+async def test_a_seat_that_a_registry_freed_by_mistake_is_claimed_again(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here, open_bus(BusConfig(url=nats_url)) as bus:
         store = await open_store(bus, bus.jetstream(), lease_s=10.0, replicas=1)
         key = record_key(OFFICE, "computer", NAME)
@@ -129,7 +125,7 @@ async def test_a_seat_claimed_again_counts_as_new_although_the_answer_to_the_cla
 
 
 @pytest.mark.rule("events.flow.discovery.1", "events.must.computer.rooms", "computer.architecture.1")
-async def test_it_joins_as_soon_as_there_is_a_registry(nats_url: str) -> None:
+async def test_a_computer_joins_as_soon_as_a_registry_is_up(nats_url: str) -> None:
     async with computer(nats_url, joined=False) as here:
         assert here.membership.problem is not None
         async with registry(nats_url):
@@ -146,7 +142,7 @@ async def test_leaving_waits_for_the_calls_that_run(nats_url: str, tmp_path: Pat
         assert (await running)["isError"] is False
 
 
-async def test_the_place_is_claimed_again_where_nats_lost_its_store(nats_server: NatsServer) -> None:
+async def test_the_seat_is_claimed_again_after_nats_lost_its_store(nats_server: NatsServer) -> None:
     url = nats_server.url
     async with registry(url) as rooms, computer(url) as here:
         await nats_server.restart_empty()

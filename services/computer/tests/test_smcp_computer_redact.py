@@ -74,12 +74,12 @@ def test_inputs_are_listed_without_the_default_of_a_password() -> None:
     assert [entry["default"] for entry in reply()["inputs"]] == ["<redacted>", "shown"]
 
 
-def test_without_inputs_there_is_no_such_key() -> None:
+def test_a_configuration_without_inputs_has_no_inputs_key() -> None:
     assert shown(parse_config('{"servers": {}}')).model_dump(exclude_unset=True) == {"servers": {}}
 
 
 @pytest.mark.rule("answers.config.validate")
-def test_literal_secrets_elsewhere_are_found_and_not_repeated() -> None:
+def test_literal_secrets_outside_env_and_headers_are_found_and_not_quoted() -> None:
     document = {
         "a": {"type": "stdio", "server_parameters": {"command": "x", "args": ["--api-key", "abc", "--token=abc"]}},
         "b": {"type": "sse", "server_parameters": {"url": "http://me:pw@host/?token=abc"}},

@@ -33,7 +33,7 @@ async def desktop(here: World, limit: int | None = None, **asked: Any) -> dict[s
 
 
 @pytest.mark.rule("answers.desktop.large", "desktop.practice.text")
-async def test_windows_for_which_an_answer_has_no_room_are_left_out_the_largest_first(
+async def test_the_largest_windows_are_left_out_of_an_oversized_desktop(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(
@@ -86,7 +86,7 @@ def _lists(here: World, *counts: int) -> bool:
 
 
 @pytest.mark.rule("answers.resources.server.large")
-async def test_calls_go_on_while_a_server_sends_more_than_it_may(nats_url: str) -> None:
+async def test_calls_go_on_while_a_server_sends_oversized_messages(nats_url: str) -> None:
     async with world(
         nats_url,
         bad=configs.context("2025", content=[{"uri": "note://big"}]),
@@ -106,9 +106,7 @@ async def test_calls_go_on_while_a_server_sends_more_than_it_may(nats_url: str) 
 
 
 @pytest.mark.rule("answers.finder.large")
-async def test_documents_for_which_a_page_has_no_room_are_told_of_shortly(
-    nats_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_documents_that_do_not_fit_a_page_are_shortened(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
     content = [
         {"document": {"ref": f"d{number}", "summary": "s" * size}}
         for number, size in enumerate((2_000, 9_000, 4_000, 100))
@@ -126,7 +124,7 @@ async def test_documents_for_which_a_page_has_no_room_are_told_of_shortly(
 
 
 @pytest.mark.rule("answers.finder.categories.sent", "answers.finder.format.ignored")
-async def test_odd_parts_of_documents_are_warned_about_once_and_arrive_as_they_are(
+async def test_odd_parts_of_documents_pass_unchanged_with_one_warning(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def at(uri: str, text: str) -> dict[str, Any]:
@@ -170,9 +168,7 @@ async def test_odd_parts_of_documents_are_warned_about_once_and_arrive_as_they_a
         ([5], -9, {0}),
     ],
 )
-def test_the_largest_give_way_as_few_as_can_be_and_of_equal_ones_the_last(
-    sizes: list[int], room: int, giving: set[int]
-) -> None:
+def test_the_fewest_and_largest_items_are_left_out(sizes: list[int], room: int, giving: set[int]) -> None:
     assert giving_way(sizes, [size + 1 for size in sizes], room) == giving
 
 
@@ -187,9 +183,7 @@ summaries = st.lists(
 
 @pytest.mark.rule("answers.finder.large")
 @given(summaries, st.integers(0, 3000))
-def test_a_page_has_all_its_documents_within_its_room_or_all_of_them_shortly(
-    summaries: list[dict[str, Any]], room: int
-) -> None:
+def test_documents_of_an_oversized_page_are_shortened_until_it_fits(summaries: list[dict[str, Any]], room: int) -> None:
     shown, short = fitting(summaries, room)
     assert [orjson.loads(text)["doc_ref"] for text in shown] == [summary["doc_ref"] for summary in summaries]
     assert len(b",".join(shown)) <= max(room, 0) or short == frozenset(range(len(summaries)))

@@ -49,21 +49,21 @@ async def test_a_read_that_is_never_answered_ends_in_time_and_the_next_is_answer
         assert (await servers.resources().read(OTHER))["contents"]
 
 
-async def test_a_server_that_ends_in_the_middle_of_a_read_is_said_to_have_died() -> None:
+async def test_a_server_that_ends_during_a_read_is_reported_as_dead() -> None:
     async with running(desk=configs.context("2026", windows=1)) as servers:
         await servers.tell("misbehave", uri=WINDOW, how="die")
         with pytest.raises(ServerDied):
             await servers.resources().read(WINDOW)
 
 
-async def test_contents_that_are_none_are_a_bad_answer() -> None:
+async def test_malformed_contents_are_a_bad_answer() -> None:
     async with running(desk=configs.context("2025", windows=1)) as servers:
         await servers.tell("misbehave", uri=WINDOW, how="no_list")
         with pytest.raises(BadAnswer):
             await servers.resources().read(WINDOW)
 
 
-async def test_a_content_of_fifty_megabytes_is_not_read_and_the_server_goes_on() -> None:
+async def test_a_result_of_fifty_megabytes_is_dropped_and_the_server_keeps_running() -> None:
     async with running(desk=configs.context("2025", windows=1)) as servers:
         await servers.tell("misbehave", uri=WINDOW, how="big")
         with pytest.raises(AnswerTooLarge) as refused:
@@ -86,7 +86,7 @@ async def test_invalid_items_are_left_out_of_a_list_and_an_endless_list_ends() -
 
 
 @pytest.mark.rule("computer.resources.computer.failure")
-async def test_a_list_that_never_comes_holds_up_no_other_server() -> None:
+async def test_a_list_that_never_comes_does_not_delay_other_servers() -> None:
     async with running(desk=configs.context("2025", windows=1), fine=configs.context("2025", windows=1)) as servers:
         await servers.tell("misbehave", uri="list", how="never")
         await servers.tell("tell_list")

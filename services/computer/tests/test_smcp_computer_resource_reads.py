@@ -16,7 +16,7 @@ NOTE = {"uri": "note://1"}
 
 
 @pytest.mark.rule("answers.resources.read.several")
-async def test_of_several_servers_with_a_uri_the_one_used_last_is_read_then_the_first_by_name(nats_url: str) -> None:
+async def test_a_uri_of_several_servers_is_read_at_the_one_used_last(nats_url: str) -> None:
     servers = {name: configs.context("2026", host=name, content=[NOTE]) for name in ("a", "b", "c")}
     async with world(nats_url, **servers) as here:
         alice = ResourceAgent(here)
@@ -59,7 +59,7 @@ async def test_of_several_servers_with_a_uri_the_one_used_last_is_read_then_the_
     "finder.server.content.json",
     "finder.practice.categories",
 )
-async def test_uris_that_nobody_lists_are_routed_by_host_or_template(nats_url: str) -> None:
+async def test_unlisted_uris_are_routed_by_host_or_template(nats_url: str) -> None:
     docs = configs.context("2025", host="com.docs", documents=1)
     view = configs.context("2026", host="com.view", windows=1)
     async with world(nats_url, docs=docs, view=view) as here:
@@ -126,7 +126,7 @@ async def test_a_uri_of_a_wrong_shape_is_refused_by_its_field(nats_url: str) -> 
 
 
 @pytest.mark.rule("answers.resources.read.shape")
-async def test_a_listed_resource_is_read_whatever_the_form_of_its_uri(nats_url: str) -> None:
+async def test_a_listed_resource_is_read_even_if_its_uri_is_malformed(nats_url: str) -> None:
     odd = ["dpe://h/a/b/c", "window://h?x=1", "no scheme", "DPE://H/%zz"]
     async with world(nats_url, one=configs.context("2025", content=[{"uri": uri} for uri in odd])) as here:
         alice = ResourceAgent(here)
@@ -157,7 +157,7 @@ async def test_a_window_is_read_and_subscribed_to_by_the_uri_that_the_desktop_sh
         assert here.computer.resources.agents.agents == frozenset()
 
 
-async def test_a_read_of_what_another_server_lists_waits_for_no_silent_one(nats_url: str) -> None:
+async def test_a_read_does_not_wait_for_a_silent_server_if_another_lists_the_uri(nats_url: str) -> None:
     silent = configs.context("2025", host="silent", windows=1, misbehave={"list": "never"})
     well = configs.context("2026", host="well", windows=1)
     async with world(nats_url, {"read_s": 25.0}, silent=silent, well=well) as here:
@@ -171,9 +171,7 @@ async def test_a_read_of_what_another_server_lists_waits_for_no_silent_one(nats_
 
 @pytest.mark.rule("answers.resources.read.document")
 @ERAS
-async def test_a_page_is_read_at_the_server_that_lists_its_document_also_where_others_share_the_host(
-    nats_url: str, era: Era
-) -> None:
+async def test_a_page_is_read_at_the_server_that_lists_its_document(nats_url: str, era: Era) -> None:
     servers = {
         "archive": configs.context("2025", host="h", content=[{"document": {"ref": "old"}}]),
         "docs": configs.context(era, host="h", content=[{"document": {"ref": "new"}}]),
@@ -214,7 +212,7 @@ async def test_an_answer_without_contents_becomes_a_json_rpc_error(nats_url: str
 
 
 @pytest.mark.rule("computer.resources.models.contents")
-async def test_contents_that_are_not_what_was_listed_pass_as_they_are(nats_url: str) -> None:
+async def test_contents_that_differ_from_the_list_pass_unchanged(nats_url: str) -> None:
     sent: dict[str, list[dict[str, Any]]] = {
         "mime": [{"uri": "note://1", "mimeType": "image/png", "text": "text of note://1"}],
         "blob": [{"uri": "note://1", "mimeType": "image/png", "blob": "AAEC"}],
@@ -230,7 +228,7 @@ async def test_contents_that_are_not_what_was_listed_pass_as_they_are(nats_url: 
 
 
 @pytest.mark.rule("computer.resources.computer.resilient", "answers.resources.read.silent")
-async def test_a_server_that_never_answers_is_408_and_one_that_dies_503_and_others_go_on(nats_url: str) -> None:
+async def test_a_silent_server_is_408_a_dead_one_503_and_others_keep_working(nats_url: str) -> None:
     slow = configs.context("2025", content=[{"uri": "note://never"}, {"uri": "note://die"}])
     async with world(nats_url, slow=slow, well=configs.context("2026", content=[NOTE])) as here:
         alice = ResourceAgent(here)

@@ -42,7 +42,7 @@ def windows(host: str, count: int) -> list[str]:
     "events.must.computer.all",
     "computer.resources.flow.list.pages",
 )
-async def test_a_list_goes_over_all_servers_in_pages_and_holds_over_the_restart_of_one(nats_url: str) -> None:
+async def test_a_paged_list_over_all_servers_continues_after_a_restart_of_one(nats_url: str) -> None:
     old = configs.context("2025", host="old", windows=130, page_size=50)
     new = configs.context("2026", host="new", windows=30)
     async with world(nats_url, b=new, a=old, toolbox=configs.stdio()) as here:
@@ -60,7 +60,7 @@ async def test_a_list_goes_over_all_servers_in_pages_and_holds_over_the_restart_
         assert "nextCursor" not in rest
 
 
-async def test_while_a_server_is_started_again_pages_go_on_and_say_that_it_is_missing(
+async def test_pages_continue_and_name_a_server_that_is_restarting(
     nats_url: str,
 ) -> None:
     old = configs.context("2025", host="old", windows=130)
@@ -81,9 +81,7 @@ async def test_while_a_server_is_started_again_pages_go_on_and_say_that_it_is_mi
         assert anew["meta"] == {"a2c_skipped_servers": ["a"]}
 
 
-async def test_a_server_that_comes_to_its_end_is_missing_and_not_without_resources(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_just_ended_is_listed_as_skipped(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     may_end = asyncio.Event()
 
     @asynccontextmanager
@@ -153,7 +151,7 @@ async def test_a_resource_is_listed_and_read_as_its_server_sends_it(nats_url: st
     "computer.resources.compat.degrade",
     "computer.resources.notes.computer",
 )
-async def test_one_server_is_asked_where_it_is_named(nats_url: str) -> None:
+async def test_only_the_named_server_is_asked(nats_url: str) -> None:
     a = configs.context("2025", host="a", windows=1, content=[NOTE])
     b = configs.context("2026", host="b", windows=1, content=[NOTE])
     async with world(nats_url, a=a, b=b, none=configs.context("2026", without=["resources"])) as here:
@@ -174,7 +172,7 @@ async def test_one_server_is_asked_where_it_is_named(nats_url: str) -> None:
 
 
 @pytest.mark.rule("answers.resources.cursor.server")
-async def test_a_cursor_that_stands_at_another_server_than_the_one_that_is_named_is_refused(nats_url: str) -> None:
+async def test_a_cursor_of_another_server_is_refused(nats_url: str) -> None:
     a, b = (configs.context("2025", host=host, windows=101) for host in "ab")
     async with world(nats_url, a=a, b=b) as here:
         alice = ResourceAgent(here)
@@ -218,7 +216,7 @@ async def test_servers_without_resources_are_skipped_and_counted(
     "finder.server.templates",
     "computer.resources.models.routing",
 )
-async def test_templates_of_several_servers_are_told_apart_by_their_servers_name(nats_url: str) -> None:
+async def test_templates_with_one_name_are_prefixed_by_their_server(nats_url: str) -> None:
     a, b = configs.context("2025", host="a"), configs.context("2026", host="b")
     async with world(nats_url, a=a, b=b, toolbox=configs.stdio()) as here:
         result = await ResourceAgent(here).result("resources/templates/list")
@@ -232,7 +230,7 @@ async def test_templates_of_several_servers_are_told_apart_by_their_servers_name
 
 @pytest.mark.rule("computer.resources.computer.resilient", "computer.resources.flow.list.fan_out")
 @SELDOM
-async def test_a_server_whose_list_fails_costs_only_its_own(
+async def test_a_server_whose_list_fails_loses_only_its_own_items(
     nats_url: str, era: Era, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routing, "LIST_S", 1.0)
@@ -248,7 +246,7 @@ async def test_a_server_whose_list_fails_costs_only_its_own(
 
 
 @pytest.mark.rule("computer.resources.computer.resilient")
-async def test_a_server_that_never_lists_costs_other_requests_a_bounded_wait(
+async def test_a_server_that_never_lists_delays_other_requests_by_a_bounded_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routing, "LIST_S", 1.5)
@@ -268,7 +266,7 @@ async def test_a_server_that_never_lists_costs_other_requests_a_bounded_wait(
 
 
 @pytest.mark.rule("computer.resources.errors.mcp")
-async def test_a_list_that_a_server_refuses_is_its_error_where_it_alone_is_asked(nats_url: str) -> None:
+async def test_a_refused_list_is_an_error_if_only_that_server_was_asked(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2025", windows=1, without=["list_changed"])) as here:
         alice = ResourceAgent(here)
         await here.tell("one", "misbehave", uri="list", how="refuse")

@@ -51,7 +51,7 @@ async def test_a_server_that_never_lists_its_resources_lists_its_templates(nats_
 
 @pytest.mark.rule("computer.resources.computer.templates")
 @ERAS
-async def test_templates_that_change_while_they_are_asked_for_are_asked_for_anew(nats_url: str, era: Era) -> None:
+async def test_templates_that_change_while_they_are_listed_are_listed_again(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era)) as here:
         alice, heard = ResourceAgent(here), list[ServerEvent]()
         here.computer.fleet.events.listen(heard.append)
@@ -72,7 +72,7 @@ async def test_templates_that_change_while_they_are_asked_for_are_asked_for_anew
 
 @pytest.mark.rule("computer.resources.computer.list_changed")
 @ERAS
-async def test_an_agent_that_listed_templates_is_told_that_they_may_have_changed(nats_url: str, era: Era) -> None:
+async def test_changed_templates_are_announced_as_list_changed(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era, windows=1)) as here:
         alice = ResourceAgent(here)
         await eventually(lambda: here.computer.resources.index.is_listed("one"), timeout=30)

@@ -63,7 +63,7 @@ async def test_values_of_a_template_are_completed() -> None:
 
 
 @pytest.mark.rule("computer.resources.computer.without")
-async def test_a_server_without_resources_has_none() -> None:
+async def test_a_server_without_the_resources_capability_has_no_resources() -> None:
     async with running(desk=configs.context("2026", without=["resources"])) as servers:
         assert servers.fleet.supervisors["desk"].resources is None
         assert servers.index.servers() == []
@@ -74,7 +74,7 @@ async def test_a_server_without_resources_has_none() -> None:
 
 @pytest.mark.rule("desktop.changes.list.collect", "finder.changes.list.collect")
 @ERAS
-async def test_the_index_follows_what_the_server_says_of_its_list(era: Any) -> None:
+async def test_the_index_follows_list_changed_of_a_server(era: Any) -> None:
     async with running(desk=configs.context(era, windows=1)) as servers:
         assert list(await servers.index.list("desk")) == [WINDOW]
         await servers.tell("put", uri=OTHER)
@@ -86,7 +86,7 @@ async def test_the_index_follows_what_the_server_says_of_its_list(era: Any) -> N
 
 @pytest.mark.rule("desktop.servers.notices.list", "answers.desktop.list.untold")
 @ERAS
-async def test_a_server_that_does_not_tell_of_its_list_is_listed_when_it_is_asked_for(era: Any) -> None:
+async def test_a_server_without_list_changed_is_listed_for_each_request(era: Any) -> None:
     async with running(desk=configs.context(era, windows=1, without=["list_changed"])) as servers:
         assert servers.resources().features == Features(subscribe=True, list_changed=False)
         assert list(await servers.index.list("desk")) == [WINDOW]
@@ -96,9 +96,7 @@ async def test_a_server_that_does_not_tell_of_its_list_is_listed_when_it_is_aske
 
 @pytest.mark.rule("answers.desktop.list.untold")
 @ERAS
-async def test_a_server_that_does_not_tell_of_its_list_is_listed_anew_while_nobody_asks(
-    era: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_without_list_changed_is_listed_periodically(era: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "UNTOLD_S", 0.1)
     async with running(desk=configs.context(era, windows=1, without=["list_changed"])) as servers:
         await servers.tell("put", uri=OTHER)
@@ -116,7 +114,7 @@ async def test_a_server_that_does_not_tell_of_its_list_is_listed_anew_while_nobo
 
 
 @ERAS
-async def test_a_subscription_is_told_of_and_ends_with_its_last_holder(era: Any) -> None:
+async def test_a_subscription_at_a_server_lasts_until_its_last_holder_releases_it(era: Any) -> None:
     async with running(desk=configs.context(era, windows=2)) as servers:
         await servers.upstream.hold("alice", "desk", WINDOW)
         await servers.upstream.hold("desktop", "desk", WINDOW)
@@ -134,7 +132,7 @@ async def test_a_subscription_is_told_of_and_ends_with_its_last_holder(era: Any)
 
 @pytest.mark.rule("desktop.servers.notices.updated")
 @ERAS
-async def test_many_are_subscribed_to_in_the_background_and_again_after_a_restart(era: Any) -> None:
+async def test_wanted_resources_are_subscribed_to_in_the_background_and_after_restarts(era: Any) -> None:
     async with running(desk=configs.context(era, windows=20)) as servers:
         uris = list(await servers.index.list("desk"))
         servers.upstream.want("desktop", "desk", uris)
@@ -152,7 +150,7 @@ async def test_many_are_subscribed_to_in_the_background_and_again_after_a_restar
 
 
 @pytest.mark.rule("desktop.servers.notices.updated")
-async def test_a_server_over_http_tells_of_changes_also_after_it_was_started_again() -> None:
+async def test_changes_of_an_http_server_are_announced_after_its_restart() -> None:
     async with (
         configs.http_context(windows=2) as server,
         running(desk=configs.http("streamable", server.url)) as servers,

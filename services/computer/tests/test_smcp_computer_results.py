@@ -20,7 +20,7 @@ OURS = {"a2c_timeout": True, "a2c_cancelled": True, "a2c_forbidden": True, "a2c_
         ({"meta": OURS, "_meta": None}, {}),
     ],
 )
-def test_an_mcp_server_cannot_say_what_the_computer_says(said: dict[str, Any], meta: dict[str, Any]) -> None:
+def test_an_mcp_server_cannot_set_the_computers_result_meta(said: dict[str, Any], meta: dict[str, Any]) -> None:
     wire = to_wire({"content": [], "isError": True, **said})
     assert wire == {"content": [], "isError": True, "meta": meta}
     result = call_result(wire, req_id="r", trace_id="t", duration_s=0)

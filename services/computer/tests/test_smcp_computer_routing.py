@@ -73,7 +73,7 @@ def test_a_server_that_lists_a_uri_is_preferred_to_servers_with_the_same_host() 
         ("window://h/d1", ["archive", "catalog", "docs"]),
     ],
 )
-def test_of_servers_with_one_host_the_one_that_lists_the_document_is_asked(uri: str, servers: list[str]) -> None:
+def test_a_document_is_routed_to_its_lister_among_servers_with_one_host(uri: str, servers: list[str]) -> None:
     docs, archive = Served("docs", {"dpe://h/d1", "dpe://h"}), Served("archive", {"dpe://h/old", "dpe://h/"})
     catalog = Served("catalog", {"window://h/d1/pages"}, ("dpe://h/{doc_ref}/pages/{page_index}",))
     assert candidates(uri, (catalog, docs, archive), []) == servers

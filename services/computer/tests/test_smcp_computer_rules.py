@@ -85,7 +85,7 @@ async def test_a_server_that_is_disabled_is_not_started_and_its_tools_are_not_li
 
 
 @pytest.mark.rule("computer.challenge.protocols", "computer.manager.file")
-async def test_the_servers_of_a_file_of_all_three_types_are_managed_side_by_side(tmp_path: Path) -> None:
+async def test_servers_of_all_three_transports_run_side_by_side(tmp_path: Path) -> None:
     async with configs.http_toolbox("streamable") as streamable, configs.http_toolbox("sse") as sse:
         servers = {
             "local": configs.stdio("hello"),
@@ -127,9 +127,7 @@ async def test_a_program_is_read_and_written_in_its_encoding(tmp_path: Path, enc
 
 @pytest.mark.rule("data-structures.MCPServerStdioParameters.encoding_error_handler.meaning")
 @pytest.mark.parametrize(("handler", "seen"), [("replace", "a\ufffdb"), ("ignore", "ab")])
-async def test_bytes_that_are_not_of_the_encoding_are_handled_as_configured(
-    tmp_path: Path, handler: str, seen: str
-) -> None:
+async def test_bytes_outside_of_the_encoding_are_handled_as_configured(tmp_path: Path, handler: str, seen: str) -> None:
     path = script(tmp_path / "server.py", raw=b"a\xffb")
     async with running(stdio(path, encoding_error_handler=handler)) as servers:
         assert (await texts(servers["s"]))[1] == seen
@@ -138,7 +136,7 @@ async def test_bytes_that_are_not_of_the_encoding_are_handled_as_configured(
 @pytest.mark.rule(
     "data-structures.MCPServerStdioParameters.encoding_error_handler.meaning", "answers.config.stdio.errors"
 )
-async def test_bytes_that_are_not_of_the_encoding_end_a_strict_server(tmp_path: Path) -> None:
+async def test_bytes_outside_of_the_encoding_end_a_strict_server(tmp_path: Path) -> None:
     path = script(tmp_path / "server.py", raw=b"a\xffb")
     async with running(stdio(path)) as servers:
         with pytest.raises(ServerDied):

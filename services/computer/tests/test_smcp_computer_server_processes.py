@@ -35,7 +35,7 @@ async def test_a_killed_server_fails_its_calls_at_once_and_is_started_again() ->
         assert servers["other"].starts == 1
 
 
-async def test_a_server_that_keeps_dying_is_started_ever_more_slowly() -> None:
+async def test_the_pauses_before_restarts_of_a_dying_server_grow() -> None:
     crashing = {"type": "stdio", "server_parameters": {"command": "true"}}
     loop = asyncio.get_running_loop()
     async with running(crash=crashing) as servers:
@@ -55,7 +55,7 @@ async def test_stopping_ends_the_server_and_its_children() -> None:
 
 
 @pytest.mark.rule("computer.process.stop")
-async def test_a_server_that_ignores_its_end_is_killed() -> None:
+async def test_a_server_that_ignores_sigterm_is_killed() -> None:
     stubborn = (
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

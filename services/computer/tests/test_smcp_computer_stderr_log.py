@@ -45,7 +45,7 @@ def shown(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[s
     return [r.getMessage() for r in caplog.records if r.levelno >= level and r.name.startswith("smcp_computer")]
 
 
-async def test_a_server_that_never_starts_is_told_of_once_with_what_it_said(
+async def test_a_server_that_never_starts_is_logged_once_with_its_last_output(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -103,7 +103,7 @@ def test_a_program_that_ends_at_once_is_logged_with_its_status(caplog: pytest.Lo
     )
 
 
-def test_last_lines_are_of_this_run_and_without_control_characters() -> None:
+def test_the_last_lines_are_those_of_the_current_process() -> None:
     log = StderrLog("box")
     log.born()
     log.wrote("of an older life")
@@ -122,7 +122,7 @@ def test_last_lines_are_of_this_run_and_without_control_characters() -> None:
     assert log.said == "it said last: Traceback | main.py:7 | ValueError: no disk"
 
 
-async def test_each_end_of_a_server_that_had_started_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_end_of_a_running_server_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with supervised(configs.stdio()) as box:
         for _ in range(2):
@@ -136,7 +136,7 @@ async def test_each_end_of_a_server_that_had_started_is_one_line(caplog: pytest.
     assert len([line for line in shown(caplog) if "went away" in line]) == 2
 
 
-async def test_a_server_that_talks_without_end_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_endless_output_of_a_server_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     program = "import sys, time\nfor n in range(1000): print('chatter', n, file=sys.stderr)\ntime.sleep(600)"
     server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["-c", program]}}

@@ -23,7 +23,7 @@ Kind = Literal["streamable", "sse"]
     "computer.call.5",
     "answers.calls.result.unchanged",
 )
-async def test_a_tool_gets_its_arguments_as_they_are_and_its_result_comes_back_as_it_is() -> None:
+async def test_arguments_and_results_of_a_tool_pass_unchanged() -> None:
     async with running(box=configs.stdio()) as servers:
         value = {"none": None, "nested": {"list": [1, None]}, "读": "ü"}
         result = await call(servers["box"], "keys", value=value)
@@ -63,7 +63,7 @@ async def test_a_large_result_over_http_arrives_whole() -> None:
 @pytest.mark.rule(
     "data-structures.MCPServerStdioParameters.command.meaning", "computer.start.status", "answers.config.input.missing"
 )
-async def test_servers_start_side_by_side_and_one_that_cannot_disturbs_no_other() -> None:
+async def test_servers_start_in_parallel_whatever_another_one_does() -> None:
     async with running(
         bad={"type": "stdio", "server_parameters": {"command": "no-such-program"}},
         nowhere={"type": "stdio", "server_parameters": {"command": sys.executable, "cwd": "/no/such/place"}},
@@ -122,7 +122,7 @@ async def test_a_tool_that_ends_its_server_is_an_error_that_names_the_server() -
 
 
 @pytest.mark.rule("answers.errors.tool")
-async def test_a_tool_that_throws_is_a_result_of_the_server() -> None:
+async def test_an_exception_in_a_tool_is_a_failed_result() -> None:
     async with running(box=configs.stdio()) as servers:
         assert (await call(servers["box"], "fail"))["isError"] is True
 
@@ -164,7 +164,7 @@ async def test_a_changed_list_of_tools_is_noticed(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
-async def test_a_server_over_http_that_was_restarted_is_found_again(kind: Kind) -> None:
+async def test_a_restarted_http_server_is_connected_to_again(kind: Kind) -> None:
     async with configs.http_toolbox(kind) as toolbox, running(web=configs.http(kind, toolbox.url)) as servers:
         web = servers["web"]
         pending = asyncio.create_task(call(web, "sleep", seconds=60))

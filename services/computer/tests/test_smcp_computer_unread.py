@@ -104,7 +104,7 @@ async def test_lone_surrogates_in_an_answer_become_the_replacement_character(
         ("stdio", '{"jsonrpc":"2.0","id":$ID,"result":{"content":' + "[" * 300 + "]" * 300 + "}}"),
     ],
 )
-async def test_an_answer_that_cannot_be_read_is_an_error_at_once(way: Way, text: str) -> None:
+async def test_an_unparsable_answer_is_an_error_at_once(way: Way, text: str) -> None:
     async with asyncio.timeout(50), server(way) as raw:
         with pytest.raises(BadAnswer, match="'raw' sent an answer that cannot be read"):
             await say(raw, text)
@@ -155,7 +155,7 @@ def test_lines_do_not_depend_on_how_bytes_arrive(texts: list[str], cuts: list[in
 
 
 @pytest.mark.rule("answers.resources.server.large")
-def test_of_an_oversized_line_only_head_and_tail_are_kept() -> None:
+def test_only_head_and_tail_of_an_oversized_line_are_kept() -> None:
     lines = Lines(codecs.getincrementaldecoder("utf-8")(), 10_000)
     for part in (b"head", *[b"x" * 5000] * 100, b"tail"):
         assert lines.feed(part) == []

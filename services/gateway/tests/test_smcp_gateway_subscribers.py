@@ -59,7 +59,7 @@ async def test_what_changes_before_the_computer_has_answered_is_told(nats_url: s
 
 
 @pytest.mark.rule("answers.resources.subscribers.query")
-async def test_a_document_is_subscribed_to_whatever_the_query_says_of_how_it_is_shown(nats_url: str) -> None:
+async def test_the_query_of_a_document_does_not_matter_for_its_subscription(nats_url: str) -> None:
     page = "dpe://docs/d/pages/0"
     async with scene(nats_url) as (_, anna, box):
         await ask(anna, uri=f"{page}?format=markdown")

@@ -94,7 +94,7 @@ async def test_what_no_registry_could_tell_before_the_agent_left_is_not_told_to_
 
 
 @pytest.mark.rule("answers.resources.subscribers.dropped")
-async def test_an_agent_whose_earlier_leave_is_heard_late_is_told_to_subscribe_again(nats_url: str) -> None:
+async def test_a_late_leave_notification_makes_the_returned_agent_subscribe_again(nats_url: str) -> None:
     async with scene(nats_url) as (world, anna, box):
         await ask(anna)
         world.gateways[1].computers.agent_left(OFFICE, "anna")

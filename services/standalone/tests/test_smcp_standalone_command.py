@@ -226,7 +226,7 @@ async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Pa
         (["fly"], "fly"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments: list[str], said: str) -> None:
+def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str], said: str) -> None:
     refused = smcp(*arguments, TERM="dumb", COLUMNS="200")
     assert refused.returncode == 2
     assert said in refused.stderr

@@ -6,7 +6,6 @@ it.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,14 +22,11 @@ from smcp_computer.mcp.errors import (
 )
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.resources.index import Listing
-from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import Malformed
 from smcp_proto.finder import Document
 from smcp_proto.uris import parse_dpe_uri
 from smcp_proto.validation import check_depth, mended
 from smcp_service.lifecycle import Background
-
-_log = logging.getLogger("smcp_computer.finder")
 
 MAX_BYTES: Final = 32 * 1024
 """Of the metadata of one document: 100 of them have to fit into what a small client takes in one message (4 MiB)."""
@@ -112,7 +108,7 @@ class MetadataCache:
         self._tasks = tasks
         self._most_bytes = cache_bytes
         self._bytes = 0
-        self._warnings = WarnOnce(_log, events)
+        self._events = events
         self._servers: dict[str, _Server] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -174,7 +170,7 @@ class MetadataCache:
             if listed is not None:
                 entries[uri] = _Entry(uri, resource, listed)
             else:
-                self._warnings.warn(server.name, f"lists {uri[:256]!r} as a document: {why}")
+                self._events.warn(server.name, f"lists {uri[:256]!r} as a document: {why}")
         for uri, entry in server.entries.items():
             if entries.get(uri) is not entry:
                 self._bytes -= entry.size
@@ -234,18 +230,18 @@ class MetadataCache:
         if failed is not None:
             for each in server.missing(self._loop.time()):
                 each.retry_at = self._loop.time() + RETRY_S
-            self._warnings.warn(server.name, f"documents are shown as they are listed: it {failed.what}")
+            self._events.warn(server.name, f"documents are shown as they are listed: it {failed.what}")
             return
         entry.answered_at, entry.is_refused = self._loop.time(), is_refused
         if document is not None and self._bytes + size > self._most_bytes:
             entry.had_no_room = True
             most = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
-            self._warnings.warn(server.name, f"documents are shown as they are listed: {most}")
+            self._events.warn(server.name, f"documents are shown as they are listed: {most}")
         elif document is not None:
             self._bytes += size
             entry.read, entry.size = document, size
         if why:
-            self._warnings.warn(server.name, f"the document {entry.uri[:256]!r}: {why}")
+            self._events.warn(server.name, f"the document {entry.uri[:256]!r}: {why}")
 
 
 def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:

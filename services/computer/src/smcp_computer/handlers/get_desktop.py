@@ -1,7 +1,6 @@
 """`client:get_desktop`: the windows of all MCP servers that announce changes, read side by side and organized."""
 
 import asyncio
-import logging
 from typing import Final
 
 import orjson
@@ -14,14 +13,11 @@ from smcp_computer.reply_limits import giving_way, reply_limit
 from smcp_computer.resources.index import History, ResourceIndex
 from smcp_computer.resources.replies import too_large
 from smcp_computer.resources.routing import window_uri
-from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.desktop import OrganizedDesktop, Window, organize_desktop
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.tools import GetDeskTopReq
 from smcp_proto.uris import WINDOW, WindowUri, scheme_of
 from smcp_service.lifecycle import Background
-
-_log = logging.getLogger("smcp_computer.desktop")
 
 ANSWER_S: Final = 1.0
 """Of the time that the caller waits, what is kept for the answer."""
@@ -52,7 +48,7 @@ class Desktop:
         self._tasks = tasks
         self._read_s = read_s
         self._max_body = max_body
-        self._warnings = WarnOnce(_log, events)
+        self._events = events
 
     async def __call__(self, request: GetDeskTopReq, call: Call) -> RawJson:
         """A GetDeskTopRet.
@@ -74,7 +70,7 @@ class Desktop:
         oversized = [each for each in errors if isinstance(each, AnswerTooLarge)]
         organized = organize_desktop(windows, request.desktop_size, self._history.servers)
         for doubt in organized.warnings:
-            self._warnings.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
+            self._events.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
         tail = b'],"req_id":%b}' % orjson.dumps(request.req_id)
         if missing := len(errors) - len(oversized):  # a later request may get these
             tail = b'],"a2c_missing":%d,%b' % (missing, tail[2:])
@@ -127,7 +123,7 @@ class Desktop:
         return await asyncio.gather(*(read(each) for each in listed if only is None or window_uri(each["uri"]) == only))
 
     def _warned(self, what: str, error: ServerError) -> ServerError:
-        self._warnings.warn(error.server, f"{what} left out of the desktop: it {error.what}")
+        self._events.warn(error.server, f"{what} left out of the desktop: it {error.what}")
         return error
 
     def _fitting(self, organized: OrganizedDesktop, limit: int, room: int) -> list[bytes]:
@@ -137,7 +133,7 @@ class Desktop:
         for number in sorted(gone):
             server, uri = organized.sources[number]
             why = f"together the windows are larger than the answer may be, {limit} bytes"
-            self._warnings.warn(server, f"{uri[:SHOWN]} is left out of the desktop: {why}")
+            self._events.warn(server, f"{uri[:SHOWN]} is left out of the desktop: {why}")
         return [text for number, text in enumerate(shown) if number not in gone]
 
 

@@ -1,6 +1,5 @@
 """`client:get_finder`: one page of the catalog of all documents (finder.txt, Finder Organizer)."""
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,12 +12,9 @@ from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.reply_limits import Budget, giving_way, reply_limit
 from smcp_computer.resources.index import History, Listing
 from smcp_computer.resources.replies import bad_field
-from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import TooLarge
 from smcp_proto.finder import organize_finder
 from smcp_proto.schemas.finder import GetFinderReq
-
-_log = logging.getLogger("smcp_computer.finder")
 
 MAX_KEYWORDS: Final = 64
 """Each is looked for in every document."""
@@ -53,7 +49,7 @@ class Finder:
         self._history = history
         self._wait_s = wait_s
         self._max_body = max_body
-        self._warnings = WarnOnce(_log, events)
+        self._events = events
 
     async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
         """One page. Documents for which the answer has no room are told of shortly.
@@ -83,7 +79,7 @@ class Finder:
         for number in sorted(shortened):
             server = next(each.server for each in documents if each.summary is found.documents[number])
             what = f"the document {found.documents[number]['uri']:.256} is told of shortly"
-            self._warnings.warn(server, f"{what}: its page is larger than {limit} bytes")
+            self._events.warn(server, f"{what}: its page is larger than {limit} bytes")
         body = b"".join((head, b",".join(shown), tail))
         if len(body) > limit:
             details = {"size": len(body), "limit": limit}

@@ -29,7 +29,6 @@ from smcp_computer.resources.pages import Kind, named_apart, page_of, read_curso
 from smcp_computer.resources.replies import bad_field, flat, is_not_found, jsonrpc_error
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions
-from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.finder import not_in_format, unknown_categories
 from smcp_proto.schemas.base import JsonRpcRequest
 from smcp_proto.schemas.resources import (
@@ -76,7 +75,7 @@ class ResourceHandlers:
         self._directory = directory
         self._index = index
         self._agents = agents
-        self._warnings = WarnOnce(_log, events)
+        self._events = events
         self._name = name
         self._max_body = max_body
 
@@ -92,7 +91,7 @@ class ResourceHandlers:
         async def ask(server: str, uri: str) -> Json:
             listed = self._directory.listed(uri, server)
             result = await self._index.connection(server).read(listed, timeout=budget.left)
-            self._warnings.warn(server, *(f"{uri[:256]}: {what}" for what in odd(uri, result)))
+            self._events.warn(server, *(f"{uri[:256]}: {what}" for what in odd(uri, result)))
             return result
 
         return await self._reply(request, request.payload, self._of_resource(request, budget, ask))

@@ -1,14 +1,20 @@
-"""Events of the MCP servers and the notifications that they are made from."""
+"""Events of the MCP servers, the notifications that they are made from, and warnings about the servers."""
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import mcp_types as types
 
 from smcp_proto.uris import MAX_URI_LENGTH
 
 _log = logging.getLogger("smcp_computer.mcp")
+
+MOST_WARNINGS: Final = 200
+"""About one MCP server, in one life of it: it may cause ever new ones."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 @dataclass(frozen=True)
@@ -58,13 +64,14 @@ class ResourcesUnsubscribed(ServerEvent):
 class ServerEvents:
     """Passes events on, in their order, to the listeners in theirs. A listener must not block, nor raise.
 
-    A `ResourceUpdated` whose URI the wire does not carry goes no further, with one warning in each life of its server.
+    It also logs warnings, each once in a life of its server. A `ResourceUpdated` whose URI the wire does not carry is a
+    warning, and goes no further.
     """
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[ServerEvent], None]] = []
-        self._warned: set[str] = set()
-        """Servers."""
+        self._warned: dict[str, set[str]] = {}
+        """By server."""
 
     def listen(self, listener: Callable[[ServerEvent], None]) -> None:
         self._listeners.append(listener)
@@ -72,16 +79,26 @@ class ServerEvents:
     def tell(self, event: ServerEvent) -> None:
         match event:
             case ResourceUpdated(server, uri) if not _is_carried(uri):
-                if server not in self._warned:
-                    self._warned.add(server)
-                    _log.warning("MCP server %r: announces changes of URIs that are invalid or too long", server)
+                self.warn(server, "announces changes of URIs that are invalid or too long")
                 return
             case ServerReady(server):
-                self._warned.discard(server)
+                self._warned.pop(server, None)
             case _:
                 pass
         for listener in self._listeners:
             listener(event)
+
+    def warn(self, server: str, *causes: str) -> None:
+        """Log what was not logged in this life of the server, without control characters, which a server may send."""
+        warned = self._warned.setdefault(server, set())
+        for what in causes:
+            if what in warned or len(warned) > MOST_WARNINGS:
+                continue
+            warned.add(what)
+            if len(warned) > MOST_WARNINGS:
+                _log.warning("MCP server %r: more is wrong with it than is said here", server)
+            else:
+                _log.warning("MCP server %r: %s", server, _CONTROL.sub(" ", what))
 
 
 def _is_carried(uri: str) -> bool:

@@ -5,7 +5,6 @@ than before; a window with another query is the same window (desktop.txt, 校验
 So does a resource whose updates are subscribed to: nobody was told what changed before.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,10 +22,7 @@ from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.outbox import CAPABILITIES, DESKTOP, FINDER, Outbox
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
-from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.uris import DPE, HOSTED, WINDOW, host_conflicts, scheme_of, without_query
-
-_log = logging.getLogger("smcp_computer.resources")
 
 NONE: Final[frozenset[str]] = frozenset()
 
@@ -73,7 +69,7 @@ class ResourceChanges:
         self._agents = agents
         self._cache = cache
         self._outbox = outbox
-        self._warnings = WarnOnce(_log, events)
+        self._events = events
         self._hosts: dict[str, frozenset[str]] = {}
         """By server, as URIs that name nothing else."""
         self._schemes: Mapping[str, _Scheme] = {WINDOW: _Scheme(DESKTOP, without_query), DPE: _Scheme(FINDER, str)}
@@ -150,7 +146,7 @@ class ResourceChanges:
         self._hosts[server] = hosts
         for host, (first, *others) in host_conflicts(self._hosts):
             why = "give each its own: a dpe:// URI is routed by its host"
-            self._warnings.warn(first, f"uses the same host {host!r} as {' and '.join(map(repr, others))}; {why}")
+            self._events.warn(first, f"uses the same host {host!r} as {' and '.join(map(repr, others))}; {why}")
 
 
 def _of_scheme(scheme: str, uris: Iterable[str]) -> list[str]:

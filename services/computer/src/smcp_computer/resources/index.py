@@ -1,7 +1,6 @@
 """What each MCP server that is ready lists now."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,9 +16,6 @@ from smcp_computer.mcp.events import ResourcesChanged, ServerEvent, ServerEvents
 from smcp_computer.mcp.resources import Features, Json, Resources
 from smcp_computer.mcp.sdk import REQUEST_S
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.warn_once import WarnOnce
-
-_log = logging.getLogger("smcp_computer.resources")
 
 RELIST_S: Final = 0.05
 """A server that says all the time that its list changed is not listed anew more often than that."""
@@ -64,7 +60,7 @@ class ResourceIndex:
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
         self._servers = {name: _Server(supervisor) for name, supervisor in sorted(supervisors.items())}
         self._listeners: list[Callable[[str], None]] = []
-        self._warnings = WarnOnce(_log, events)
+        self._events = events
         self._skipped = get_meter("smcp_computer").create_counter(
             "smcp.computer.servers_without_resources",
             unit="{server}",
@@ -123,7 +119,7 @@ class ResourceIndex:
 
         async def ask(resources: Resources) -> Listing:
             found = await resources.list_all(timeout=timeout)
-            self._warnings.warn(server, *found.problems)
+            self._events.warn(server, *found.problems)
             return MappingProxyType({item["uri"]: item for item in found.items})
 
         if await self._renew(server, self._servers[server].resources, ask, timeout, "resources"):
@@ -140,7 +136,7 @@ class ResourceIndex:
                 if error.code != types.METHOD_NOT_FOUND:
                     raise
                 return ()  # a server need not have any
-            self._warnings.warn(server, *found.problems)
+            self._events.warn(server, *found.problems)
             return found.items
 
         kept = self._servers[server].templates
@@ -173,7 +169,7 @@ class ResourceIndex:
             except ServerError as error:
                 if not isinstance(error, ServerDied):
                     state = "may be old" if self.is_listed(name) else "is not known"
-                    self._warnings.warn(name, f"its list of resources {state}: it {error.what}")
+                    self._events.warn(name, f"its list of resources {state}: it {error.what}")
                 server.dirty.set()
                 pause = backoff.next()
             else:

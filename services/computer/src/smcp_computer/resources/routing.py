@@ -1,7 +1,6 @@
 """Chooses the MCP servers to ask for a URI, for a template, or for all that they list."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,6 @@ from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.index import History, Listing, ResourceIndex
 from smcp_computer.resources.pages import Item, Kind
 from smcp_computer.resources.replies import bad_field, not_found, not_supported
-from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import Unavailable
 from smcp_proto.sorting import server_order
 from smcp_proto.uris import (
@@ -158,8 +156,6 @@ def checked_uri(uri: str) -> str:
     return uri
 
 
-_log = logging.getLogger("smcp_computer.resources")
-
 Found = TypeVar("Found")
 
 LIST_S: Final = 5.0
@@ -175,7 +171,7 @@ class Directory:
         self._supervisors = supervisors
         self._index = index
         self._history = history
-        self._warnings = WarnOnce(_log, events)
+        self._events = events
         self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
 
     def check(self, server: str) -> None:
@@ -298,7 +294,7 @@ class Directory:
             try:
                 found[server] = await ask(server, min(timeout, LIST_S))
             except ServerError as error:
-                self._warnings.warn(server, f"left out of a list: {error}")
+                self._events.warn(server, f"left out of a list: {error}")
 
         await asyncio.gather(*map(one, servers))
         return found

@@ -6,7 +6,6 @@ interruption it is dropped, and the Agent is told to subscribe again (ADR 0019).
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,13 +24,10 @@ from smcp_computer.mcp.events import (
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.routing import is_same
-from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import RateLimited
 from smcp_proto.schemas.resources import SmcpCode
 from smcp_proto.uris import resources_above
 from smcp_service.lifecycle import Background
-
-_log = logging.getLogger("smcp_computer.resources")
 
 RETRY_S: Final = 1.0
 """The first pause before a server is asked again for subscriptions that failed; it doubles up to `RETRY_LONGEST_S`."""
@@ -65,7 +61,6 @@ class UpstreamSubscriptions:
             for name, supervisor in supervisors.items()
         }
         self._tasks = tasks
-        self._warnings = WarnOnce(_log, events)
         self._events = events
         events.listen(self._on_event)
 
@@ -164,7 +159,7 @@ class UpstreamSubscriptions:
 
     def _fail(self, upstream: _Upstream, uri: str, error: ServerError) -> None:
         upstream.failed.add(uri)
-        self._warnings.warn(upstream.supervisor.name, f"does not tell of changes of a resource: it {error.what}")
+        self._events.warn(upstream.supervisor.name, f"does not tell of changes of a resource: it {error.what}")
         if upstream.retry is None:
             pause = upstream.backoff.next()
             upstream.retry = asyncio.get_running_loop().call_later(pause, self._ask_again, upstream)
