@@ -18,7 +18,7 @@ from smcp_agent import (
     SmcpAgent,
     windows,
 )
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents, watched
 from smcp_testing.gateway_world import World, gateway_world

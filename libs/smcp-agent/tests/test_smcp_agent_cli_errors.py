@@ -1,4 +1,4 @@
-"""What the command says where something is wrong, and how it ends then."""
+"""Error messages and exit codes of `smcp-agent`."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""How an Agent comes into its office, and what keeps it from there."""
+"""Entering an office, and its failures."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whatever ends a call that may have been sent says so."""
+"""Errors of a call that may have been sent have `may_have_run`."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whatever becomes of a connection, its socket is closed with it: nothing is left to aiohttp's finalizers."""
+"""Sockets are closed with their connections; nothing is left to aiohttp's finalizers."""
 
 import asyncio
 from typing import Any

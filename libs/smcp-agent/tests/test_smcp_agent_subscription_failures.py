@@ -1,4 +1,4 @@
-"""Subscriptions that fail: those that may work later are tried again, the others are told to the application."""
+"""Failing subscriptions: passing failures are retried, others are published to the application."""
 
 from typing import Any
 

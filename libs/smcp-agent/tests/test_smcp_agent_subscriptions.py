@@ -1,4 +1,4 @@
-"""Subscriptions are made again where the other side lost them: once, and only there."""
+"""Subscriptions are renewed once, and only at a Computer that lost them."""
 
 import asyncio
 from typing import Any

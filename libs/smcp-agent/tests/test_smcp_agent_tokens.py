@@ -1,4 +1,4 @@
-"""The Agent SDK says who it is: to a real gateway that wants to know."""
+"""Authentication of the Agent SDK at a real gateway."""
 
 import asyncio
 import time

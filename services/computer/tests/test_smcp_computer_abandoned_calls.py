@@ -1,4 +1,4 @@
-"""Calls of an Agent whose leave is told while they run: cancelled, unless it comes back for them."""
+"""Calls of an Agent that leaves while they run are cancelled, unless it returns."""
 
 import asyncio
 import json

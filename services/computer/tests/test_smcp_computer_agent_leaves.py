@@ -1,4 +1,4 @@
-"""What Agents subscribed to on a native Computer ends with their membership, and with the Computer's own."""
+"""Subscriptions at a native Computer end with the Agent's membership, and with the Computer's own."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_computer.core import Computer
+from smcp_computer.computer import Computer
 from smcp_proto.schemas.resources import MISSED
 from smcp_registry.member_records import record_key, tombstone
 from smcp_registry.store import open_store, read_member, write_member

@@ -1,4 +1,4 @@
-"""What Agents subscribe to on a native Computer: told to them alone, for as long as they are in the office."""
+"""Subscriptions at a native Computer: updates reach the subscriber alone, as long as it is in the office."""
 
 from typing import Literal
 

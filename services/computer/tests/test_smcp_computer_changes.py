@@ -1,4 +1,4 @@
-"""What the office is told when MCP servers change what they show: desktop, finder, capabilities."""
+"""Changes at MCP servers become notifications: desktop, finder, capabilities."""
 
 import asyncio
 from typing import Any

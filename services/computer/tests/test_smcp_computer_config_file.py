@@ -1,4 +1,4 @@
-"""The configuration file: three shapes are read, and what is wrong is named."""
+"""The configuration file: three shapes are read, and errors name their place."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Whether a tool may run: the settings, and the user at the terminal."""
+"""Confirmation of tool calls: by the settings, and by the user at the terminal."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""`client:get_desktop` over the wire, with real MCP servers of both eras: what is shown, and what goes wrong."""
+"""`client:get_desktop` over the wire, with real MCP servers of both eras."""
 
 import asyncio
 import logging

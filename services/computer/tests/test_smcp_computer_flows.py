@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.core import Computer
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.computer import Computer
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.outbox import CONFIG
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents

@@ -22,10 +22,10 @@ from smcp_agent import (
 )
 from smcp_agent.connecting.connection import Connection
 from smcp_agent.connecting.options import Token
+from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
-from smcp_computer.core import Computer
 from smcp_computer.gateway import GatewayMembership, open_gateway_computer
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer

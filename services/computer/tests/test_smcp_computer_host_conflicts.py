@@ -1,4 +1,4 @@
-"""Hosts that several MCP servers use, be it in their templates alone: warned about, and in nobody's way."""
+"""MCP servers with the same host, also in templates only, get a warning and keep working."""
 
 import pytest
 

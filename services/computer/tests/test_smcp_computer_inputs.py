@@ -1,4 +1,4 @@
-"""Placeholders get their values; one that is missing names its server and its input."""
+"""Values of placeholders; the error for a missing one names the server and the input."""
 
 import json
 import os

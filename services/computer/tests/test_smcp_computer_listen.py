@@ -10,7 +10,7 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp import subscriptions
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import Connection, connect
 from smcp_computer.outbox import DESKTOP
 from smcp_testing.computer_office import NAME, World, world

@@ -1,4 +1,4 @@
-"""One page over what several servers list, and the cursor between two pages."""
+"""Pages over the lists of several servers, and the cursor between two pages."""
 
 import base64
 import json

@@ -37,7 +37,7 @@ async def run(*arguments: str, fresh: bool = False, **environ: str) -> tuple[int
     process = await asyncio.create_subprocess_exec(
         *command, stdout=PIPE, stderr=PIPE, env={"PATH": os.environ["PATH"], **environ}
     )
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), 60)  # 23 s were measured at a load of 28
     return process.returncode, out.decode(), err.decode()
 
 

@@ -13,7 +13,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
-from smcp_computer.core import Computer
+from smcp_computer.computer import Computer
 from smcp_computer.outbox import CONFIG, DESKTOP, FINDER, LIST_CHANGED, UPDATED
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import Client, connected, gateway_world

@@ -1,4 +1,4 @@
-"""Answers that would be too large: what does not fit is left out or told of shortly, and the rest is delivered."""
+"""Oversized replies: the largest items are left out or shortened, and the rest is delivered."""
 
 import asyncio
 from typing import Any

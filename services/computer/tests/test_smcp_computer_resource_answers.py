@@ -1,4 +1,4 @@
-"""What MCP servers answer when they are asked for resources: errors, too much, nothing, and what is none."""
+"""Errors, oversized, missing and malformed answers of MCP servers to resource requests."""
 
 from typing import Any
 

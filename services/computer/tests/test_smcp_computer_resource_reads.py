@@ -1,4 +1,4 @@
-"""`client:resources/read`: which MCP server is asked, and what becomes of its answer."""
+"""`client:resources/read`: the choice of the MCP server, and its answer."""
 
 import asyncio
 from typing import Any, Literal

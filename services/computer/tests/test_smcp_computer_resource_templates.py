@@ -1,4 +1,4 @@
-"""Templates of MCP servers: asked for apart from their resources, and kept until a server says that lists changed."""
+"""Templates of MCP servers are listed apart from resources, and cached until a server announces a change."""
 
 import asyncio
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""The resources of real MCP servers of both eras: listed, read, subscribed to, and what goes wrong with them."""
+"""The resources of real MCP servers of both eras: listed, read, subscribed to, failing."""
 
 import asyncio
 from typing import Any

@@ -18,8 +18,8 @@ import uvloop
 from smcp_bus.backoff import Backoff
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.sdk import CallSpan
-from smcp_computer.mcp.server_log import BURST, StderrLog
+from smcp_computer.mcp.sdk_adapter import CallSpan
+from smcp_computer.mcp.server_log import LINES_A_MINUTE, StderrLog
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
@@ -143,7 +143,8 @@ async def test_endless_output_of_a_server_does_not_flood_the_log(caplog: pytest.
     async with supervised(server):
         await eventually(lambda: "chatter 999" in [r.getMessage() for r in caplog.records], timeout=30)
     lines = shown(caplog)
-    assert BURST <= len([line for line in lines if line.startswith("chatter")]) < 2 * BURST
+    shown_lines = [line for line in lines if line.startswith("chatter")]
+    assert LINES_A_MINUTE <= len(shown_lines) < 2 * LINES_A_MINUTE
     assert len([line for line in lines if "more lines than are shown" in line]) == 1
 
 

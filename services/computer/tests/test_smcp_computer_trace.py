@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
-from smcp_computer.mcp.sdk import CONTENT_CHARS, CallSpan
+from smcp_computer.mcp.sdk_adapter import CONTENT_CHARS, CallSpan
 from smcp_computer.mcp.session import connect
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually

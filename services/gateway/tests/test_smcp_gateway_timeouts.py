@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_computer.core import Computer
+from smcp_computer.computer import Computer
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world, reply
 from smcp_testing.held import FOR_SOME_TIME, held, held_at_rest, kept

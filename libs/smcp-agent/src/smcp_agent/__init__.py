@@ -3,24 +3,24 @@
 from smcp_agent.client import (
     SmcpAgent as SmcpAgent,
 )
-from smcp_agent.context.desktop import (
+from smcp_agent.desktop import (
     Desktop as Desktop,
     Window as Window,
     prompt_text as prompt_text,
     windows as windows,
 )
-from smcp_agent.context.finder import (
+from smcp_agent.finder import (
     DocumentSummary as DocumentSummary,
     Finder as Finder,
 )
-from smcp_agent.context.resources import (
+from smcp_agent.resources import (
     Completion as Completion,
     Resource as Resource,
     ResourceList as ResourceList,
     ResourceTemplate as ResourceTemplate,
     ResourceTemplateList as ResourceTemplateList,
 )
-from smcp_agent.context.subscriptions import (
+from smcp_agent.subscriptions import (
     Subscription as Subscription,
 )
 from smcp_agent.errors import (

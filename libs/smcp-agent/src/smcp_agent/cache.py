@@ -48,11 +48,9 @@ class _Entry:
 
 
 class AnswerCache:
-    """Answers by query.
-
-    An answer is given only if nothing has outdated it since it was asked for, also while the question is under way:
-    then it is asked again, at most `ROUNDS` times. Errors are not kept. Concurrent callers share one question, which
-    goes on in the background where nobody waits for it any more. Beyond `size` answers, the least recently used go.
+    """Answers by query, at most `size`; the least recently used go. An answer that is outdated while it is asked for is
+    asked for again, at most `ROUNDS` times. Errors are not kept. Concurrent callers share one question, which goes on
+    in the background where nobody waits for it any more.
     """
 
     def __init__(self, spawn: Spawn, *, size: int = SIZE) -> None:
@@ -98,10 +96,8 @@ class AnswerCache:
         return cast("Answer", answer)
 
     def outdate(self, old: Callable[[Query, Any], bool], *, again: bool = True) -> None:
-        """Outdate the answers for which `old` is true. It gets the query and the kept answer; None: there is none.
-
-        `again=False`: nothing is fetched again by itself.
-        """
+        """Outdate the answers for which `old` is true: it gets the query, and the kept answer or None. With `again`,
+        those that were read are fetched again."""
         for query, entry in list(self._entries.items()):
             if old(query, entry.kept if entry.task is None else None):
                 entry.version += 1
@@ -149,10 +145,8 @@ class _ToolEntry:
 
 
 class ToolCache:
-    """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again.
-
-    A question that failed for a passing reason is repeated with growing pauses.
-    """
+    """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again. A
+    question that failed for a passing reason is repeated with growing pauses."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The Agent: its place in the office, the Computers there, their tools."""
+"""`SmcpAgent`, an Agent in an office: it calls tools of Computers, and follows what changes there."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -17,14 +17,13 @@ from smcp_agent.connecting.options import (
     Transport,
     check_token,
 )
-from smcp_agent.context.desktop import DesktopMethods
-from smcp_agent.context.finder import FinderMethods
-from smcp_agent.context.resources import ResourceMethods
-from smcp_agent.context.subscriptions import Subscriptions
+from smcp_agent.desktop import DesktopMethods
 from smcp_agent.errors import Closed, NoAnswer, not_open
 from smcp_agent.events import Event, EventHub, EventStream
+from smcp_agent.finder import FinderMethods
 from smcp_agent.llm import DEFAULT_TIMEOUT_S, ModelMethods
 from smcp_agent.office import ROOM_S, Office
+from smcp_agent.resources import ResourceMethods
 from smcp_agent.results import CallResult, call_result
 from smcp_agent.rpc import (
     GRACE_S,
@@ -35,6 +34,7 @@ from smcp_agent.rpc import (
     request_span,
     whole_seconds,
 )
+from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.schemas import (
     EnterOfficeReq,
     GetComputerConfigReq,
@@ -63,7 +63,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
 
     Args:
         url: where a gateway listens, or several that are tried in turn; a query string is kept.
-        office, name: the place to take. There is one Agent per office.
+        office, name: the seat to take. There is one Agent per office.
         token: an API key, a JWT, or an async function that gives a fresh one before each connection.
         auth: what else the server wants to know at connect.
         transports: in the order in which they are tried; see `ConnectionOptions`.
@@ -90,7 +90,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         max_message: int = MAX_MESSAGE,
         connect_timeout: float = 10.0,
     ) -> None:
-        place = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
+        seat = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
         options = ConnectionOptions(
             transports=transports,
             max_message=max_message,
@@ -99,8 +99,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             token=check_token(token) if isinstance(token, str) else token,
             connect_s=connect_timeout,
         )
-        self.office = place.office_id
-        self.name = place.name
+        self.office = seat.office_id
+        self.name = seat.name
         self._events = EventHub()
         self._background = Background(self._ended)
         spawn, publish = self._background.spawn, self._events.publish
@@ -108,9 +108,9 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self._tools = ToolCache(self._answers, self.get_tools, spawn, publish)
         self._given = {}
         self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
-        self._room = Office(place, self._tools, self._answers, self._subscriptions, publish)
+        self._room = Office(seat, self._tools, self._answers, self._subscriptions, publish)
         addresses = Addresses([url] if isinstance(url, str) else url)
-        self._link = Link(addresses, place, options, self._room, self._on_notice)
+        self._link = Link(addresses, seat, options, self._room, self._on_notice)
         self._link.fail(not_open())
         self._rpc = RpcClient(self.office, self.name, self._link, spawn)
 
@@ -224,7 +224,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             raise Closed("an SmcpAgent is entered once")
         connection = await self._link.open()
         try:
-            await self._background.start(self._link.run(), name=f"smcp-agent {self.name}")
+            self._background.started = True
+            self._background.spawn(self._link.run())
             await self._room.enter(connection)
         except BaseException:
             await self._stop()
@@ -253,53 +254,41 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
 
 
 class Background:
-    """The tasks of an agent: one that keeps its link, and what is spawned meanwhile. A defect in one ends all.
-
-    Args:
-        on_end: called when they are about to end.
-    """
+    """The tasks of an agent. A defect in one of them ends all. `on_end` is called when they are about to end."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
+        self.started = False
         self.stopped = False
         self._on_end = on_end
-        self._group = asyncio.TaskGroup()
-        self._keeper: asyncio.Task[None] | None = None
-        self._running = asyncio.Event()
-
-    @property
-    def started(self) -> bool:
-        """Whether it was ever started."""
-        return self._keeper is not None
-
-    async def start(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        """Begin with `work`; `stop` must follow."""
-        self._keeper = asyncio.create_task(self._keep(work), name=name)
-        await self._running.wait()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._defect: BaseException | None = None
 
     def spawn(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         """Run `work` until it ends or all is stopped. Raises Closed: nothing runs, not yet or not any more."""
-        if self.stopped or not self._running.is_set():
+        if self.stopped or not self.started:
             work.close()
             raise not_open()
-        return self._group.create_task(work)
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
 
     async def stop(self) -> None:
-        """End everything. Raises what went wrong in the background: a defect in here."""
-        assert self._keeper is not None
+        """End everything. Raises the first defect."""
         self._end()
-        self._keeper.cancel()
-        await asyncio.wait({self._keeper})
-        if not self._keeper.cancelled():
-            self._keeper.result()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._defect is not None:
+            raise self._defect
 
-    async def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            async with self._group:
-                self._running.set()
-                await work
-        finally:
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._defect = self._defect or error
             self._end()
 
     def _end(self) -> None:
         self.stopped = True
         self._on_end()
+        for task in self._tasks:
+            task.cancel()

@@ -1,4 +1,4 @@
-"""What the SDK raises. Everything derives from `SmcpError`, so one `except` catches it all.
+"""The exceptions of the SDK. All derive from `SmcpError`, so one `except` catches them.
 
 One class per code of the wire comes from `smcp_proto.errors` and is raised as the other side sent it; the classes
 defined here are the SDK's own.

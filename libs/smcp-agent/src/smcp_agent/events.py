@@ -1,4 +1,4 @@
-"""What happens in the office, as typed events, and the streams that carry them to the application."""
+"""Typed events of the office, and the streams that carry them to the application."""
 
 import asyncio
 import weakref
@@ -26,12 +26,12 @@ STREAM_LENGTH: Final = 1024
 
 @dataclass(frozen=True)
 class Event:
-    """What `SmcpAgent.events` gives."""
+    """An event of `SmcpAgent.events`."""
 
 
 @dataclass(frozen=True)
 class ComputerEvent(Event):
-    """What is about one Computer."""
+    """An event about one Computer."""
 
     computer: str
 

@@ -9,10 +9,7 @@ from uuid import uuid4
 from smcp_agent.cache import AnswerCache, Query, ToolCache
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
-from smcp_agent.context.desktop import DesktopQuery
-from smcp_agent.context.finder import FinderQuery
-from smcp_agent.context.resources import ListQuery, is_listed
-from smcp_agent.context.subscriptions import Subscriptions
+from smcp_agent.desktop import DesktopQuery
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
 from smcp_agent.events import (
     CapabilitiesChanged,
@@ -29,7 +26,10 @@ from smcp_agent.events import (
     ResourceUpdated,
     event_of,
 )
+from smcp_agent.finder import FinderQuery
+from smcp_agent.resources import ListQuery, is_listed
 from smcp_agent.rpc import reply_of
+from smcp_agent.subscriptions import Subscriptions
 from smcp_agent.timing import Backoff
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 from smcp_proto.schemas.resources import MISSED
@@ -44,11 +44,8 @@ logger = logging.getLogger(__name__)
 
 
 class Room:
-    """The Computers of the office.
-
-    Between a join and the list that is asked for after it, notifications are held back and replayed on top of the
-    list: applied at once, an enter that is newer than the list would be wiped out by it. A replayed notification
-    that is older than the list is corrected by the one that follows it, because notifications come in order.
+    """The Computers of the office. Notifications between a join and the list after it are replayed on top of the list:
+    they may be newer. One that is older is corrected by the one that follows it, because they come in order.
     """
 
     def __init__(self) -> None:
@@ -93,13 +90,13 @@ class Office:
 
     def __init__(
         self,
-        place: EnterOfficeReq,
+        seat: EnterOfficeReq,
         tools: ToolCache,
         answers: AnswerCache,
         subscriptions: Subscriptions,
         publish: Callable[[Event], None],
     ) -> None:
-        self._place = place
+        self._seat = seat
         self._tools = tools
         self._answers = answers
         self._subscriptions = subscriptions
@@ -116,7 +113,7 @@ class Office:
         self._room.hold()
 
     async def enter(self, connection: Connection) -> None:
-        """Learn who is there, after the first join. Raises SmcpError: that was not to be learned within 15 s."""
+        """Fetch the members after the first join. Raises SmcpError: that failed for 15 s."""
         try:
             async with asyncio.timeout(FIRST_LIST_S):
                 await self._learn(connection)
@@ -126,7 +123,7 @@ class Office:
             raise ConnectionLost(broken.reason, may_have_run=False) from broken
 
     async def joined(self, connection: Connection) -> None:
-        """Learn who is there after a join that was not the first, asking until it is known; then say `Reconnected`.
+        """Fetch the members after a later join, however long it takes; then publish `Reconnected`.
 
         Raises ConnectionBroken: the connection is gone, or the server does not count the Agent as a member.
         """
@@ -206,7 +203,7 @@ class Office:
         self._subscriptions.left(computer)
 
     async def _learn(self, connection: Connection) -> None:
-        """Ask who is there until it is known, and take it. The subscriptions may have ended with the connection."""
+        """Ask for the members until they are known. The subscriptions may have ended with the connection."""
         backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         while (listed := await self._listed(connection)) is None:  # noqa: ASYNC110 -- a question each time
             await asyncio.sleep(backoff.next())
@@ -220,8 +217,8 @@ class Office:
                 self._subscriptions.lost(computer)
 
     async def _listed(self, connection: Connection) -> ListRoomRet | None:
-        place = self._place
-        request = ListRoomReq(agent=place.name, req_id=uuid4().hex, office_id=place.office_id)
+        seat = self._seat
+        request = ListRoomReq(agent=seat.name, req_id=uuid4().hex, office_id=seat.office_id)
         reply = await connection.request("server:list_room", request.model_dump(exclude_unset=True), timeout=ROOM_S + 2)
         error = received_error(reply, expected=("sessions",))
         if isinstance(error, NotInOffice):

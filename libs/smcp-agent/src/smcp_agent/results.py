@@ -1,4 +1,4 @@
-"""What a tool call gives back, typed."""
+"""The typed results of tool calls and of reads."""
 
 import json
 from base64 import b64decode

@@ -78,7 +78,7 @@ class RpcClient:
     ) -> dict[str, Any]:
         """The reply to `event`; it has one of the `expected` fields, so that it cannot be taken for an error.
 
-        This is the one place that repeats a request that may have been carried out: after a broken connection, and
+        Only this repeats a request that may have been carried out: after a broken connection, and
         after a 503, with growing pauses until the request's own time is up, to the same URL where there is only one.
         A repeat has the same req_id, so an owner that knows the call answers it and runs nothing twice. It carries the
         age of the call (`a2c_repeat`): an owner that cannot know whether it was run refuses it for good

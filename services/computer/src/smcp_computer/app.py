@@ -15,9 +15,9 @@ from smcp_bus.nats.config import Credentials
 from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import bus_spans
+from smcp_computer.computer import Computer, Options
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import terminal
-from smcp_computer.core import Computer, Options
 from smcp_computer.membership import Membership
 from smcp_computer.metrics import measure_lease
 from smcp_computer.serving import OfficeNotifications, alive, serving
@@ -32,8 +32,8 @@ from smcp_service.metrics import open_metrics
 async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[Options]) -> AsyncIterator[Computer]:
     """Run the MCP servers of this host and answer for them in the settings' office, over `bus`.
 
-    It is entered once the subjects are served; joining goes on in the background, for as long as it takes. Leaving it
-    takes no new calls, leaves the office, waits for the calls that run (at most `drain_s`), and ends the servers.
+    Entered once the subjects are served; joining goes on in the background, for as long as it takes. On leaving, it
+    starts no new calls, leaves the office, waits for calls that run (at most `drain_s`), and ends the servers.
 
     Raises ConfigError (the file) and BusError (nats-server refuses the subjects, or is not there).
     """

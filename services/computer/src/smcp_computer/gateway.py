@@ -1,4 +1,4 @@
-"""A Computer on Socket.IO: the same handlers as over NATS, reached by a gateway's address and a token."""
+"""Connects a Computer to a gateway over Socket.IO, with an address and a token; the handlers are those of NATS."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from smcp_bus.backoff import Backoff
 from smcp_bus.dispatch import Caller, failed
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.tracing import client_spans
-from smcp_computer.core import Computer, Options
+from smcp_computer.computer import Computer, Options
 from smcp_computer.serving import CANCEL_VERB, cancel
 from smcp_computer.settings import ComputerSettings
 from smcp_proto import catalog
@@ -37,7 +37,7 @@ ASK_S: Final = 12.0
 SAID_AS: Final[dict[str, str]] = {
     up.event: row.event for row in catalog.CATALOG.values() if (up := catalog.upstream(row)) is not None
 }
-"""The event that a gateway is sent in place of the one that native Computers send to the registry."""
+"""The event to send to a gateway for the one that native Computers send to the registry."""
 
 
 @asynccontextmanager
@@ -46,9 +46,8 @@ async def open_gateway_computer(
 ) -> AsyncIterator[Computer]:
     """Run the MCP servers of this host and answer for them in the settings' office, by the gateways at `gateway_url`.
 
-    It is entered at once; connecting and joining go on in the background. Leaving it begins no new calls, waits for
-    those that run (at most `drain_s`), and leaves the office only then: a gateway takes a Computer that has left for
-    gone, and would answer its calls so.
+    It is entered at once; connecting and joining go on in the background. On leaving it starts no new calls, waits for
+    those that run (at most `drain_s`), and only then leaves the office: a gateway fails the calls of one that left.
 
     Raises ConfigError (the file) and Malformed (`gateway_url` is no URL).
     """
@@ -74,7 +73,7 @@ async def open_gateway_computer(
 
 
 class GatewayMembership:
-    """The membership by a gateway; also the `outbox.OfficeClient`, and what answers requests."""
+    """The membership at a gateway; also the `outbox.OfficeClient`, and the receiver of requests."""
 
     def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
         self._office = settings.office
@@ -97,7 +96,7 @@ class GatewayMembership:
         self.computer: Computer
         """Set before `run`."""
         self.serving = True
-        """False: nothing is begun any more; what runs goes on, and is answered."""
+        """False: no new call is started; those that run are answered."""
 
     @property
     def problem(self) -> str | None:

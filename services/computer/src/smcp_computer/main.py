@@ -39,7 +39,7 @@ def serve(
     name: Annotated[str | None, typer.Option(help="This Computer's name in the office [SMCP_NAME]")] = None,
     gateway: Annotated[
         list[str] | None,
-        typer.Option(help="Where a gateway listens, in the place of NATS; may be repeated [SMCP_GATEWAY_URL]"),
+        typer.Option(help="Where a gateway listens, instead of NATS; may be repeated [SMCP_GATEWAY_URL]"),
     ] = None,
     token: Annotated[
         str | None,
@@ -93,11 +93,7 @@ def validate(
         bool, typer.Option("--lenient", help="Only warn of what `run` would run with: unknown fields, missing programs")
     ] = False,
 ) -> None:
-    """Check a configuration file.
-
-    It says all that is wrong, and warns of values that are missing here, and of secrets that Agents could read.
-    Those in `env` and `headers` they cannot.
-    """
+    """Check a configuration file: report all errors, values that are missing here, and secrets that Agents can read."""
     try:
         configuration = read_config(config)
     except ConfigError as error:

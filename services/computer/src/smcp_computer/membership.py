@@ -1,4 +1,4 @@
-"""This Computer's place in its office: claims it, confirms it after every break, and gives it up at the end."""
+"""The seat of a native Computer: claimed at the registry, confirmed after every outage, released at the end."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from smcp_proto.member_names import encode_name
 _log = logging.getLogger("smcp_computer.membership")
 
 LEAVE_S = 3.0
-"""How long giving up the place may take; a registry finds out by itself otherwise."""
+"""How long releasing the seat may take; otherwise a registry finds out by itself."""
 
 
 class Membership:
@@ -66,16 +66,16 @@ class Membership:
         )
         self._claimed = False
         self._revision = 0
-        """Of the place's record, as far as this Computer knows."""
+        """Of the seat's record, as far as this Computer knows."""
         self._overtaken = 0
         """The newest revision at which somebody else changed it, as far as the office heard."""
         self._up = asyncio.Event()
         self._problem = "not joined yet"
         self._tenure: int | None = None
-        """Of the place when it was had last (`registry_contract.same_tenure`)."""
+        """Of the seat when it was held last (`registry_contract.same_tenure`)."""
         self._listeners: list[Callable[[bool], None]] = []
         self.has_joined = asyncio.Event()
-        """Set once the place was had for the first time."""
+        """Set once the seat was held for the first time."""
         self.lease = LeaseKeeper(
             registry,
             lease_s=lease_s,
@@ -89,12 +89,12 @@ class Membership:
         return None if self._ownership.is_open else self._problem
 
     def listen(self, listener: Callable[[bool], None]) -> None:
-        """Call `listener` whenever the place is had (again), before anything is asked: with True where it may have been
-        another's. It must not block."""
+        """Call `listener` whenever the seat is held (again), before any request; with True if another process may have
+        held it meanwhile. It must not block."""
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Take the place, and take it again whenever it was lost, until cancelled."""
+        """Claim the seat, and claim it again whenever it was lost, until cancelled."""
         unwatch = self._bus.watch(self._on_connection)
         if self._bus.connected:
             self._up.set()
@@ -103,22 +103,22 @@ class Membership:
             while True:
                 await self._up.wait()
                 try:
-                    had = await self._have_place()
+                    is_held = await self._hold_seat()
                 except (SmcpError, BusError) as error:
                     self._trouble(error)
-                    had = False
-                if had:
+                    is_held = False
+                if is_held:
                     backoff.reset()
                     self._outbox.resume()
                     await self._ownership.wait_closed()
-                    self._problem = "the place is being confirmed"
+                    self._problem = "the seat is being confirmed"
                 else:
                     await asyncio.sleep(backoff.next())
         finally:
             unwatch()
 
     async def leave(self) -> None:
-        """Give the place up; `run` must have ended. Where that fails, the registries notice by themselves."""
+        """Release the seat; `run` must have ended. If that fails, the registries notice by themselves."""
         self._ownership.close("leaving the office")
         if not self._claimed:
             return
@@ -132,13 +132,13 @@ class Membership:
             _log.info("left the office %r", self._office)
 
     def told(self, revision: int) -> None:
-        """An enter or a leave of this Computer's name was announced. One that this Computer did not ask for (a registry
-        took it for dead) ends the ownership: the seat is confirmed, or claimed again."""
+        """Take the revision of an enter or leave of this Computer's name. One that it did not cause (a registry took it
+        for dead) ends its ownership: the seat is confirmed, or claimed again."""
         self._overtaken = max(self._overtaken, revision)
         if self._claimed and self._overtaken > self._revision:
-            self._ownership.close("the place in the office was given up by somebody else")
+            self._ownership.close("the seat in the office was released by a registry")
 
-    async def _have_place(self) -> bool:
+    async def _hold_seat(self) -> bool:
         generation = self._ownership.generation
         if self._claimed:
             confirmed = await self._registry.confirm(self._office, "computer", self._name, self._claim)
@@ -147,14 +147,14 @@ class Membership:
                 self._revision = max(self._revision, confirmed.view)
                 return self._opened(generation, confirmed.tenure, "confirmed in")
             if not confirmed.mine:
-                _log.warning("the place in the office %r was lost; claiming it again", self._office)
+                _log.warning("the seat in the office %r was lost; claiming it again", self._office)
                 self._claimed = False
         if not self.lease.held:
             await self.lease.acquire()
         return self._opened(generation, await self._join(), "in")
 
     async def _join(self) -> int | None:
-        # who hears of our entering asks for everything; what changes from here on is sent
+        # Agents that see us enter ask for everything; what changes from here on is sent
         untold = self._outbox.forget()
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}

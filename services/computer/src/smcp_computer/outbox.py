@@ -1,4 +1,4 @@
-"""The notifications that a Computer has yet to send to its office. They are kept over a broken connection.
+"""The outbox: notifications that a Computer has yet to send to its office, kept while the connection is broken.
 
 Notifications of one key are sent once. One that is refused for now goes to the end, and is tried again after a pause;
 one that is refused for good is dropped, with one warning.
@@ -107,7 +107,7 @@ class Outbox:
         return {"untold": len(self._waiting) + (self._telling is not None)}
 
     def changed(self, *verbs: str) -> None:
-        """This Computer itself has changed: `update_*`."""
+        """Queue `update_*` of this Computer itself."""
         for verb in verbs:
             self._add(Key(verb), partial(self._state, verb))
 
@@ -134,7 +134,7 @@ class Outbox:
         self._add_envelope(Key(LIST_CHANGED, server or "", MISSED), _LIST_CHANGED, {MISSED: True})
 
     def forget(self) -> frozenset[str]:
-        """Drop updates of this Computer's state, and return their verbs: whoever sees it enter asks for everything."""
+        """Drop updates of this Computer's state; return their verbs. Agents that see it enter ask for everything."""
         untold = self.untold.difference(RESOURCES)
         self._drop(lambda key: key.verb not in RESOURCES)
         return untold

@@ -1,4 +1,4 @@
-"""The bounds of a reply, in bytes and in time, and which items of it give way."""
+"""Bounds replies in bytes and in time, and chooses the items that an oversized reply drops (ADR 0022)."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from smcp_proto.errors import TooLarge
 
 
 def giving_way(sizes: Sequence[int], saved: Sequence[int], room: int) -> frozenset[int]:
-    """The numbers of the largest items of a JSON array, as few as can be; of those of one size the last go first. All
-    of them where the room does not do even then.
+    """The numbers of the items of a JSON array to drop: the largest, as few as possible; of equal ones the last. All of
+    them where even that is not enough.
 
     Args:
         saved: bytes that are saved where an item gives way: of one that goes its size, and its comma.
@@ -30,7 +30,7 @@ def giving_way(sizes: Sequence[int], saved: Sequence[int], room: int) -> frozens
 
 
 def reply_limit(call: Call, max_body: int) -> int:
-    """Bytes: what the asker's client takes, where its gateway says that, and at most what the bus does."""
+    """Bytes: the limit of the caller's client, if its gateway sent it, and at most that of the bus."""
     said = call.headers.get(REPLY_LIMIT, "")
     return min(int(said), max_body) if said.isascii() and said.isdigit() and len(said) < 20 else max_body
 

@@ -25,7 +25,7 @@ class ComputerSettings(ServiceSettings):
     name: Name = Field(description="this Computer's name, unique in its office")
     gateway_url: str | None = Field(
         default=None,
-        description="where gateways listen, like https://host:port; several with commas. In the place of NATS",
+        description="where gateways listen, like https://host:port; several with commas; instead of NATS",
     )
     token: SecretStr | None = Field(default=None, description="the key or token for the gateway")
     token_file: Path | None = Field(
@@ -74,9 +74,7 @@ TokenSource = str | Callable[[], Awaitable[str]]
 
 def check_connection(settings: ComputerSettings, *, asked_for_token: bool = False) -> None:
     """Raises SettingsError: the settings do not name one way to connect, or have a token that cannot be sent.
-
-    `asked_for_token`: a token was given for this very command, not just in an environment that other commands share.
-    """
+    `asked_for_token`: the command line has a token, and not just an environment that other commands share."""
     if settings.gateway_url is None:
         if asked_for_token:
             raise SettingsError("--token: is for a gateway: say --gateway (SMCP_GATEWAY_URL), too")

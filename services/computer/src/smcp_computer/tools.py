@@ -48,10 +48,8 @@ class Target:
 
 
 class Catalogue:
-    """Built from what the servers offer; `refresh` after each change.
-
-    Tools of servers that are not ready keep their names, so that a restart renames nothing, and are not listed.
-    """
+    """The tools of all servers; `refresh` after each change. Those of servers that are not ready are not listed, but
+    keep their names, so that a restart renames nothing."""
 
     def __init__(self, supervisors: Mapping[str, Supervisor]) -> None:
         self._supervisors = supervisors

@@ -20,10 +20,10 @@ from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_computer.app import open_computer
+from smcp_computer.computer import Computer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.confirmation import Confirm, terminal
-from smcp_computer.core import Computer
 from smcp_computer.settings import ComputerSettings
 from smcp_gateway.app import open_gateway
 from smcp_gateway.auth.settings import check_auth

@@ -12,9 +12,9 @@ from smcp_bus.bus import NO_HEADERS, Incoming, Reply
 from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import open_computer
+from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
-from smcp_computer.core import Computer
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.settings import ComputerSettings
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings

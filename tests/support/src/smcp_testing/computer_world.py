@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from smcp_computer.app import open_computer
+from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
-from smcp_computer.core import Computer
 from smcp_computer.settings import ComputerSettings
 from smcp_testing.gateway_world import World
 

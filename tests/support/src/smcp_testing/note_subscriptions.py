@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from smcp_computer.core import Computer
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.computer import Computer
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_testing.computer_office import NAME, OFFICE
 from smcp_testing.gateway_world import Client
 from smcp_testing.waiting import eventually

@@ -15,7 +15,7 @@ from smcp_computer.mcp.events import (
     ServerEvent,
 )
 from smcp_computer.mcp.resources import Resources
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.supervisor import Fleet, Limits
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.subscriptions import UpstreamSubscriptions

@@ -8,7 +8,7 @@ from typing import Any
 
 from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.supervisor import Fleet, Limits, Supervisor
 from smcp_service.lifecycle import background
 

@@ -23,7 +23,7 @@ from smcp_agent.cli.output import (
     print_sessions,
     print_tools,
 )
-from smcp_agent.cli.runner import (
+from smcp_agent.cli.run_command import (
     FAILED,
     MAX_PAYLOAD,
     Answer,

@@ -1,4 +1,4 @@
-"""What the commands print: tables and texts for people, JSON for programs; diagnostics go to standard error."""
+"""The output of the commands: tables and texts for people, JSON for programs; diagnostics go to standard error."""
 
 import errno
 import json
@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from smcp_agent.context.desktop import Desktop, windows
-from smcp_agent.context.finder import Finder
-from smcp_agent.context.resources import Resource
+from smcp_agent.desktop import Desktop, windows
 from smcp_agent.errors import SmcpError, may_have_run
+from smcp_agent.finder import Finder
 from smcp_agent.llm import as_text
+from smcp_agent.resources import Resource
 from smcp_agent.results import CallResult, ResourceContents
 from smcp_proto.schemas import SessionInfo, SMCPTool
 

@@ -1,4 +1,4 @@
-"""`smcp-agent watch`: what changes in the office, as it comes."""
+"""`smcp-agent watch` prints changes in the office as they come."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ import typer
 
 from smcp_agent import events
 from smcp_agent.cli.output import json_text, plain, print_hint
-from smcp_agent.cli.runner import Options, explaining
+from smcp_agent.cli.run_command import Options, explaining
 
 FIRST_TOOLS_S: Final = 5.0
 """The tools that there are already are no change: so long they are waited for."""
@@ -31,7 +31,7 @@ SENTENCES: Final[Mapping[type[events.Event], str]] = {
     events.Reconnected: "connected again; what was not heard of meanwhile may have changed",
     events.EventsDropped: "{0.count} changes could not be shown",
 }
-"""What is said of an event, `{0}`."""
+"""The sentence for an event, `{0}`."""
 
 
 async def follow(

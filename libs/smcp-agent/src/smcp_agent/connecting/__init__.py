@@ -1,1 +1,1 @@
-"""From the addresses of gateways to a place in an office that survives broken connections."""
+"""Connections to gateways, and a membership that survives broken ones."""

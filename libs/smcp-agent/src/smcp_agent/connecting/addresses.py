@@ -1,4 +1,4 @@
-"""Where gateways listen: the URLs in the order in which they are tried, and the race for a connection."""
+"""The URLs of gateways in the order in which they are tried, and the race for a connection."""
 
 import asyncio
 import random

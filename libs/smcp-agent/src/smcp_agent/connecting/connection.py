@@ -60,7 +60,7 @@ class Connection:
         self.silent = False
         """Whether it was lost because nothing was heard any more."""
         self.moving = False
-        """Whether the gateway closed it to move the client; as a rule its place in the office is kept."""
+        """Whether the gateway closed it to move the client; as a rule its seat is kept."""
         self.doubted = asyncio.Event()
         """Set after several answers in a row that the gateway has lost NATS, and when the connection is lost."""
         self.heartbeat_s = 0.0

@@ -77,7 +77,7 @@ class Link:
         self._on_notice = on_notice
         self._failure: SmcpError | None = None
         self._moving = False
-        """Whether the last gateway moved the member away, which keeps its place for a while."""
+        """Whether the last gateway moved the member away, which keeps its seat for a while."""
         self._changed = asyncio.Event()
         self.connection: Connection | None = None
         """The joined connection, if there is one at this moment."""
@@ -96,7 +96,7 @@ class Link:
 
         Raises:
             CannotConnect, ConnectionLost, JoinRefused
-            Unavailable: the gateway could not find out whether the place is free, and no other one is ready; try again.
+            Unavailable: the gateway could not find out whether the seat is free, and no other one is ready; try again.
             SmcpError: the server refused the connection.
         """
         tried: set[str] = set()
@@ -127,7 +127,7 @@ class Link:
             self._moving = connection.moving
             if loop.time() - since > STABLE_S:
                 backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
-            closing = asyncio.create_task(connection.close())  # where a host stands still it takes its time
+            closing = asyncio.create_task(connection.close())  # if the host hangs, this takes a while
             try:
                 self._listener.on_lost(connection.reason)
                 # a gateway may also send members away because others have fewer
@@ -271,7 +271,7 @@ class Link:
 def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
     """Raises SmcpError for an ack that is not `[true, null]`.
 
-    For `[false, why]` that is JoinRefused where the place is another's or the "why" has no code; else the code's own
+    For `[false, why]` that is JoinRefused if the seat is another's or the "why" has no code; else the code's own
     class: Unavailable where the gateway could not find out.
     """
     match ack:

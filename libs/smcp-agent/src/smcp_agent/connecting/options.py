@@ -1,4 +1,4 @@
-"""How to connect, and as whom."""
+"""Options of a connection, and its token."""
 
 import asyncio
 import re

@@ -57,10 +57,8 @@ PARAMETERS: Final = "server_parameters"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server stands in the file: under the key `above`, or at the top level.
-
-    `flat`: its parameters stand beside its other fields, as other MCP hosts write them.
-    """
+    """The position of a server in the file: under the key `above`, or at the top level. `flat`: its parameters are
+    beside its other fields, as other MCP hosts write them."""
 
     above: str
     name: str

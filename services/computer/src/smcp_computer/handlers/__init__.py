@@ -1,1 +1,1 @@
-"""What the Computer answers: typed functions behind the dispatcher, one file each."""
+"""The handlers of requests to a Computer: typed functions behind the dispatcher."""

@@ -10,8 +10,8 @@ from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import SHOWN, Json, Resources
 from smcp_computer.reply_limits import giving_way, reply_limit
+from smcp_computer.resources.errors import too_large
 from smcp_computer.resources.index import History, ResourceIndex
-from smcp_computer.resources.replies import too_large
 from smcp_computer.resources.routing import window_uri
 from smcp_proto.desktop import OrganizedDesktop, Window, organize_desktop
 from smcp_proto.errors import TooLarge
@@ -104,7 +104,7 @@ class Desktop:
     async def _windows(
         self, server: str, only: WindowUri | None, deadline: float, limit: int
     ) -> list[Window | ServerError]:
-        """A window that cannot be shown is an error in its place; so are all windows of a server that lists none."""
+        """For each window the window or an error; one error for a server that cannot be listed."""
         try:
             listing = await self._index.list(server, max(deadline - asyncio.get_running_loop().time(), 0.0))
             resources = self._index.connection(server)

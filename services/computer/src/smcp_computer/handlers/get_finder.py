@@ -10,8 +10,8 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.reply_limits import Budget, giving_way, reply_limit
+from smcp_computer.resources.errors import bad_field
 from smcp_computer.resources.index import History, Listing
-from smcp_computer.resources.replies import bad_field
 from smcp_proto.errors import TooLarge
 from smcp_proto.finder import organize_finder
 from smcp_proto.schemas.finder import GetFinderReq
@@ -96,10 +96,8 @@ def _check(keywords: Sequence[str]) -> None:
 
 
 def fitting(summaries: Sequence[Summary], room: int) -> tuple[list[bytes], frozenset[int]]:
-    """The documents of a page as JSON, and the numbers of those that are shortened so that all have room.
-
-    They are shortened and not left out, since who turns the pages counts them. `room` is in bytes, with the commas.
-    """
+    """The documents of a page as JSON, and the numbers of those that are shortened to fit into `room` bytes, commas
+    included. None is left out: a client that turns the pages counts them."""
     whole = [exact_json.written(summary) for summary in summaries]
     if sum(map(len, whole)) + len(whole) <= room:
         return whole, frozenset()

@@ -17,7 +17,7 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.reply_limits import Budget, bounded
-from smcp_computer.resources.replies import bad_field, flat
+from smcp_computer.resources.errors import bad_field, flat
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import Cursor

@@ -24,9 +24,9 @@ from smcp_computer.mcp.errors import (
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.metadata_cache import first_text
 from smcp_computer.reply_limits import Budget, bounded
+from smcp_computer.resources.errors import bad_field, flat, is_not_found, jsonrpc_error
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.pages import Kind, named_apart, page_of, read_cursor, write_cursor
-from smcp_computer.resources.replies import bad_field, flat, is_not_found, jsonrpc_error
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_proto.finder import not_in_format, unknown_categories

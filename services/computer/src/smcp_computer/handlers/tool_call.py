@@ -13,10 +13,10 @@ from smcp_bus.owner import Owner, RunningCall, Stop
 from smcp_bus.ownership import Seat
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.metrics import CallEnded
+from smcp_computer.resources.errors import too_large
 from smcp_computer.resources.index import History
-from smcp_computer.resources.replies import too_large
 from smcp_computer.tools import Catalogue
 from smcp_proto import tool_results
 from smcp_proto.errors import SmcpError, TooLarge

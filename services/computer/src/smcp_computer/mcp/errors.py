@@ -1,4 +1,4 @@
-"""What can go wrong with an MCP server.
+"""The errors of MCP servers.
 
 The messages name the server and go to the Agent: they never hold the text of an exception.
 """

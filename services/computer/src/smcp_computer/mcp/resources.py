@@ -8,7 +8,7 @@ from typing import Any, Final
 import mcp_types as types
 
 from smcp_computer.mcp.errors import BadAnswer, ServerTimedOut
-from smcp_computer.mcp.sdk import REQUEST_S, Requests
+from smcp_computer.mcp.sdk_adapter import REQUEST_S, Requests
 from smcp_computer.mcp.subscriptions import Subscriptions
 
 Json = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The log of one MCP server's standard error (rate-limited), and the words for its failures."""
+"""Logs the standard error of an MCP server, rate-limited, and describes its failures."""
 
 import logging
 import re
@@ -40,9 +40,8 @@ def first_of(error: BaseException) -> BaseException:
 
 _stderr = logging.getLogger("smcp_computer.mcp.stderr")
 
-BURST: Final = 50
-"""Lines that may come at once; after that `PER_SECOND`."""
-PER_SECOND: Final = 1.0
+LINES_A_MINUTE: Final = 100
+"""Further lines of a server are logged at `debug`."""
 LAST_LINES: Final = 5
 """Lines that are shown of a process that ended, `LONGEST_LINE` characters each."""
 LONGEST_LINE: Final = 300
@@ -66,9 +65,9 @@ class StderrLog:
 
     def __init__(self, server: str) -> None:
         self.server = server
-        self._tokens = float(BURST)
-        self._filled_at = time.monotonic()
-        self._hides = False
+        self._minute_began = 0.0
+        self._lines = 0
+        """In this minute."""
         self._quiet_until = 0.0
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self.end = ""
@@ -100,15 +99,9 @@ class StderrLog:
         now = time.monotonic()
         if now < self._quiet_until:
             return logging.DEBUG
-        self._tokens = min(BURST, self._tokens + PER_SECOND * (now - self._filled_at))
-        self._filled_at = now
-        if self._tokens >= 1:
-            self._tokens -= 1
-            self._hides = self._hides and self._tokens < BURST - 1  # until it has calmed down
-            return level
-        if not self._hides:
-            _stderr.warning(
-                "MCP server %r writes more lines than are shown; the others are logged at debug", self.server
-            )
-            self._hides = True
-        return logging.DEBUG
+        if now >= self._minute_began + 60:
+            self._minute_began, self._lines = now, 0
+        self._lines += 1
+        if self._lines == LINES_A_MINUTE + 1:
+            _stderr.warning("MCP server %r writes more lines than are shown; others are logged at debug", self.server)
+        return level if self._lines <= LINES_A_MINUTE else logging.DEBUG

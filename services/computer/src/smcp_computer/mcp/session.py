@@ -20,7 +20,7 @@ from smcp_computer import __version__
 from smcp_computer.mcp.errors import RequestRefused, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.resources import Resources
-from smcp_computer.mcp.sdk import CallSpan, Requests, Watch
+from smcp_computer.mcp.sdk_adapter import CallSpan, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
 from smcp_computer.mcp.transports import open_transport

@@ -25,7 +25,7 @@ from mcp.shared.message import SessionMessage
 
 from smcp_computer.mcp.bounded_input import ROOM, Cut, Lines, parsed
 from smcp_computer.mcp.errors import ServerFailed
-from smcp_computer.mcp.sdk import Streams
+from smcp_computer.mcp.sdk_adapter import Streams
 from smcp_computer.mcp.server_log import MAX_LINE, StderrLog
 from smcp_proto.schemas.config import MCPServerStdioParameters
 

@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import NotTold, ServerDied, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ResourcesUnsubscribed, ResourceUpdated, ServerEvent, ToolsChanged
-from smcp_computer.mcp.sdk import REQUEST_S, Requests
+from smcp_computer.mcp.sdk_adapter import REQUEST_S, Requests
 
 _log = logging.getLogger("smcp_computer.mcp.listen")
 

@@ -21,7 +21,7 @@ from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp.errors import ServerFailed, ServerNotRunning
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig

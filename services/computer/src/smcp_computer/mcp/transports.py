@@ -11,7 +11,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from smcp_computer.mcp.bounded_input import ABOVE_LIMIT, ROOM
 from smcp_computer.mcp.errors import ServerFailed
-from smcp_computer.mcp.sdk import Streams, Watch
+from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_proto.schemas.config import (

@@ -1,8 +1,8 @@
-"""Turns what MCP servers announce into what the office is told (desktop.txt and finder.txt, 变化检测).
+"""Turns events of MCP servers into notifications for the office (desktop.txt and finder.txt, 变化检测).
 
 A changed list counts for the desktop (or the finder) where the set of its `window://` (or `dpe://`) URIs is another one
 than before; a window with another query is the same window (desktop.txt, 校验规则). A changed resource counts at once.
-So does a resource whose updates are subscribed to: nobody was told what changed before.
+So does a new subscription: changes before it were not announced.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ NONE: Final[frozenset[str]] = frozenset()
 @dataclass
 class _Scheme:
     update: str
-    """What the office is told; also the holder of the subscriptions."""
+    """The verb of the notification; also the holder of the subscriptions."""
     identity: Callable[[str], str]
     """Of a URI: what two URIs of the same resource share."""
     listed: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class ResourceChanges:
         index.listen(self._on_list)
 
     def in_office(self) -> None:
-        """This Computer is in its office. Whoever hears of it asks for all lists: changes are told from here on."""
+        """This Computer is in its office. Agents that see it enter ask for all lists; later changes are announced."""
         self._entered = True
 
     def _on_event(self, event: ServerEvent) -> None:  # noqa: C901 -- one case for each event

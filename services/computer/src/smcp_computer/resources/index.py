@@ -1,4 +1,4 @@
-"""What each MCP server that is ready lists now."""
+"""The current list of resources and templates of each MCP server, cached until the server announces a change."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,14 +14,13 @@ from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import RequestRefused, ServerDied, ServerError, ServerNotRunning, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ServerEvent, ServerEvents, ServerGone, ServerReady
 from smcp_computer.mcp.resources import Features, Json, Resources
-from smcp_computer.mcp.sdk import REQUEST_S
+from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_computer.mcp.supervisor import Supervisor
 
 RELIST_S: Final = 0.05
 """A server that says all the time that its list changed is not listed anew more often than that."""
 UNTOLD_S: Final = 30.0
-"""How often a server is listed that does not tell when its list changes: what is known of it is never older, and who
-keeps what it was answered is told within it."""
+"""How often a server without `listChanged` is listed: a change of its list is noticed and announced within it."""
 NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
 Listing = Mapping[str, Json]
 """Resources by URI, in the server's order, each as the server sent it."""

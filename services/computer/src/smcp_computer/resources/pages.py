@@ -1,7 +1,7 @@
 """The cursor of `resources/list` and `resources/templates/list` over the MCP servers of a Computer. Pure.
 
-It says where the listing stands in the Computer's own index (which server, which item), and nothing that an MCP server
-made: so it holds over a restart of that server, and over changes of its list.
+It names a server and an item of the Computer's own index, and holds nothing that an MCP server made: so it survives
+restarts of that server and changes of its list.
 """
 
 import base64
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from smcp_bus import exact_json
-from smcp_computer.resources.replies import bad_field
+from smcp_computer.resources.errors import bad_field
 
 CURSOR_FIELD: Final = "payload.params.cursor"
 NOT_GIVEN: Final = "is none that this list gave"
@@ -37,7 +37,7 @@ URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTempl
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Behind which item a listing goes on."""
+    """The item after which a listing goes on."""
 
     kind: Kind
     server: str
@@ -77,11 +77,8 @@ def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
 
 
 def next_number(position: Position, uris: Sequence[str]) -> int:
-    """Where in the list of its server the listing goes on: the number of the next item.
-
-    Where the item given last has moved, behind its new place; where it is gone, at its old place: that is where what
-    stood behind it stands now.
-    """
+    """The number of the next item in the list of its server: after the item given last, wherever it is now; if it is
+    gone, its old number, which the item after it has now."""
     at = position.number
     if at < len(uris) and mark_of(uris[at]) == position.mark:
         return at + 1

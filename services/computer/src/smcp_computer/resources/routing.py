@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 from smcp_computer.mcp.errors import ServerError
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.resources.errors import bad_field, not_found, not_supported
 from smcp_computer.resources.index import History, Listing, ResourceIndex
 from smcp_computer.resources.pages import Item, Kind
-from smcp_computer.resources.replies import bad_field, not_found, not_supported
 from smcp_proto.errors import Unavailable
 from smcp_proto.sorting import server_order
 from smcp_proto.uris import (
@@ -49,11 +49,8 @@ class Served:
         return found
 
     def listed(self, uri: str) -> str | None:
-        """The URI by which it knows what `uri` names; None: it does not list that.
-
-        A window is known by host and path (desktop.txt, Window URI): its server is asked for the URI that it lists,
-        also where that has a query. The query of a `dpe://` URI says how a document is shown, and stays.
-        """
+        """The listed URI for `uri`; None: it lists none. A window is known by host and path (desktop.txt, Window URI).
+        The query of a `dpe://` URI only chooses a format, and is kept."""
         if uri in self.uris:
             return uri
         if scheme_of(uri) == WINDOW:
@@ -100,10 +97,7 @@ def template_host(template: str) -> str | None:
 
 
 def fits(template: str, uri: str) -> bool:
-    """Whether a URI may be an expansion of a template (RFC 6570): its fixed parts are there, in their order.
-
-    The expressions between them match anything: what a server does not have it says itself.
-    """
+    """Whether a URI may be an expansion of a template (RFC 6570): it has the fixed parts in their order."""
     first, *expressions = template.split("{")
     others = [expression.partition("}")[2] for expression in expressions]
     if not others:
@@ -208,8 +202,7 @@ class Directory:
         return self._serve(server).listed(uri) or uri
 
     def told_of(self, uri: str, server: str) -> str:
-        """The URI by which a server tells of changes of what `uri` names: as it lists it, else without what only says
-        how it is shown."""
+        """The URI for a subscription: as the server lists it, else without the query, which only chooses a format."""
         listed = self.listed(uri, server)
         return listed if listed in self._index.known(server) else without_query(listed)
 

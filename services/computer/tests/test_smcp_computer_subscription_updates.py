@@ -1,4 +1,4 @@
-"""Changes at MCP servers that Agents subscribed to: bounded, fair, sent once."""
+"""Updates for subscriptions of Agents: bounded, fair, sent once."""
 
 import tracemalloc
 from typing import Any

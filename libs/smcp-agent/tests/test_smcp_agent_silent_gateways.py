@@ -1,4 +1,4 @@
-"""Hosts that stand still: their connections stay open, and nothing is heard."""
+"""Suspended gateway hosts: their connections stay open, and nothing is received."""
 
 import asyncio
 

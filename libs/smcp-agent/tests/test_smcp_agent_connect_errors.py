@@ -1,4 +1,4 @@
-"""Why a gateway cannot be connected to, in words that say what to change."""
+"""Messages of connection errors say what to change."""
 
 import asyncio
 import datetime as dt

@@ -1,4 +1,4 @@
-"""Rules of the pages about MCP servers that no other test of the Computer holds by itself."""
+"""Rules of the protocol pages about MCP servers that no other test of the Computer covers."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from aiohttp import web
 from smcp_bus.owner import time_limit
 from smcp_computer.config.file import load_config, parse_config
 from smcp_computer.mcp.errors import ServerDied
-from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.tools import Catalogue
 from smcp_proto.tool_results import timed_out

@@ -1,4 +1,4 @@
-"""A Computer's place in its office: asked for, kept over outages, given up."""
+"""The seat of a native Computer: claimed, kept over outages, released."""
 
 import asyncio
 import json

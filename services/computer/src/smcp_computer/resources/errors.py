@@ -1,4 +1,4 @@
-"""What goes wrong with a resource, as it is said to Agents (computer.txt, resources chapter, 7). Pure."""
+"""Maps errors of MCP servers to the errors of the wire (computer.txt, resources chapter, 7). Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What a server takes, as it says when a connection is opened."""
+"""The payload limit that a server announces when a connection is opened."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A gateway that has lost NATS and answers 503: the agent goes to one that is ready, and to no other."""
+"""Failover from a gateway that has lost NATS and answers 503 to one that is ready."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Subscriptions that an MCP server ends, refuses or never answers: they are asked for again, and in nobody's way."""
+"""Subscriptions that an MCP server ends, refuses or never answers are requested again and delay no others."""
 
 import asyncio
 

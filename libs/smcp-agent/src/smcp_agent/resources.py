@@ -8,10 +8,10 @@ from typing import Any, Final, Literal, NotRequired, TypedDict, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.cache import AnswerCache, Query
-from smcp_agent.context.subscriptions import Subscription, Subscriptions
 from smcp_agent.errors import BadReply
 from smcp_agent.results import ResourceContents, resource_contents
 from smcp_agent.rpc import RpcClient, mapping_of, reply_of
+from smcp_agent.subscriptions import Subscription, Subscriptions
 from smcp_proto.schemas import (
     CompleteReq,
     CompleteResult,

@@ -43,12 +43,10 @@ class _State:
 
 
 class Subscriptions:
-    """The subscriptions of an Agent.
-
-    They end at their Computer with every interruption. Then they are made again: at once, and after growing pauses
-    where that fails for a passing reason. One that the Computer refuses (its MCP servers may still be starting) is
-    published as `SubscriptionRefused`, and asked for again when the Computer says that something changed there. Each
-    one that is made again is published as a `ResourceUpdated`, because a change may have been missed.
+    """The subscriptions of an Agent. An interruption ends them at their Computer; they are renewed at once, and after
+    growing pauses where that fails for a passing reason. A refused one is published as `SubscriptionRefused`, and asked
+    for again after a change at the Computer (its MCP servers may still be starting). Each renewed one is published as
+    `ResourceUpdated`, because a change may have been missed.
     """
 
     def __init__(self, ask: Ask, spawn: Spawn, publish: Callable[[Event], None]) -> None:
@@ -79,10 +77,8 @@ class Subscriptions:
             self._restore(subscription.computer)
 
     async def remove(self, subscription: Subscription) -> None:
-        """End a subscription; it is forgotten whatever comes of the request.
-
-        A subscription with another `server`, or with another query of a document, may be the same to the Computer and
-        end with it: it is made again.
+        """End a subscription; it is forgotten whatever comes of the request. One to the same resource with another
+        `server` or query may end with it at the Computer, and is renewed.
 
         Raises SmcpError: the Computer did not confirm it.
         """

@@ -1,7 +1,4 @@
-"""The part of a Computer that does not depend on its connection: MCP servers, handlers, calls, and how they end.
-
-`app` connects it over NATS, `gateway` over Socket.IO.
-"""
+"""The Computer without its connection, which `app` adds over NATS and `gateway` over Socket.IO."""
 
 import asyncio
 import logging
@@ -47,8 +44,8 @@ from smcp_service.metrics import Metrics
 _log = logging.getLogger("smcp_computer")
 
 HEAD_START_S: Final = 5.0
-"""How long the MCP servers may take before the office is joined without them: an Agent that sees this Computer come
-asks for its tools at once. Those that come later are announced."""
+"""How long joining waits for MCP servers to start: an Agent that sees this Computer enter asks for its tools at once.
+Tools of later servers are announced."""
 
 
 class OfficeMembership(Protocol):
@@ -66,10 +63,7 @@ class OfficeMembership(Protocol):
 
 
 class Options(TypedDict, total=False):
-    """What may be given in place of what a process takes from its settings and surroundings.
-
-    `asker` confirms tools (default: nobody can be asked); `environ` is for the placeholders of the configuration.
-    """
+    """Overrides of settings and environment. `asker` confirms tools; `environ` is for the placeholders."""
 
     config: ComputerConfig
     readiness: Readiness
@@ -79,10 +73,10 @@ class Options(TypedDict, total=False):
 
 
 class Computer:
-    """All of a Computer but its connection: that sets `membership`, and enters `serving`. Raises ConfigError.
+    """A Computer without its connection, which sets `membership` and enters `serving`. Raises ConfigError.
 
     Args:
-        office: to whom changes are told.
+        office: sends notifications to the office.
         max_body: bytes that an answer may have.
         may_tell: whether this Computer is a member now.
         handlers: those that only this connection needs, by event.
@@ -213,10 +207,8 @@ class Computer:
 
     @asynccontextmanager
     async def calls_ended(self, drain_s: float) -> AsyncIterator[None]:
-        """On leaving, wait for the calls that run; those that take longer than `drain_s` are broken off.
-
-        Calls that wait for the user's confirmation do not run, and end at once.
-        """
+        """On leaving, wait `drain_s` for running calls, then break them off. Calls that wait for the user's
+        confirmation end at once."""
         try:
             yield
         finally:
@@ -270,7 +262,7 @@ class ResourceServices:
         }
 
     def in_office(self, entered: bool = False) -> None:
-        """This Computer is in its office (again): Agents may have left unheard, and have missed changes."""
+        """This Computer is in its office (again): leaves of Agents and changes may have been missed."""
         self.changes.in_office()
         self.agents.drop()
 

@@ -1,4 +1,4 @@
-"""The desktop of a Computer: what its MCP servers show in windows (desktop.txt)."""
+"""The desktop of a Computer: the windows of its MCP servers (desktop.txt)."""
 
 import asyncio
 import logging

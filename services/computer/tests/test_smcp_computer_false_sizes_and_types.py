@@ -1,4 +1,4 @@
-"""MCP servers whose lists say another size or MIME type than what is read has, as Agents on Socket.IO see them."""
+"""MCP servers whose lists have false sizes or MIME types, as seen by Agents on Socket.IO."""
 
 import base64
 import json

@@ -151,7 +151,7 @@ def run(
         signal.raise_signal(signal.SIGINT)  # which asyncio turns into a cancellation
 
     before = [
-        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
+        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),  # a shell's `&` has it ignored
         (signal.SIGTERM, signal.signal(signal.SIGTERM, terminate)),
     ]
     try:

@@ -1,4 +1,4 @@
-"""Names of tools: legal for every LLM API, unique, and the same whatever the order."""
+"""Names of tools are legal for every LLM API, unique, and independent of any order."""
 
 import random
 import re

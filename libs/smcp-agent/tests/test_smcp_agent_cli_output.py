@@ -1,4 +1,4 @@
-"""What `smcp-agent` prints for people: JSON and changes as one reads them, and nothing that deceives."""
+"""Output of `smcp-agent` for people: indented JSON, changes as sentences, no control characters."""
 
 import io
 import json

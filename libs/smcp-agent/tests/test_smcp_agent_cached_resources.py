@@ -1,4 +1,4 @@
-"""Resources and documents as they are known: given until a notification makes them old."""
+"""Resources and documents are cached until a notification outdates them."""
 
 from typing import Any
 

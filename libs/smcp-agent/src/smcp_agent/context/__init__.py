@@ -1,1 +1,0 @@
-"""Desktops, documents and resources: what Computers have beside tools."""
