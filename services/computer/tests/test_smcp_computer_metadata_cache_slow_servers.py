@@ -146,3 +146,21 @@ async def test_documents_not_read_in_time_are_read_by_the_next_request_and_not_i
         assert cache.as_listed({"a"}) == 20 - PER_SERVER
         await cache.documents(lists, timeout=10)
         assert cache.as_listed({"a"}) == 0
+
+
+async def test_a_document_that_times_out_does_not_put_off_others_of_a_server_that_answers() -> None:
+    servers, lists = Servers(), {"a": listed("a", 100)}
+    fails = asyncio.Event()
+
+    async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
+        result = await servers(server, uri, timeout)
+        if uri.endswith("/d0"):
+            await fails.wait()
+            raise ServerTimedOut("a", "did not answer in time")
+        if uri.endswith("/d50"):
+            fails.set()
+        return result
+
+    async with opened(read) as cache:
+        await cache.documents(lists, timeout=10)
+        assert cache.as_listed({"a"}) == 1

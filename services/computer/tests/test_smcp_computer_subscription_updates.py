@@ -79,7 +79,7 @@ async def test_a_server_with_very_many_updates_does_not_delay_others(nats_url: s
         notices = here.computer.outbox
         await eventually(lambda: notices.held() == {"untold": 0})
         here.heard.clear()
-        for number in range(11_000):
+        for number in range(3_000):  # the loop must not be blocked for as long as a lease, on a busy machine too
             here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
             if number == 1000:
                 here.computer.fleet.events.tell(ResourceUpdated("two", "note://c"))

@@ -33,7 +33,8 @@ MAX_BYTES: Final = 32 * 1024
 READ_S: Final = 10.0
 """How long a server may take to answer for one document."""
 RETRY_S: Final = 60.0
-"""When a server has not answered, what is missing of it is read again after so long: it would delay every catalog."""
+"""A document that did not come in time is not read again before, nor what else is missing of a server that has answered
+nothing meanwhile: it would delay every catalog."""
 UNTOLD_S: Final = 5.0
 """How long an answer counts where the server announces no changes: long enough for an Agent that turns pages."""
 PER_SERVER: Final = 4
@@ -75,6 +76,8 @@ class _Server:
     of_document: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
     """URIs by host and document: a server may announce very many changes, and have very many documents."""
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PER_SERVER))
+    answered_at: float = 0.0
+    """Loop time of its last answer."""
 
     def missing(self, now: float) -> list[_Entry]:
         return [entry for entry in self.entries.values() if entry.answered_at is None and entry.retry_at <= now]
@@ -211,37 +214,44 @@ class MetadataCache:
             await asyncio.wait([entry.reading])  # cancelling a request does not end the read
 
     async def _read_one(self, server: _Server, entry: _Entry) -> None:
-        document, size, is_refused, why = None, 0, False, ""
-        failed: ServerError | None = None
+        document, size, why, began = None, 0, "", self._loop.time()
         try:
             async with server.turns:
                 result = await self._read(server.name, entry.uri, READ_S)
             document, warnings, size = from_contents(server.name, entry.uri, result)
             why = "; ".join(warnings)
         except (ServerTimedOut, ServerNotRunning, ServerDied) as error:
-            failed = error
+            if server.entries.get(entry.uri) is entry:  # else it changed meanwhile
+                self._put_off(server, entry, began, error)
+            return
         except (Unreadable, AnswerTooLarge, BadAnswer) as error:
             why = f"{error}; it is shown as it is listed"
         except ServerError as error:
-            is_refused, why = True, f"{error}; it is left out"
+            entry.is_refused, why = True, f"{error}; it is left out"
+        server.answered_at = self._loop.time()
         if server.entries.get(entry.uri) is not entry:
-            return  # it changed meanwhile
-        entry.reading = None
-        if failed is not None:
-            for each in server.missing(self._loop.time()):
-                each.retry_at = self._loop.time() + RETRY_S
-            self._events.warn(server.name, f"documents are shown as they are listed: it {failed.what}")
             return
-        entry.answered_at, entry.is_refused = self._loop.time(), is_refused
-        if document is not None and self._bytes + size > self._most_bytes:
-            entry.had_no_room = True
-            most = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
-            self._events.warn(server.name, f"documents are shown as they are listed: {most}")
-        elif document is not None:
-            self._bytes += size
-            entry.read, entry.size = document, size
+        entry.answered_at = server.answered_at
+        if document is not None:
+            self._keep(server.name, entry, document, size)
         if why:
             self._events.warn(server.name, f"the document {entry.uri[:256]!r}: {why}")
+
+    def _put_off(self, server: _Server, entry: _Entry, began: float, error: ServerError) -> None:
+        entry.reading = None
+        now = self._loop.time()
+        for each in [entry] if server.answered_at > began else server.missing(now):
+            each.retry_at = now + RETRY_S
+        self._events.warn(server.name, f"documents are shown as they are listed: it {error.what}")
+
+    def _keep(self, server: str, entry: _Entry, document: Document, size: int) -> None:
+        if self._bytes + size > self._most_bytes:
+            entry.had_no_room = True
+            most = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
+            self._events.warn(server, f"documents are shown as they are listed: {most}")
+            return
+        self._bytes += size
+        entry.read, entry.size = document, size
 
 
 def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
