@@ -7,6 +7,7 @@ from pathlib import Path
 from smcp_testing.waiting import Stopwatch, eventually
 from tests.e2e.actors.bare import member
 from tests.e2e.actors.crowd import ENTER, LEAVE
+from tests.e2e.actors.flights import SLACK_S
 from tests.e2e.outages.cuts import the_south_noticed_nothing, unknown_from_its_leave_on
 from tests.e2e.outages.offices import NORTH, WORKER
 from tests.e2e.outages.scene import LEFT_OFFICE_S, codes, flown, scene
@@ -29,7 +30,7 @@ async def a_computer_is_suspended_past_its_lease(world: World, directory: Path) 
         assert there.noticed(NORTH, WORKER) == ["leave", "enter"]
     flying = flown(there, NORTH, at)
     assert codes(flying) <= {None, 503}
-    late = [call for call in flying if call.ended is not None and call.ended > at + world.lease_s + 0.75]
+    late = [call for call in flying if there.took[call.id] > at - call.sent + world.lease_s + SLACK_S]
     assert not late, late
     unknown_from_its_leave_on(there, at, resumed.began)
     the_south_noticed_nothing(there)
