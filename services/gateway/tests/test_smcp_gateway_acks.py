@@ -25,7 +25,7 @@ def test_joining_and_leaving_answer_with_one_array() -> None:
 
 
 @pytest.mark.rule("answers.acks.join.why")
-def test_a_refusal_says_its_code_so_that_not_now_is_not_taken_for_never() -> None:
+def test_a_refused_join_names_its_error_code() -> None:
     unavailable = failed(Unavailable("no registry answered", details={"may_have_run": False}).body())
     assert ack_argument(JOIN, unavailable, LARGE, flat_errors=False) == b'[false,"503 no registry answered"]'
 
@@ -37,13 +37,13 @@ def test_an_update_answers_with_null_or_the_flat_error() -> None:
 
 
 @pytest.mark.rule("answers.acks.reply")
-def test_a_reply_goes_as_it_is() -> None:
+def test_a_reply_is_sent_unchanged() -> None:
     assert ack_argument(CALL, Answer(b'{"content": []}'), LARGE, flat_errors=False) == b'{"content": []}'
     assert ack_argument(CALL, Answer(b""), LARGE, flat_errors=False) == b"null"
     assert ack_argument(None, REFUSED, LARGE, flat_errors=False) == REFUSED.body
 
 
-def test_what_the_client_could_not_take_is_413_with_its_limit() -> None:
+def test_a_reply_above_the_clients_limit_is_413_with_that_limit() -> None:
     body = b'"' + b"x" * 1000 + b'"'
     assert ack_argument(CALL, Answer(body), len(body) + 65, flat_errors=False) == body
     error = orjson.loads(ack_argument(CALL, Answer(body), len(body), flat_errors=True))

@@ -52,9 +52,7 @@ async def handshake(world: World, transport: str, headers: dict[str, str]) -> tu
 
 @pytest.mark.rule("answers.connect.token")
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_key_lets_its_holder_in_from_the_header_and_from_auth(
-    nats_url: str, keys: Path, transport: str
-) -> None:
+async def test_an_api_key_is_accepted_in_the_header_and_in_auth(nats_url: str, keys: Path, transport: str) -> None:
     key = key_of(keys)
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world:
         header = {"Authorization": f"Bearer {key}"}
@@ -85,7 +83,7 @@ async def test_a_wrong_token_in_the_header_is_401_before_socketio_sees_it(
 @pytest.mark.rule("answers.connect.token.auth", "answers.errors.401")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("auth", [None, {}, {"max_message": 5}, {"token": ""}, {"token": "wrong"}, {"token": 5}])
-async def test_without_a_right_token_in_auth_the_namespace_is_refused_and_the_connection_closed(
+async def test_without_a_valid_token_in_auth_connect_is_refused_and_the_connection_closed(
     nats_url: str, keys: Path, transport: str, auth: Any
 ) -> None:
     key_of(keys)
@@ -111,7 +109,7 @@ async def test_without_a_right_token_in_auth_the_namespace_is_refused_and_the_co
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_auth_is_read_up_to_a_limit_alone(nats_url: str, keys: Path, transport: str) -> None:
+async def test_auth_above_a_size_limit_is_refused(nats_url: str, keys: Path, transport: str) -> None:
     key = key_of(keys)
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world:
         options: dict[str, Any] = {"transports": [transport]}
@@ -133,7 +131,7 @@ async def test_auth_is_read_up_to_a_limit_alone(nats_url: str, keys: Path, trans
 
 
 @pytest.mark.rule("answers.connect.token")
-async def test_two_tokens_that_differ_are_refused(nats_url: str, keys: Path) -> None:
+async def test_different_tokens_in_header_and_auth_are_refused(nats_url: str, keys: Path) -> None:
     one, other = key_of(keys), key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
         url, header = f"{world.url}/socket.io/?EIO=4&transport=websocket", {"Authorization": f"Bearer {one}"}
@@ -145,7 +143,9 @@ async def test_two_tokens_that_differ_are_refused(nats_url: str, keys: Path) -> 
         assert len(world.gateways[0].sessions) == 0
 
 
-async def test_who_says_nothing_is_not_waited_for(nats_url: str, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_without_a_connect_packet_is_closed(
+    nats_url: str, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(socketio_server, "CONNECT_S", 0.5)
     key = key_of(keys)
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world, aiohttp.ClientSession() as http:
@@ -162,7 +162,7 @@ async def test_who_says_nothing_is_not_waited_for(nats_url: str, keys: Path, mon
 
 @pytest.mark.rule("answers.connect.token.tries")
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_after_20_wrong_tokens_an_address_is_429_with_a_right_one_too(
+async def test_after_20_wrong_tokens_an_address_gets_429_even_with_a_valid_one(
     nats_url: str, keys: Path, transport: str
 ) -> None:
     key = key_of(keys)
@@ -196,7 +196,7 @@ async def test_wrong_tokens_in_auth_count_like_those_in_the_header(nats_url: str
         assert (await handshake(world, "polling", {}))[0] == 429
 
 
-async def test_a_forged_forwarded_header_hides_nobody(nats_url: str, keys: Path) -> None:
+async def test_a_forged_forwarded_header_does_not_avoid_the_throttle(nats_url: str, keys: Path) -> None:
     key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
         statuses = [
@@ -208,7 +208,7 @@ async def test_a_forged_forwarded_header_hides_nobody(nats_url: str, keys: Path)
         assert statuses == [401] * 20 + [429]
 
 
-async def test_health_and_other_schemes_ask_for_no_token(nats_url: str, keys: Path) -> None:
+async def test_health_needs_no_token_and_other_schemes_are_ignored(nats_url: str, keys: Path) -> None:
     key = key_of(keys)
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world, aiohttp.ClientSession() as http:
 
@@ -223,7 +223,7 @@ async def test_health_and_other_schemes_ask_for_no_token(nats_url: str, keys: Pa
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_jwt_of_the_issuer_lets_its_holder_in_and_another_does_not(nats_url: str, transport: str) -> None:
+async def test_a_jwt_of_the_issuer_is_accepted_and_another_is_refused(nats_url: str, transport: str) -> None:
     async with (
         open_issuer(ANNA) as known,
         gateway_world(nats_url, settings=issuer.settings(known.url)) as world,
@@ -239,7 +239,7 @@ async def test_a_jwt_of_the_issuer_lets_its_holder_in_and_another_does_not(nats_
             assert (await handshake(world, transport, {"Authorization": f"Bearer {wrong}"}))[0] == 401
 
 
-async def test_where_the_issuers_keys_cannot_be_had_it_is_503_and_no_wrong_try(nats_url: str) -> None:
+async def test_without_the_issuers_keys_a_login_is_503_and_does_not_count_as_failed(nats_url: str) -> None:
     async with open_issuer(ANNA) as away:
         away.status = 500
         async with gateway_world(nats_url, settings=issuer.settings(away.url)) as world:
@@ -268,7 +268,7 @@ async def heard(socket: aiohttp.ClientWebSocketResponse, beginning: str) -> str:
                 return text
 
 
-async def test_who_moves_to_a_websocket_or_connects_once_more_with_another_token_stays_who_it_is(
+async def test_an_upgrade_or_second_connect_with_another_token_keeps_the_first_identity(
     nats_url: str, keys: Path
 ) -> None:
     first, other = key_of(keys, offices=["lab"]), key_of(keys, offices=["kitchen"])

@@ -38,7 +38,7 @@ from smcp_gateway.auth.grants import Grants, checked, decide, first_problem, mat
         ("caf\u00e9", "cafe\u0301", True),
     ],
 )
-def test_a_pattern_stands_for_whole_names(pattern: str, name: str, fits: bool) -> None:
+def test_a_pattern_matches_whole_names(pattern: str, name: str, fits: bool) -> None:
     assert matches(pattern, name) is fits
 
 
@@ -53,7 +53,7 @@ def test_no_pattern_takes_long() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a\\", "a\nb", "\ud800"])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"backslash|character"):
         checked(pattern)
 
@@ -72,7 +72,7 @@ Role = Literal["agent", "computer"]
         ("cellar", "computer", "eve", "office_id"),
     ],
 )
-def test_a_place_is_granted_where_office_role_and_name_fit(
+def test_a_seat_is_granted_when_office_role_and_name_match(
     office: str, role: Role, name: str, field: str | None
 ) -> None:
     grants = Grants(offices=("lab-*", "kitchen"), roles=("agent",), names=("ann?",))
@@ -80,7 +80,7 @@ def test_a_place_is_granted_where_office_role_and_name_fit(
     assert (None if refusal is None else refusal.details) == (None if field is None else {"field": field})
 
 
-def test_a_claim_without_roles_and_names_is_for_all_of_them() -> None:
+def test_a_claim_without_roles_and_names_grants_all_of_them() -> None:
     grants = Grants.model_validate({"offices": ["lab"]})
     for role in ("agent", "computer"):
         assert decide(grants, office="lab", role=role, name="whoever") is None
@@ -101,7 +101,7 @@ def test_a_claim_without_roles_and_names_is_for_all_of_them() -> None:
         ({"offices": ["lab"], "only_on": "monday"}, "only_on"),
     ],
 )
-def test_a_claim_that_does_not_say_what_is_allowed_is_refused_naming_the_field(claim: Any, named: str) -> None:
+def test_an_invalid_claim_is_refused_naming_the_field(claim: Any, named: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Grants.model_validate(claim)
     assert named in first_problem(refused.value)

@@ -50,7 +50,7 @@ async def test_a_new_key_is_fetched_when_a_token_names_it() -> None:
         assert issuer.fetched == 2
 
 
-async def test_all_who_name_a_new_key_at_the_same_time_wait_for_one_fetch() -> None:
+async def test_concurrent_tokens_with_a_new_key_share_one_fetch() -> None:
     async with open_issuer(OLD) as issuer, fetched_from(issuer, refetch_s=0.2) as jwks:
         assert await jwks.find("old", "ES256") is not None
         issuer.keys = (OLD, NEW)
@@ -64,7 +64,7 @@ async def test_all_who_name_a_new_key_at_the_same_time_wait_for_one_fetch() -> N
         assert issuer.fetched == 2
 
 
-async def test_made_up_kids_make_no_more_than_one_fetch_in_a_while() -> None:
+async def test_unknown_kids_cause_at_most_one_fetch_per_interval() -> None:
     async with open_issuer(OLD) as issuer, fetched_from(issuer, refetch_s=60) as jwks:
         assert await jwks.find("old", "ES256") is not None
         for number in range(50):
@@ -80,7 +80,7 @@ async def test_made_up_kids_make_no_more_than_one_fetch_in_a_while() -> None:
         assert 2 <= issuer.fetched <= 5
 
 
-async def test_a_key_that_vanished_counts_no_longer_than_the_lifetime() -> None:
+async def test_a_removed_key_is_accepted_until_the_lifetime_of_the_set_ends() -> None:
     async with open_issuer(OLD, NEW) as issuer, fetched_from(issuer, lifetime_s=1) as jwks:
         assert await jwks.find("old", "ES256") is not None
         issuer.keys = (NEW,)
@@ -94,7 +94,7 @@ async def test_a_key_that_vanished_counts_no_longer_than_the_lifetime() -> None:
         assert await jwks.find("new", "ES256") is not None
 
 
-async def test_an_issuer_that_is_away_for_a_moment_is_not_noticed_and_later_it_is() -> None:
+async def test_a_short_outage_of_the_issuer_is_bridged_and_a_long_one_is_503() -> None:
     async with open_issuer(OLD) as issuer, fetched_from(issuer, lifetime_s=6) as jwks:
         assert await jwks.find("old", "ES256") is not None
         issuer.status = 503
@@ -117,7 +117,7 @@ async def test_an_issuer_that_is_away_for_a_moment_is_not_noticed_and_later_it_i
         await eventually(back)
 
 
-async def test_a_slow_issuer_holds_nobody_up_who_does_not_need_it() -> None:
+async def test_a_slow_issuer_delays_only_tokens_with_unknown_keys() -> None:
     async with open_issuer(OLD) as issuer, fetched_from(issuer, lifetime_s=60) as jwks:
         assert await jwks.find("old", "ES256") is not None
         issuer.held.clear()
@@ -131,7 +131,7 @@ async def test_a_slow_issuer_holds_nobody_up_who_does_not_need_it() -> None:
         assert await stranger is None
 
 
-async def test_who_waits_for_a_key_can_go_and_the_fetch_goes_on() -> None:
+async def test_a_cancelled_login_does_not_cancel_the_fetch() -> None:
     async with open_issuer(OLD) as issuer:
         issuer.held.clear()
         async with fetched_from(issuer) as jwks:
@@ -143,7 +143,7 @@ async def test_who_waits_for_a_key_can_go_and_the_fetch_goes_on() -> None:
             assert issuer.fetched == 1
 
 
-async def test_a_file_is_read_again_like_an_url_is_fetched(tmp_path: Path) -> None:
+async def test_a_key_set_file_is_read_again_like_a_url(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
     path.write_text(key_set(OLD))
     async with running(Jwks(from_file(path), lifetime_s=60, refetch_s=0)) as jwks:
@@ -178,24 +178,24 @@ EC_JWK, RSA_JWK = OLD.jwk, RSA.jwk
         None,
     ],
 )
-def test_a_key_that_is_not_for_our_signatures_is_passed_over(jwk: Any) -> None:
+def test_a_key_of_another_kind_is_skipped(jwk: Any) -> None:
     found = read_key_set(json.dumps({"keys": [jwk, NEW.jwk]}).encode())
     assert [key.key_id for key in found.keys] == ["new"]
     assert found.skipped == 1
 
 
-def test_a_short_rsa_key_is_passed_over() -> None:
+def test_a_short_rsa_key_is_skipped() -> None:
     found = read_key_set(key_set(signing_key("short", "RS256", bits=1024)).encode())
     assert (found.keys, found.skipped) == ((), 1)
 
 
-def test_a_kid_that_stands_for_two_keys_stands_for_none() -> None:
+def test_a_kid_of_two_keys_matches_none() -> None:
     twice = {**NEW.jwk, "kid": "old"}
     found = read_key_set(json.dumps({"keys": [OLD.jwk, twice]}).encode())
     assert found.find("old", "ES256") is None
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 100_000])
-def test_what_is_no_set_is_refused(text: bytes) -> None:
+def test_an_invalid_key_set_is_refused(text: bytes) -> None:
     with pytest.raises(BadKeySet):
         read_key_set(text)

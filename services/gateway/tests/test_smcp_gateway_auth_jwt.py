@@ -45,7 +45,7 @@ async def refused(verifying: JwtVerifier, token: str) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "RS256", "ES256"])
-async def test_a_token_of_each_algorithm_says_who_holds_it(algorithm: str) -> None:
+async def test_a_token_of_each_algorithm_gives_its_principal(algorithm: str) -> None:
     until = time.time() + 60
     claims: dict[str, Any] = {
         "sub": "rack 1",
@@ -74,7 +74,7 @@ async def test_a_token_that_is_not_signed_is_refused() -> None:
             assert await refused(verifying, head.rpartition(".")[0] + ".") == NOT_ACCEPTED
 
 
-async def test_a_public_key_is_no_shared_secret() -> None:
+async def test_a_public_key_is_not_accepted_as_a_shared_secret() -> None:
     """HS256 with the public key as the secret: everybody has that."""
     claims = {"sub": "eve", "aud": AUDIENCE, "iss": ISSUER, "exp": time.time() + 600, "smcp": EVERYTHING}
     payload = json.dumps(claims).encode()
@@ -89,7 +89,7 @@ async def test_a_public_key_is_no_shared_secret() -> None:
                     assert await refused(verifying, f"{signed}.{signature.decode()}") == NOT_ACCEPTED
 
 
-async def test_a_key_is_for_its_own_algorithm_alone() -> None:
+async def test_a_key_is_used_only_for_its_own_algorithm() -> None:
     async with verifier(RSA, EC, secret=SECRET) as verifying:
         assert await refused(verifying, RSA.token(kid="ec")) == NOT_ACCEPTED
         assert await refused(verifying, EC.token(kid="rsa")) == NOT_ACCEPTED
@@ -98,7 +98,7 @@ async def test_a_key_is_for_its_own_algorithm_alone() -> None:
             assert await refused(verifying, forged({"alg": other, "kid": "rsa"}, RSA.token())) == NOT_ACCEPTED
 
 
-async def test_only_what_is_configured_is_accepted() -> None:
+async def test_only_configured_algorithms_are_accepted() -> None:
     async with verifier(RSA) as public, verifier(secret=SECRET) as shared:
         assert (await public.verify(RSA.token())).subject == "anna"
         assert (await shared.verify(shared_token(SECRET))).subject == "anna"
@@ -118,7 +118,7 @@ async def test_only_what_is_configured_is_accepted() -> None:
         (signing_key("rsa 2", "RS256").token(kid="rsa"), "signature"),
     ],
 )
-async def test_why_a_token_is_not_accepted_is_told_to_the_log_alone(token: str, why: str) -> None:
+async def test_the_reason_for_refusing_a_token_is_only_in_the_log(token: str, why: str) -> None:
     async with verifier(RSA, EC) as verifying:
         with pytest.raises(NotAccepted) as error:
             await verifying.verify(token)
@@ -154,12 +154,12 @@ SOON = 3600.0
         ({"smcp": "*"}, "object"),
     ],
 )
-async def test_a_token_that_is_not_for_us_or_not_now_is_refused(claims: dict[str, Any], why: str) -> None:
+async def test_a_token_with_a_wrong_audience_issuer_or_time_is_refused(claims: dict[str, Any], why: str) -> None:
     async with verifier(EC) as verifying:
         assert why in await refused(verifying, EC.token(**claims))
 
 
-async def test_a_token_may_be_for_several_and_its_issuers_clock_may_be_late() -> None:
+async def test_a_token_may_have_several_audiences_and_the_clock_may_differ_by_the_leeway() -> None:
     async with verifier(EC) as verifying:
         assert (await verifying.verify(EC.token(aud=["a", AUDIENCE], nbf=time.time() + 10))).subject == "anna"
     async with verifier(EC, issuer=None) as verifying:
@@ -169,7 +169,7 @@ async def test_a_token_may_be_for_several_and_its_issuers_clock_may_be_late() ->
         assert (await verifying.verify(EC.token(**said))).grants.offices == ("*",)
 
 
-async def test_of_a_token_whose_signature_is_wrong_nothing_is_said() -> None:
+async def test_a_wrong_signature_reveals_nothing_about_the_claims() -> None:
     async with verifier(EC) as verifying:
         wrong: list[dict[str, Any]] = [{"exp": 1}, {"aud": "x"}, {"smcp": {}}, {"iss": "x"}]
         for claims in wrong:
@@ -177,7 +177,7 @@ async def test_of_a_token_whose_signature_is_wrong_nothing_is_said() -> None:
             assert await refused(verifying, token) == NOT_ACCEPTED
 
 
-async def test_a_token_without_kid_means_the_only_key_there_is() -> None:
+async def test_a_token_without_kid_uses_the_only_key() -> None:
     async with verifier(RSA, EC) as one_each, verifier(EC, signing_key("second")) as two:
         assert (await one_each.verify(EC.token(kid=None))).subject == "anna"
         assert (await one_each.verify(RSA.token(kid=None))).subject == "anna"
@@ -194,14 +194,14 @@ async def test_garbage_is_refused(token: str) -> None:
         assert await refused(verifying, token) == NOT_ACCEPTED
 
 
-async def test_a_token_that_demands_what_nobody_understands_is_refused() -> None:
+async def test_a_token_with_a_crit_header_is_refused() -> None:
     async with verifier(EC) as verifying:
         claims = jwt.decode(EC.token(), options={"verify_signature": False})
         token = jwt.encode(claims, EC.private, algorithm="ES256", headers={"kid": "ec", "crit": ["exp"], "exp": 1})
         assert await refused(verifying, token) == NOT_ACCEPTED
 
 
-async def test_an_identity_is_of_the_subject_at_its_issuer() -> None:
+async def test_an_identity_consists_of_subject_and_issuer() -> None:
     async with verifier(EC, issuer=None) as verifying:
         anna = await verifying.verify(EC.token())
         again = await verifying.verify(EC.token(smcp={"offices": ["elsewhere"]}, exp=time.time() + 5))

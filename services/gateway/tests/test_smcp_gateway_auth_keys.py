@@ -24,7 +24,7 @@ def halves(key: str) -> tuple[str, str]:
     return f"{prefix}_{key_id}", secret
 
 
-def test_a_key_is_found_by_itself_alone(tmp_path: Path) -> None:
+def test_only_the_whole_key_finds_its_entry(tmp_path: Path) -> None:
     (key, entry), (other, _) = some_key(), some_key()
     key_file.add(tmp_path / "keys.json", entry)
     watched = WatchedKeys(tmp_path / "keys.json")
@@ -44,7 +44,7 @@ def test_a_key_is_found_by_itself_alone(tmp_path: Path) -> None:
         assert watched.find(wrong) is None, wrong
 
 
-def test_the_file_is_its_owners_and_holds_no_key(tmp_path: Path) -> None:
+def test_the_key_file_is_private_and_holds_only_hashes(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     made = [some_key(f"holder {number}") for number in range(3)]
     for _, entry in made:
@@ -61,7 +61,7 @@ def test_the_file_is_its_owners_and_holds_no_key(tmp_path: Path) -> None:
     ] == []
 
 
-def test_a_key_is_removed_by_its_id_and_all_of_a_holder_by_the_subject(tmp_path: Path) -> None:
+def test_keys_are_removed_by_id_or_by_subject(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     entries = [some_key(subject)[1] for subject in ("rack", "rack", "rack", "other")]
     for entry in entries:
@@ -72,7 +72,7 @@ def test_a_key_is_removed_by_its_id_and_all_of_a_holder_by_the_subject(tmp_path:
     assert key_file.read(path) == (entries[3],)
 
 
-def test_a_file_that_is_changed_stays_whose_it_was_and_as_private_as_it_was(tmp_path: Path) -> None:
+def test_a_changed_key_file_keeps_its_owner_and_mode(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     kept, gone = some_key("kept")[1], some_key("gone")[1]
     key_file.add(path, kept)
@@ -86,9 +86,7 @@ def test_a_file_that_is_changed_stays_whose_it_was_and_as_private_as_it_was(tmp_
     assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
 
 
-def test_a_file_that_could_not_be_read_for_a_moment_is_read_when_it_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_file_is_read_after_a_temporary_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "keys.json"
     (key, entry), other = some_key(), some_key()[1]
     key_file.add(path, entry)
@@ -109,7 +107,7 @@ def _unreadable(path: Path) -> NoReturn:
     raise KeyFileError(f"{path}: cannot be read: Too many open files")
 
 
-def test_keys_that_are_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+def test_concurrent_additions_keep_all_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     entries = [some_key()[1] for _ in range(16)]
     threads = [threading.Thread(target=key_file.add, args=(path, entry)) for entry in entries]
@@ -120,7 +118,7 @@ def test_keys_that_are_added_at_the_same_time_are_all_there(tmp_path: Path) -> N
     assert {entry.id for entry in key_file.read(path)} == {entry.id for entry in entries}
 
 
-def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
+def test_a_symbolic_link_to_the_key_file_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link, real = tmp_path / "keys.json", tmp_path / "real" / "keys.json"
     real.write_text('{"keys": []}')
@@ -148,7 +146,7 @@ GOOD = some_key("anna")[1].model_dump(mode="json")
         ({"keys": [{name: value for name, value in GOOD.items() if name != "offices"}]}, "keys.0.offices"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_wrong_is_refused_naming_it_and_the_field(tmp_path: Path, content: Any, named: str) -> None:
+def test_an_invalid_key_file_is_refused_naming_file_and_field(tmp_path: Path, content: Any, named: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(KeyFileError) as refused:
@@ -158,7 +156,7 @@ def test_a_file_that_is_wrong_is_refused_naming_it_and_the_field(tmp_path: Path,
     assert GOOD["hash"] not in str(refused.value)
 
 
-def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_change_leaves_the_key_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text('{"keys": [{}]}')
     with pytest.raises(KeyFileError):
@@ -170,7 +168,7 @@ def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
         key_file.add(tmp_path / "no" / "where.json", some_key()[1])
 
 
-def test_a_file_that_changes_is_read_again_and_one_that_is_wrong_then_changes_nothing(tmp_path: Path) -> None:
+def test_a_changed_key_file_is_read_again_unless_it_is_invalid(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     (first, entry), (second, added) = some_key(), some_key()
     key_file.add(path, entry)
@@ -194,7 +192,7 @@ def test_a_file_that_changes_is_read_again_and_one_that_is_wrong_then_changes_no
     assert watched.find(first) is None
 
 
-def test_a_key_knows_when_it_ends() -> None:
+def test_a_key_has_its_expiry_time() -> None:
     until = datetime.now(UTC) + timedelta(days=1)
     assert some_key(expires=until)[1].expires_at == until.timestamp()
     assert some_key()[1].expires_at is None

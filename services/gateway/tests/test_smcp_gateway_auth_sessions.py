@@ -34,7 +34,7 @@ def refused(answer: Any, about: str) -> None:
 
 
 @pytest.mark.rule("answers.connect.token.place")
-async def test_a_token_is_for_its_offices_roles_and_names(nats_url: str) -> None:
+async def test_a_token_allows_only_its_offices_roles_and_names(nats_url: str) -> None:
     grants = {"offices": ["lab-*"], "roles": ["computer"], "names": ["rack ?"]}
     async with gateway_world(nats_url, settings=SETTINGS) as world:
         async with connected(world.url, auth=token(smcp=grants)) as rack:
@@ -66,7 +66,7 @@ async def test_a_session_ends_when_its_token_expires(nats_url: str, transport: s
             assert await again.join("agent", "anna", "office") == [True, None]
 
 
-async def test_the_place_of_an_expired_token_is_kept_for_its_own_subject_and_its_office_hears_nothing(
+async def test_the_seat_of_an_expired_token_is_kept_for_its_subject_and_nothing_is_announced(
     nats_url: str,
 ) -> None:
     async with (
@@ -92,9 +92,7 @@ def changed(path: Path, entry: KeyEntry, **fields: Any) -> None:
     key_file.add(path, entry.model_copy(update=fields))
 
 
-async def test_sessions_end_when_their_key_is_removed_or_changed_and_others_go_on(
-    nats_url: str, tmp_path: Path
-) -> None:
+async def test_removing_or_changing_a_key_ends_only_its_own_sessions(nats_url: str, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     made = [
         new_key(subject=name, offices=["*"], roles=["agent", "computer"], names=["*"])
@@ -125,7 +123,7 @@ async def test_sessions_end_when_their_key_is_removed_or_changed_and_others_go_o
             refused(await back.join("computer", "box", "office"), "office")
 
 
-async def test_a_file_of_keys_that_becomes_wrong_ends_nobodys_session(
+async def test_an_invalid_change_of_the_key_file_ends_no_session(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "keys.json"
@@ -145,7 +143,7 @@ async def listed(client: Client, name: str) -> set[str]:
     return {session["name"] for session in room["sessions"]}
 
 
-async def test_a_moving_members_place_is_kept_for_its_own_subject_alone(nats_url: str) -> None:
+async def test_a_moving_members_seat_is_kept_only_for_its_own_subject(nats_url: str) -> None:
     async with (
         two_gateways(nats_url, settings=SETTINGS) as (staying, leaving, leave),
         connected(staying.url, auth=token(sub="car")) as car,

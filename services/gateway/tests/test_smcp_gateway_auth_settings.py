@@ -37,7 +37,7 @@ async def run(*arguments: str, **variables: str) -> tuple[int | None, str, str]:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example", "127.0.0.1.example"])
-async def test_without_authentication_no_other_address_than_loopback_is_listened_on(host: str) -> None:
+async def test_without_authentication_only_loopback_addresses_are_allowed(host: str) -> None:
     code, out, err = await run("--check-config", SMCP_GATEWAY_HOST=host)
     assert (code, out) == (2, "")
     for word in ("SMCP_GATEWAY_HOST", host, "SMCP_AUTH_KEYS", "--insecure"):
@@ -49,7 +49,7 @@ async def test_without_authentication_no_other_address_than_loopback_is_listened
     ] == 0
 
 
-async def test_it_does_not_even_start(nats_url: str) -> None:
+async def test_the_command_refuses_an_open_address_without_authentication(nats_url: str) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0", "SMCP_GATEWAY_HOST": "0.0.0.0"}
     async with service_process(COMMAND, env=env) as process:
         assert await process.exit_code(timeout=30) == 2
@@ -60,7 +60,7 @@ async def test_it_does_not_even_start(nats_url: str) -> None:
         assert await process.exit_code(timeout=30) == 0
 
 
-async def test_who_opens_a_gateway_without_the_command_is_refused_too() -> None:
+async def test_open_gateway_refuses_an_open_address_without_authentication() -> None:
     with pytest.raises(SettingsError, match="SMCP_GATEWAY_HOST"):
         async with open_http_server(GatewaySettings(gateway_host="0.0.0.0", gateway_port=0)):
             raise AssertionError("it listens")
@@ -71,7 +71,7 @@ async def test_who_opens_a_gateway_without_the_command_is_refused_too() -> None:
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("LOCALHOST", True),
      ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("localhost.example", False), ("", False)],
 )  # fmt: skip
-def test_which_addresses_are_this_machine_alone(host: str, own: bool) -> None:
+def test_which_addresses_are_loopback(host: str, own: bool) -> None:
     assert is_loopback(host) is own
 
 
@@ -103,7 +103,7 @@ async def test_a_wrong_setting_is_named(given: dict[str, str], named: str) -> No
     assert SECRET not in err
 
 
-async def test_what_is_set_is_shown_without_secrets(tmp_path: Path) -> None:
+async def test_settings_are_shown_without_secrets(tmp_path: Path) -> None:
     keys, jwks = tmp_path / "keys.json", tmp_path / "jwks.json"
     key, entry = new_key(subject="anna", offices=["*"], roles=["agent"], names=["*"])
     key_file.add(keys, entry)

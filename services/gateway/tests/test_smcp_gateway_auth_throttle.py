@@ -7,7 +7,7 @@ import pytest
 from smcp_gateway.auth.login_throttle import ADDRESSES, LIMIT, LoginThrottle, client_address, read_networks
 
 
-def test_an_address_is_not_listened_to_after_20_wrong_tries_in_a_minute() -> None:
+def test_an_address_has_to_wait_after_20_failures_in_a_minute() -> None:
     attempts = LoginThrottle()
     for second in range(20):
         assert attempts.retry_after("10.0.0.1", second) == 0
@@ -18,7 +18,7 @@ def test_an_address_is_not_listened_to_after_20_wrong_tries_in_a_minute() -> Non
     assert attempts.retry_after("10.0.0.1", 60) == 0
 
 
-def test_who_goes_on_being_wrong_stays_shut_out() -> None:
+def test_an_address_that_goes_on_failing_stays_blocked() -> None:
     attempts = LoginThrottle()
     taken = []
     for second in range(6 * 60):
@@ -29,7 +29,7 @@ def test_who_goes_on_being_wrong_stays_shut_out() -> None:
     assert all(later - earlier <= 41 for earlier, later in pairwise(taken))
 
 
-def test_what_is_remembered_has_a_bound_and_the_oldest_goes() -> None:
+def test_the_number_of_remembered_addresses_is_bounded() -> None:
     attempts = LoginThrottle()
     for number in range(20 * ADDRESSES + 20):
         attempts.failed(f"10.{number // 20 // 2500}.{number // 20 // 250 % 10}.{number // 20 % 250}", number / 10**6)
@@ -38,7 +38,7 @@ def test_what_is_remembered_has_a_bound_and_the_oldest_goes() -> None:
     assert attempts.retry_after("10.0.0.0", 1.0) == 0
 
 
-def test_an_address_that_was_wrong_long_ago_is_forgotten() -> None:
+def test_old_failures_are_forgotten() -> None:
     attempts = LoginThrottle()
     attempts.failed("10.0.0.1", 0)
     assert attempts.retry_after("10.0.0.1", 61) == 0
@@ -55,7 +55,7 @@ def test_an_address_that_was_wrong_long_ago_is_forgotten() -> None:
         ("10.0.0.1", "10.0.0.2", False),
     ],
 )
-def test_addresses_count_together_where_their_holder_can_choose_between_them(one: str, other: str, same: bool) -> None:
+def test_addresses_of_one_ipv6_network_count_together(one: str, other: str, same: bool) -> None:
     attempts = LoginThrottle()
     for _ in range(LIMIT):
         attempts.failed(one, 0)
@@ -87,13 +87,13 @@ PROXIES = read_networks("10.0.0.0/8, ::1")
         ("10.1.1.1", ["6.6.6.6, [::1]:40001"], "6.6.6.6"),
     ],
 )
-def test_only_what_trusted_proxies_say_of_a_client_counts(
+def test_only_trusted_proxies_determine_the_client_address(
     remote: str | None, forwarded: list[str], client: str
 ) -> None:
     assert client_address(remote, forwarded, PROXIES) == client
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "proxy", "10.0.0.0/8; ::1"])
-def test_what_is_no_network_is_named(text: str) -> None:
+def test_an_invalid_network_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not an IP address or a network"):
         read_networks(text)

@@ -9,7 +9,7 @@ from smcp_proto.errors import Malformed, NotAllowed, SmcpError, Unavailable
 from smcp_testing.waiting import eventually
 
 
-async def test_an_errand_is_tried_until_it_works() -> None:
+async def test_a_task_is_retried_until_it_succeeds() -> None:
     background_tasks = BackgroundTasks(asyncio.create_task)
     tried = 0
 
@@ -25,7 +25,7 @@ async def test_an_errand_is_tried_until_it_works() -> None:
 
 
 @pytest.mark.parametrize("refusal", [NotAllowed("no"), Malformed("no")])
-async def test_an_errand_that_is_refused_for_good_ends(refusal: SmcpError) -> None:
+async def test_a_refused_task_is_not_retried(refusal: SmcpError) -> None:
     background_tasks = BackgroundTasks(asyncio.create_task)
     tried = 0
 

@@ -15,7 +15,7 @@ from smcp_testing.waiting import eventually
 OFFICE = "office"
 
 
-async def test_a_computer_whose_line_breaks_for_a_moment_loses_no_call(nats_url: str) -> None:
+async def test_a_short_break_of_a_computers_connection_loses_no_call(nats_url: str) -> None:
     running, release, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def serve(verb: str, incoming: Incoming) -> Reply:
@@ -71,7 +71,7 @@ async def _hearing(bus: Any) -> None:
         await bus._subscribe(received, "owner")
 
 
-async def test_a_large_request_on_a_slow_line_is_not_lost_while_it_arrives(nats_url: str) -> None:
+async def test_a_large_request_on_a_slow_connection_is_not_given_up(nats_url: str) -> None:
     known = False
 
     async def serve(verb: str, incoming: Incoming) -> Reply:
@@ -91,7 +91,7 @@ async def test_a_large_request_on_a_slow_line_is_not_lost_while_it_arrives(nats_
         assert await ask(anna, call(x="x" * 2 * MIB), timeout=60) == {"length": 2 * MIB}
 
 
-async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_before_its_time_is_up(
+async def test_a_computer_that_dies_while_receiving_a_large_request_is_noticed_before_the_timeout(
     nats_url: str,
 ) -> None:
     async def serve(verb: str, incoming: Incoming) -> Reply:

@@ -35,7 +35,7 @@ async def overheard(world: World) -> AsyncIterator[list[str]]:
 
 
 @BOTH
-async def test_a_call_passes_nats_only_on_its_way_to_another_replica(nats_url: str, replicas: int) -> None:
+async def test_only_calls_to_another_replica_pass_nats(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair, overheard(pair.world) as heard:
         serve(pair.box, CALL, echo)
         serve(pair.box, "client:get_tools", echo)
@@ -48,7 +48,9 @@ async def test_a_call_passes_nats_only_on_its_way_to_another_replica(nats_url: s
         assert heard == ([] if replicas == 1 else ["tool_call"] * 3 + ["get_tools"]) + ["marker"]
 
 
-async def test_behind_a_closed_gate_a_call_takes_the_bus_and_runs_once_when_the_gate_is_open(nats_url: str) -> None:
+async def test_a_call_to_an_unconfirmed_computer_goes_over_the_bus_and_runs_once_after_confirmation(
+    nats_url: str,
+) -> None:
     async with couple(nats_url, 1) as pair, overheard(pair.world) as heard:
         asked = serve(pair.box, CALL, echo)
         calls = 0
@@ -64,7 +66,7 @@ async def test_behind_a_closed_gate_a_call_takes_the_bus_and_runs_once_when_the_
         assert [each["req_id"] for each in asked] == [f"r{number}" for number in range(1, calls + 1)]
 
 
-async def test_a_name_leads_to_the_one_who_has_it_whoever_else_asks_for_it_on_this_replica(nats_url: str) -> None:
+async def test_a_call_reaches_the_holder_of_a_name_while_another_session_claims_it(nats_url: str) -> None:
     async with couple(nats_url, 1) as pair, connected(pair.world.url) as other, overheard(pair.world) as heard:
         first, second = serve(pair.box, CALL, echo), serve(other, CALL, echo)
         for number in range(4):
@@ -112,7 +114,7 @@ async def test_a_call_that_runs_here_goes_on_while_nats_is_away(nats_server: Nat
 
 
 @BOTH
-async def test_a_call_whose_agent_broke_off_goes_on_and_its_repeat_gets_the_result(
+async def test_a_call_goes_on_after_its_agent_disconnected_and_the_repeat_gets_the_result(
     nats_url: str, replicas: int
 ) -> None:
     async with couple(nats_url, replicas) as pair:
@@ -143,9 +145,7 @@ async def test_a_call_whose_agent_broke_off_goes_on_and_its_repeat_gets_the_resu
 
 
 @BOTH
-async def test_a_repeat_that_waits_shorter_ends_at_its_own_time_and_cancels_the_call(
-    nats_url: str, replicas: int
-) -> None:
+async def test_a_repeat_with_a_shorter_timeout_ends_at_it_and_cancels_the_call(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair:
         asked = serve(pair.box, CALL, hang(pair.box))
         first = asyncio.create_task(pair.anna.call(CALL, call(timeout=60), timeout=60))
@@ -185,9 +185,7 @@ async def refusals(anna: DeafAgent, calls: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("calls", "bound"), [(20, False), (40, True)], ids=["some", "too many"])
-async def test_large_results_that_their_agent_does_not_read_wait_within_a_bound(
-    nats_url: str, calls: int, bound: bool
-) -> None:
+async def test_large_unread_results_wait_within_a_bound(nats_url: str, calls: int, bound: bool) -> None:
     text = "x" * (900 * 1024)
     async with (
         gateway_world(nats_url, max_payload=MIB, lease_s=30) as world,
@@ -214,7 +212,7 @@ async def test_large_results_that_their_agent_does_not_read_wait_within_a_bound(
         await eventually(lambda: session.replies.bytes == gateway.route.waiting_bytes == 0)
 
 
-async def test_more_calls_than_may_run_here_are_503_and_were_not_run(
+async def test_calls_above_the_limit_of_concurrent_calls_are_503_and_not_run(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_route, "MAX_REQUESTS", 2)

@@ -51,7 +51,7 @@ async def test_the_first_verdict_settles_a_call_and_its_task_goes_on() -> None:
 
 
 @pytest.mark.rule("answers.calls.cancel.gateway")
-async def test_a_cancelled_call_is_answered_when_its_computer_is_too_slow() -> None:
+async def test_a_cancelled_call_is_answered_by_the_gateway_when_its_computer_is_too_slow() -> None:
     table, call, other = CallTable(), pending(), pending("other")
     task, bystander = await started(table, call), await started(table, other)
     table.cancel("s", "r", now=10.0)
@@ -76,7 +76,7 @@ async def test_another_session_cannot_cancel_a_call() -> None:
     assert len(table) == 0
 
 
-async def test_calls_of_a_client_that_is_gone_end_without_an_answer() -> None:
+async def test_calls_of_a_disconnected_client_end_without_an_answer() -> None:
     table, mine, theirs = CallTable(), pending(), pending(session="t")
     task, other = await started(table, mine), await started(table, theirs)
     assert table.abandon("s") == [mine]
@@ -88,7 +88,7 @@ async def test_calls_of_a_client_that_is_gone_end_without_an_answer() -> None:
         await other
 
 
-async def test_a_cancel_reaches_tool_calls_alone_and_can_be_taken_back() -> None:
+async def test_a_cancel_affects_only_tool_calls_and_can_be_taken_back() -> None:
     table, call, tools = CallTable(), pending(), pending(tracked=False)
     tasks = [await started(table, call), await started(table, tools)]
     cancelled = table.cancel("s", "r", now=10.0)

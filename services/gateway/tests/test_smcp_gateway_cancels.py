@@ -27,7 +27,7 @@ async def stubborn(verb: str, _: Incoming) -> Reply:
 
 
 @pytest.mark.rule("answers.calls.cancel.gateway")
-async def test_a_second_cancel_that_fails_takes_nothing_back_of_the_first(nats_url: str) -> None:
+async def test_a_second_cancel_that_fails_does_not_undo_the_first(nats_url: str) -> None:
     buses, failing = InterposedBuses(), False
 
     async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
@@ -138,7 +138,7 @@ async def test_the_calls_of_an_agent_whose_gateway_died_are_cancelled_when_its_l
 
 
 @pytest.mark.rule("answers.calls.disconnect.back")
-async def test_an_agent_whose_gateway_died_and_that_comes_back_gets_its_results(
+async def test_an_agent_that_returns_after_its_gateway_died_gets_its_results(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, "ABSENT_S", SHORT_S)

@@ -27,13 +27,13 @@ async def run(*arguments: str, **variables: str) -> tuple[int | None, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_it_says_its_version() -> None:
+async def test_the_command_prints_its_version() -> None:
     code, out, _ = await run("--version")
     assert code == 0
     assert out.startswith("smcp-gateway ")
 
 
-async def test_it_checks_its_configuration() -> None:
+async def test_the_command_checks_its_configuration() -> None:
     code, out, _ = await run("--check-config", SMCP_GATEWAY_PORT="0")
     assert code == 0
     assert "SMCP_GATEWAY_PORT=0" in out
@@ -57,7 +57,7 @@ async def test_a_wrong_setting_is_named(variable: str, value: str) -> None:
     assert variable in err
 
 
-async def test_it_says_where_it_listens_and_stops_on_a_signal(nats_url: str) -> None:
+async def test_the_command_logs_its_address_and_stops_on_a_signal(nats_url: str) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0"}
     async with service_process(COMMAND, env=env) as process:
         ready = await process.logged("ready", timeout=30)
@@ -68,7 +68,7 @@ async def test_it_says_where_it_listens_and_stops_on_a_signal(nats_url: str) -> 
         assert process.output == [f"smcp-gateway listens on {ready['url']}"]
 
 
-async def test_the_port_is_printed_where_any_was_asked_for_also_without_a_log(nats_url: str) -> None:
+async def test_a_free_port_is_printed_even_without_a_log(nats_url: str) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0", "SMCP_LOG_LEVEL": "error"}
     async with service_process(COMMAND, env=env) as process:
         await eventually(lambda: process.output, timeout=30)

@@ -118,7 +118,7 @@ async def test_a_message_of_any_length_is_written_at_once_and_arrives_whole(nats
         assert await ends.client.message() == b"4next"
 
 
-async def test_what_is_written_at_once_and_what_waits_arrives_whole_and_in_order(nats_url: str) -> None:
+async def test_immediate_and_queued_messages_arrive_whole_and_in_order(nats_url: str) -> None:
     sizes = (125, 126, 65535, 65536, 10, 70 * KIB, 3 * KIB, 65536, 65535, 126, 125, 1, 200 * KIB)
     async with line(nats_url) as ends:
         sent = await ends.fill()
@@ -140,7 +140,7 @@ async def test_what_is_written_at_once_and_what_waits_arrives_whole_and_in_order
         assert await ends.client.message() == b"4again"
 
 
-async def test_no_more_than_a_little_is_written_to_a_socket_that_takes_nothing(nats_url: str) -> None:
+async def test_little_is_written_to_a_socket_that_does_not_read(nats_url: str) -> None:
     async with line(nats_url) as ends:
         sent = await ends.fill()
         while not ends.held:
@@ -152,7 +152,7 @@ async def test_no_more_than_a_little_is_written_to_a_socket_that_takes_nothing(n
             assert await ends.client.message() == expected
 
 
-async def test_a_large_message_is_announced_and_overtakes_nothing(nats_url: str) -> None:
+async def test_a_large_message_follows_a_noop_packet_and_keeps_its_order(nats_url: str) -> None:
     async with line(nats_url) as ends:
         sent = [b"4before", text(1, ANNOUNCED), text(2, ANNOUNCED - 1), b"4between", text(4, ANNOUNCED + 1), b"4after"]
         for wire in sent:
@@ -161,7 +161,7 @@ async def test_a_large_message_is_announced_and_overtakes_nothing(nats_url: str)
         assert got == [sent[0], NOOP, *sent[1:4], NOOP, *sent[4:]]
 
 
-async def test_nothing_is_written_behind_the_close_of_a_socket_that_has_not_taken_all(nats_url: str) -> None:
+async def test_nothing_is_written_after_the_close_frame(nats_url: str) -> None:
     async with line(nats_url) as ends:
         sent = await ends.fill()
         write_at_once = ends.outbox.at_once

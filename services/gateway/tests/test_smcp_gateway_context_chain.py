@@ -116,7 +116,7 @@ async def opened(nats_url: str) -> AsyncIterator[Scene]:
 
 
 @pytest.mark.rule("answers.resources.either")
-async def test_resources_of_both_are_listed_read_and_completed(nats_url: str) -> None:
+async def test_resources_of_native_and_socketio_computers_are_listed_read_and_completed(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         agent = scene.agent
         listed, cursor = list[tuple[str, str]](), None
@@ -147,7 +147,7 @@ async def test_resources_of_both_are_listed_read_and_completed(nats_url: str) ->
 
 
 @pytest.mark.rule("answers.resources.either")
-async def test_what_changes_of_both_is_told_updates_of_resources_where_they_were_subscribed_to(nats_url: str) -> None:
+async def test_changes_of_both_computers_are_announced_and_resource_updates_only_to_subscribers(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         agent = scene.agent
         assert (await agent.get_desktop(BOX, size=1))["desktops"] == [f"{WINDOW}\n\n深"]

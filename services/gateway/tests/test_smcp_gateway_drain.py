@@ -50,7 +50,7 @@ async def test_members_move_to_another_gateway_and_their_office_hears_nothing(na
 
 
 @pytest.mark.rule("answers.rooms.moving.turns")
-async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_a_while(
+async def test_running_calls_end_before_their_members_are_disconnected_and_later_calls_are_refused(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "smcp_gateway.drain")
@@ -112,7 +112,7 @@ async def test_a_call_to_a_computer_that_moves_waits_until_it_is_taken_up(nats_u
 
 
 @pytest.mark.rule("answers.rooms.moving.deadline")
-async def test_what_takes_longer_than_the_drain_is_503_and_may_have_run(nats_url: str) -> None:
+async def test_a_call_longer_than_the_drain_is_503_and_may_have_run(nats_url: str) -> None:
     async def hang(verb: str, _: Incoming) -> Reply:
         if verb == "tool_call":
             await asyncio.Event().wait()
@@ -154,7 +154,7 @@ async def test_what_takes_longer_than_the_drain_is_503_and_may_have_run(nats_url
 
 
 @pytest.mark.rule("answers.rooms.moving.until")
-async def test_who_does_not_come_back_leaves_when_the_time_to_move_is_over(nats_url: str) -> None:
+async def test_a_moved_member_that_does_not_return_leaves_when_its_move_ends(nats_url: str) -> None:
     move_s = 4.0
     async with (
         two_gateways(nats_url, move_s=move_s) as (staying, leaving, leave),
@@ -173,7 +173,7 @@ async def test_who_does_not_come_back_leaves_when_the_time_to_move_is_over(nats_
             assert await bert.join("agent", "bert", OFFICE) == [True, None]
 
 
-async def test_who_says_goodbye_while_its_gateway_stops_leaves_at_once(nats_url: str) -> None:
+async def test_a_client_that_disconnects_itself_during_a_drain_leaves_at_once(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
         connected(staying.url) as car,
@@ -196,7 +196,7 @@ async def test_who_says_goodbye_while_its_gateway_stops_leaves_at_once(nats_url:
 
 
 @pytest.mark.rule("answers.rooms.moving.turns")
-async def test_a_gateway_that_stops_takes_nobody_in_and_says_so(nats_url: str) -> None:
+async def test_a_stopping_gateway_refuses_new_connections_with_503(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (_, leaving, leave),
         connected(leaving.url) as anna,

@@ -32,7 +32,7 @@ async def test_a_call_within_one_gateway_that_outlasts_the_drain_may_have_run(na
         await in_time(left)
 
 
-async def test_a_computer_that_switches_while_its_place_is_kept_has_the_new_place_kept(
+async def test_a_computer_that_switches_while_its_seat_is_being_kept_has_its_new_seat_kept(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -110,7 +110,7 @@ async def test_a_client_that_was_connecting_when_the_gateway_stopped_gets_its_an
         await in_time(left)
 
 
-async def test_who_reads_slowly_gets_every_answer_before_it_is_told_to_go(
+async def test_a_slow_reader_gets_all_answers_before_it_is_disconnected(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "LINGER_S", 0.0)

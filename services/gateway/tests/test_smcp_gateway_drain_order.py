@@ -24,7 +24,7 @@ async def never(verb: str, _: Incoming) -> Reply:
     raise AssertionError(f"{verb} was sent to a Computer that is not there")
 
 
-async def test_who_is_told_to_go_is_told_that_what_it_sends_from_then_on_is_not_begun(nats_url: str) -> None:
+async def test_a_drained_client_gets_a_close_code_that_says_later_requests_were_not_begun(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
         connected(staying.url) as client,
@@ -43,7 +43,7 @@ async def test_who_is_told_to_go_is_told_that_what_it_sends_from_then_on_is_not_
         assert box.asked == []
 
 
-async def test_a_client_of_a_gateway_that_does_not_stop_is_not_told_that_nothing_was_begun(nats_url: str) -> None:
+async def test_a_client_that_is_not_drained_gets_another_close_code(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, raw_client(world.url) as anna:
         (session,) = world.gateways[0].sessions
         await world.gateways[0].transport.hang_up(session, "for a test")
@@ -52,9 +52,7 @@ async def test_a_client_of_a_gateway_that_does_not_stop_is_not_told_that_nothing
         assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.OK)
 
 
-async def test_who_is_about_to_go_is_served_until_its_place_is_kept(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_is_served_until_its_seat_is_kept(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
         connected(staying.url) as anna,
@@ -79,7 +77,7 @@ async def test_who_is_about_to_go_is_served_until_its_place_is_kept(
         await in_time(left)
 
 
-async def test_agents_begin_nothing_any_more_before_computers_do(nats_url: str) -> None:
+async def test_agents_stop_starting_calls_before_computers_stop_taking_them(nats_url: str) -> None:
     async with (
         two_gateways(nats_url, drain_s=12) as (_, leaving, leave),
         connected(leaving.url) as anna,
@@ -98,7 +96,7 @@ async def test_agents_begin_nothing_any_more_before_computers_do(nats_url: str) 
         await in_time(left)
 
 
-async def test_what_still_waits_for_a_computer_that_moves_at_the_end_of_the_drain_has_not_run(nats_url: str) -> None:
+async def test_a_call_that_waits_for_a_moving_computer_at_the_end_of_the_drain_has_not_run(nats_url: str) -> None:
     async with (
         two_gateways(nats_url, drain_s=3) as (staying, leaving, leave),
         staying.computer(OFFICE, "box", never, served=False) as box,
@@ -114,9 +112,7 @@ async def test_what_still_waits_for_a_computer_that_moves_at_the_end_of_the_drai
         await in_time(left)
 
 
-async def test_a_place_that_cannot_be_kept_at_once_is_asked_for_again_while_calls_run(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_keeping_a_seat_is_retried_while_calls_run(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         two_gateways(nats_url, drain_s=12) as (staying, leaving, leave),
         connected(staying.url) as anna,
@@ -147,7 +143,7 @@ async def test_a_place_that_cannot_be_kept_at_once_is_asked_for_again_while_call
         await in_time(left)
 
 
-async def test_a_registry_that_is_late_is_given_longer_and_the_office_hears_nothing(
+async def test_a_slow_registry_keeps_the_seat_and_nothing_is_announced(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (

@@ -19,7 +19,7 @@ def asked(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.rule("answers.desktop.large")
-async def test_the_largest_reply_that_the_client_takes_is_told_and_arrives(nats_url: str) -> None:
+async def test_the_computer_is_told_the_clients_reply_limit_and_a_reply_of_that_size_arrives(nats_url: str) -> None:
     async def serve(verb: str, incoming: Incoming) -> Reply:
         limit = incoming.headers.get(REPLY_LIMIT)
         return reply(None) if limit is None else Reply(b'"' + b"x" * (int(limit) - 2) + b'"')
@@ -35,7 +35,7 @@ async def test_the_largest_reply_that_the_client_takes_is_told_and_arrives(nats_
 
 
 @pytest.mark.rule("answers.desktop.large")
-async def test_a_client_that_takes_four_mib_gets_the_windows_that_fit(nats_url: str) -> None:
+async def test_a_client_with_a_limit_of_four_mib_gets_the_windows_that_fit(nats_url: str) -> None:
     servers = {"one": configs.context("2026", windows=2, host="h")}
     async with (
         gateway_world(nats_url) as world,

@@ -41,7 +41,7 @@ async def test_a_cancel_cancels_no_call_of_another_office_with_the_same_names(na
         assert await waiting == {"unknown": []}
 
 
-async def test_a_computer_in_another_office_and_one_that_is_nowhere_are_404_by_the_same_steps(nats_url: str) -> None:
+async def test_an_unknown_computer_and_one_of_another_office_get_404_by_the_same_steps(nats_url: str) -> None:
     """The same body, and what is asked on the way is the same, of the same services: so is the time."""
 
     async def serve(verb: str, _: Incoming) -> Reply:

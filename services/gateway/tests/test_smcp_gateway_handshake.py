@@ -50,7 +50,7 @@ async def test_another_version_is_refused_over_both_transports(nats_url: str, ve
 )
 @pytest.mark.parametrize("query", ["", "?a2c_version=0.2.0", "?a2c_version=0.4.7"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_no_version_and_those_from_0_2_to_0_4_are_welcome(nats_url: str, query: str, transport: str) -> None:
+async def test_no_version_and_versions_0_2_to_0_4_are_accepted(nats_url: str, query: str, transport: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url + query, transports=[transport]) as client,
@@ -75,7 +75,7 @@ async def test_no_version_and_those_from_0_2_to_0_4_are_welcome(nats_url: str, q
         ({"flat_errors": None}, "auth.flat_errors"),
     ],
 )
-async def test_a_greeting_that_is_none_is_refused_naming_the_field(nats_url: str, auth: object, field: str) -> None:
+async def test_an_invalid_auth_object_is_refused_naming_the_field(nats_url: str, auth: object, field: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
             await socket.receive()
@@ -98,7 +98,7 @@ async def test_other_namespaces_are_not_served(nats_url: str) -> None:
             assert (await socket.receive()).data.startswith("44")
 
 
-async def test_a_connection_cannot_fire_the_handlers_of_the_library(nats_url: str) -> None:
+async def test_a_client_cannot_trigger_internal_handlers_of_the_library(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, connected(world.url) as client:
         for name in ("connect", "disconnect"):
             answer = await client.call(name, {"x": 1})

@@ -93,13 +93,13 @@ def refused(event: str, answer: Any, *codes: int, naming: str | None = None) -> 
         assert answer["details"] == {"field": naming}, event
 
 
-def test_every_event_that_a_client_can_say_is_tried() -> None:
+def test_every_event_of_clients_has_an_example() -> None:
     assert set(GOOD) == {event for event, row in CATALOG.items() if row.senders}
 
 
 @pytest.mark.rule("answers.who.agent")
 @pytest.mark.parametrize("written", ["otto", "eve", "box", "", 5, None, ["anna"]])
-async def test_what_an_agent_writes_as_its_name_is_replaced_by_its_sessions_name(nats_url: str, written: Any) -> None:
+async def test_the_session_name_replaces_the_agent_field(nats_url: str, written: Any) -> None:
     async with opened(nats_url) as scene:
         scene.box.events.clear()
         for event, payload in EVENTS.items():
@@ -120,7 +120,7 @@ async def test_what_an_agent_writes_as_its_name_is_replaced_by_its_sessions_name
 
 
 @pytest.mark.rule("answers.who.computer")
-async def test_no_computer_speaks_for_another_in_any_field_of_any_event(nats_url: str) -> None:
+async def test_a_computer_cannot_name_another_computer_in_any_event(nats_url: str) -> None:
     tried = 0
     async with opened(nats_url) as scene:
         for event, payload in EVENTS.items():
@@ -148,7 +148,7 @@ FORGED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.rule("answers.who.other-fields")
-async def test_nobody_speaks_for_another_in_a_field_that_the_event_does_not_have(nats_url: str) -> None:
+async def test_a_foreign_name_in_an_extra_field_has_no_effect(nats_url: str) -> None:
     own = {"agent": "anna", "computer": "box"}
     addresses = {"notify:resources/updated": "agent"}  # whom it is for
     tried = 0
@@ -173,7 +173,7 @@ async def test_nobody_speaks_for_another_in_a_field_that_the_event_does_not_have
 
 
 @pytest.mark.rule("answers.who.list-room")
-async def test_a_computer_asks_for_the_room_under_its_own_name_alone(nats_url: str) -> None:
+async def test_a_computer_lists_the_room_only_under_its_own_name(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         asked = {"req_id": "r", "office_id": HERE}
         for forged in ("anna", "native", "eve"):
@@ -200,7 +200,7 @@ async def test_no_event_reaches_another_office(nats_url: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["agent", "computer"])
-async def test_what_is_for_the_other_role_is_403(nats_url: str, role: Literal["agent", "computer"]) -> None:
+async def test_an_event_of_the_other_role_is_403(nats_url: str, role: Literal["agent", "computer"]) -> None:
     async with opened(nats_url) as scene:
         client = scene.anna if role == "agent" else scene.box
         tried = 0
@@ -219,7 +219,7 @@ async def test_what_is_for_the_other_role_is_403(nats_url: str, role: Literal["a
         await scene.nobody_heard()
 
 
-async def test_a_notification_is_nothing_that_a_client_may_say(nats_url: str) -> None:
+async def test_a_client_cannot_send_notifications(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         for event, row in CATALOG.items():
             if not event.startswith("notify:") or row.senders:
@@ -230,7 +230,7 @@ async def test_a_notification_is_nothing_that_a_client_may_say(nats_url: str) ->
         await scene.nobody_heard()
 
 
-async def test_role_and_name_stay_also_after_a_leave(nats_url: str) -> None:
+async def test_role_and_name_stay_after_a_leave(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         for client, role, name in ((scene.anna, "agent", "anna"), (scene.box, "computer", "box")):
             assert await client.call("server:leave_office", {"office_id": HERE}) == [True, None]
@@ -242,7 +242,9 @@ async def test_role_and_name_stay_also_after_a_leave(nats_url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["*", ">", "native.>", "other.client.native", "=", "=2A", "nat*", "native\u200b"])
-async def test_no_name_of_a_computer_is_more_than_a_name(nats_url: str, name: str) -> None:
+async def test_an_unknown_computer_name_with_special_characters_is_404_and_reaches_nobody(
+    nats_url: str, name: str
+) -> None:
     async with opened(nats_url) as scene:
         answer = await scene.anna.call("client:get_tools", GOOD["client:get_tools"] | {"computer": name})
         refused("client:get_tools", answer, 404)

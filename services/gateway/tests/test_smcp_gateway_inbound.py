@@ -53,7 +53,7 @@ async def acked(client: RawWebSocket) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 64 * KIB])
-async def test_what_is_sent_behind_a_connect_is_answered_after_it_and_in_order(nats_url: str, size: int) -> None:
+async def test_messages_sent_right_after_connect_are_answered_in_order(nats_url: str, size: int) -> None:
     async with gateway_world(nats_url) as world, raw(world) as client:
         frames = [
             CONNECT,
@@ -88,7 +88,7 @@ async def test_a_message_in_several_frames_is_one(nats_url: str) -> None:
         assert (await acked(client))[0] == 2
 
 
-async def test_an_acknowledgement_and_the_event_behind_it_are_both_handled(nats_url: str) -> None:
+async def test_an_acknowledgement_and_the_event_after_it_are_both_handled(nats_url: str) -> None:
     async with (
         gateway_world(nats_url, gateways=2) as world,
         raw(world) as client,
@@ -110,7 +110,7 @@ async def test_an_acknowledgement_and_the_event_behind_it_are_both_handled(nats_
         await eventually(lambda: anna.told("notify:update_config"))
 
 
-async def test_a_client_that_says_goodbye_behind_an_event_leaves(nats_url: str) -> None:
+async def test_a_client_that_disconnects_right_after_an_event_leaves(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, raw(world) as client, connected(world.url) as box:
         assert await box.join("computer", BOX, OFFICE) == [True, None]
         await client.write(client_frame(TEXT, CONNECT) + client_frame(TEXT, joining(1)))
@@ -121,7 +121,7 @@ async def test_a_client_that_says_goodbye_behind_an_event_leaves(nats_url: str) 
         await eventually(lambda: len(world.gateways[0].sessions) == 1)
 
 
-async def test_of_a_client_that_floods_others_are_answered_meanwhile(nats_url: str) -> None:
+async def test_other_clients_are_answered_while_one_floods(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, raw(world) as client, connected(world.url) as other:
         await client.write(client_frame(TEXT, CONNECT))
         assert (await client.message()).startswith(b"40/smcp,{")
@@ -133,7 +133,7 @@ async def test_of_a_client_that_floods_others_are_answered_meanwhile(nats_url: s
         await flood
 
 
-async def test_what_stands_behind_a_large_message_is_taken_after_it(nats_url: str) -> None:
+async def test_a_message_after_a_large_one_is_handled_after_it(nats_url: str) -> None:
     large = {"params": "x" * 140 * KIB}  # so much waits then that aiohttp pauses reading
     async with gateway_world(nats_url) as world, raw(world) as client:
         await client.write(client_frame(TEXT, CONNECT))
@@ -145,7 +145,7 @@ async def test_what_stands_behind_a_large_message_is_taken_after_it(nats_url: st
             assert [(await acked(client))[0] for _ in range(2)] == [number, number + 1]
 
 
-async def test_no_more_than_some_events_of_one_client_are_begun_at_a_time(nats_url: str) -> None:
+async def test_the_number_of_concurrent_events_of_one_client_is_bounded(nats_url: str) -> None:
     most = 0
     async with gateway_world(nats_url) as world, raw(world) as client:
         begun = world.gateways[0].transport._engine.tasks

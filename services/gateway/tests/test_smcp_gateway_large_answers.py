@@ -18,7 +18,7 @@ OFFICE = "office"
 
 
 @pytest.mark.rule("answers.connect.max_message", "answers.large.plain-client")
-async def test_a_large_answer_is_413_for_a_client_that_says_nothing_and_its_socket_stays(nats_url: str) -> None:
+async def test_a_large_answer_is_413_for_a_client_without_max_message_and_its_socket_stays_open(nats_url: str) -> None:
     async def large(verb: str, _: Incoming) -> Reply:
         return reply({"content": "x" * (5 * MIB if verb == "tool_call" else 3 * MIB)})
 
@@ -36,7 +36,7 @@ async def test_a_large_answer_is_413_for_a_client_that_says_nothing_and_its_sock
 
 
 @pytest.mark.rule("answers.connect.max_message.default")
-async def test_the_largest_answer_that_an_unchanged_client_takes_arrives(nats_url: str) -> None:
+async def test_the_largest_answer_that_a_default_client_can_receive_arrives(nats_url: str) -> None:
     sizes = iter((4 * MIB - 66, 4 * MIB - 64))
 
     async def exact(_: str, __: Incoming) -> Reply:
@@ -80,7 +80,7 @@ def held(gateway: Gateway) -> int:
 
 
 @pytest.mark.rule("answers.large.unread")
-async def test_answers_that_their_agent_does_not_read_stay_with_their_computer(nats_url: str) -> None:
+async def test_unread_large_answers_stay_at_their_computer(nats_url: str) -> None:
     body = b'"' + b"x" * (4 * MIB - 2) + b'"'
     answered = 0
 
@@ -122,7 +122,7 @@ async def test_answers_that_their_agent_does_not_read_stay_with_their_computer(n
 
 
 @pytest.mark.rule("answers.large.unread")
-async def test_answers_in_one_message_that_their_agent_does_not_read_are_503_above_a_limit(nats_url: str) -> None:
+async def test_unread_answers_in_one_message_are_503_above_a_limit(nats_url: str) -> None:
     body = b'"' + b"x" * (400 * 1024) + b'"'
 
     async def serve(verb: str, _: Incoming) -> Reply:
@@ -155,7 +155,7 @@ async def test_answers_in_one_message_that_their_agent_does_not_read_are_503_abo
 
 
 @pytest.mark.rule("answers.large.patience")
-async def test_a_client_hears_of_the_gateway_right_before_a_large_answer(nats_url: str) -> None:
+async def test_a_client_gets_a_noop_packet_right_before_a_large_answer(nats_url: str) -> None:
     async def serve(verb: str, _: Incoming) -> Reply:
         return Reply(b'"' + b"x" * (2 * MIB) + b'"') if verb == "tool_call" else reply({"unknown": []})
 

@@ -61,7 +61,7 @@ async def told_of_all(world: World, anna: Client, count: int) -> list[tuple[str,
 
 
 @pytest.mark.rule("answers.rooms.late-leave")
-async def test_a_leave_that_failed_and_is_carried_out_late_does_not_take_out_who_stayed(nats_url: str) -> None:
+async def test_a_late_copy_of_a_failed_leave_does_not_remove_the_member(nats_url: str) -> None:
     buses = InterposedBuses()
     late = LateLeaves(buses)
     async with (
@@ -90,7 +90,7 @@ async def test_a_leave_that_failed_and_is_carried_out_late_does_not_take_out_who
 
 
 @pytest.mark.rule("answers.rooms.late-leave")
-async def test_a_switch_whose_leave_failed_and_is_carried_out_late_changes_nothing(nats_url: str) -> None:
+async def test_a_late_copy_of_the_leave_of_a_failed_switch_changes_nothing(nats_url: str) -> None:
     buses = InterposedBuses()
     late = LateLeaves(buses)
     async with (
@@ -115,7 +115,7 @@ async def test_a_switch_whose_leave_failed_and_is_carried_out_late_changes_nothi
         ])  # fmt: skip
 
 
-async def test_a_member_that_goes_before_its_new_claim_is_asserted_leaves(nats_url: str) -> None:
+async def test_a_member_that_disconnects_before_its_new_claim_is_asserted_leaves(nats_url: str) -> None:
     buses = InterposedBuses()
     asserts, free = asyncio.Event(), asyncio.Event()
     failed: list[str] = []
@@ -145,7 +145,7 @@ async def test_a_member_that_goes_before_its_new_claim_is_asserted_leaves(nats_u
         assert "box" not in await room(anna)
 
 
-async def test_a_second_copy_of_a_refused_join_that_found_the_place_free_leaves_no_member(nats_url: str) -> None:
+async def test_a_late_copy_of_a_refused_join_leaves_no_member(nats_url: str) -> None:
     buses = InterposedBuses()
     refused, claimed, owner_left, answer, over = (asyncio.Event() for _ in range(5))
     copies = 0

@@ -12,7 +12,7 @@ from smcp_testing.listing_office import KINDS, OFFICE, Lister, ask, failing, fla
 
 @pytest.mark.rule("answers.resources.office.cursor")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_cursor_that_this_list_did_not_give_is_400_and_nobody_is_asked(nats_url: str, kind: str) -> None:
+async def test_an_unknown_cursor_is_400_and_no_computer_is_asked(nats_url: str, kind: str) -> None:
     box = Lister("a", 9)
     async with office(nats_url, {"a": box}) as (_, anna):
         other = "templates" if kind == "resources" else "resources"
@@ -40,7 +40,7 @@ BAD_CURSOR = {
 
 @pytest.mark.rule("answers.resources.office.cursor")
 @pytest.mark.parametrize("how", BAD_CURSOR)
-async def test_a_cursor_that_its_computer_does_not_know_is_400_where_it_is_the_agents(nats_url: str, how: str) -> None:
+async def test_a_cursor_from_the_agent_that_its_computer_refuses_is_400(nats_url: str, how: str) -> None:
     forged = base64.urlsafe_b64encode(json.dumps(["office", "resources_list", "a", "forged"]).encode()).decode()
     async with office(nats_url, {"a": BAD_CURSOR[how], "b": Lister("b", 1)}) as (_, anna):
         refused = await ask(anna, cursor=forged)
@@ -51,7 +51,7 @@ async def test_a_cursor_that_its_computer_does_not_know_is_400_where_it_is_the_a
 
 
 @pytest.mark.rule("computer.resources.server.routing.room", "answers.resources.computer")
-async def test_a_cursor_that_names_a_computer_of_another_office_asks_nobody_there(nats_url: str) -> None:
+async def test_a_cursor_with_a_computer_of_another_office_reaches_no_computer_there(nats_url: str) -> None:
     foreign = Lister("b", 9)
     async with office(nats_url, {"a": Lister("a", 1), "c": Lister("c", 1)}) as (world, anna):
         async with world.computer("other", "b", foreign):
@@ -65,9 +65,7 @@ async def test_a_cursor_that_names_a_computer_of_another_office_asks_nobody_ther
 
 
 @pytest.mark.parametrize("cursor", ["same", "x" * 8000], ids=["stands still", "too long"])
-async def test_a_computers_cursor_that_cannot_be_used_ends_its_list_and_not_the_others(
-    nats_url: str, cursor: str
-) -> None:
+async def test_an_unusable_cursor_of_a_computer_ends_only_its_own_list(nats_url: str, cursor: str) -> None:
     async def endless(_: str, incoming: Incoming) -> Reply:
         result = {"resources": [item("a", 0)], "nextCursor": cursor}
         return reply({"payload": {"jsonrpc": "2.0", "id": 1, "result": result}})

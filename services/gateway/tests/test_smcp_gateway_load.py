@@ -49,7 +49,7 @@ async def deaf_member(url: str, name: str) -> socket.socket:
 
 
 @pytest.mark.rule("answers.large.deaf")
-async def test_a_client_that_does_not_read_is_cut_off_at_a_bound_in_bytes_and_its_mates_go_on(
+async def test_a_client_that_does_not_read_is_disconnected_at_a_byte_limit_and_others_go_on(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "LONGEST_PING_S", 60.0)  # it is not cut off because it answers no ping

@@ -23,7 +23,7 @@ async def let_go(world: World) -> None:
         await registry.leave(OFFICE, "agent", session.name, claim)
 
 
-async def test_an_agent_whose_membership_was_lost_and_claimed_again_is_subscribed_as_before(nats_url: str) -> None:
+async def test_the_sdk_subscribes_again_after_its_seat_was_lost_and_claimed_again(nats_url: str) -> None:
     async with (
         gateway_world(nats_url, gateways=2) as world,
         connected(world.gateways[1].url) as client,
@@ -43,7 +43,7 @@ async def test_an_agent_whose_membership_was_lost_and_claimed_again_is_subscribe
         assert not any(isinstance(event, Disconnected) for event in events)
 
 
-async def test_only_the_agent_that_was_lost_receives_list_changed_and_its_requests_go_on(nats_url: str) -> None:
+async def test_only_the_agent_that_lost_its_seat_gets_list_changed_and_its_requests_go_on(nats_url: str) -> None:
     async with (
         gateway_world(nats_url, gateways=2) as world,
         connected(world.gateways[1].url) as client,
@@ -67,7 +67,7 @@ async def test_only_the_agent_that_was_lost_receives_list_changed_and_its_reques
         assert len(anna.told(LIST_CHANGED)) == 2
 
 
-async def test_an_agent_that_was_sent_away_hears_updates_again_and_nobody_sees_it_leave(nats_url: str) -> None:
+async def test_an_agent_moved_by_a_drain_gets_updates_again_without_a_leave(nats_url: str) -> None:
     async with two_gateways(nats_url) as (staying, leaving, leave), connected(staying.url) as client:
         box, events = Granting(client), list[Event]()
         assert await client.join("computer", BOX, OFFICE) == [True, None]
@@ -83,7 +83,7 @@ async def test_an_agent_that_was_sent_away_hears_updates_again_and_nobody_sees_i
             await in_time(left)
 
 
-async def test_an_agent_that_counts_its_place_as_kept_is_told_where_it_was_not(nats_url: str) -> None:
+async def test_an_agent_that_expects_a_kept_seat_gets_list_changed_if_it_was_not_kept(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as client,

@@ -68,7 +68,7 @@ async def scene(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 @pytest.mark.rule("answers.calls.death.node")
-async def test_a_call_has_its_result_although_its_computer_finds_another_node_only_after_seconds(
+async def test_a_call_succeeds_when_its_computer_needs_seconds_to_find_another_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends while there is no way back for its answer."""
@@ -90,7 +90,7 @@ async def test_a_call_has_its_result_although_its_computer_finds_another_node_on
         assert log.read_text(encoding="utf-8").splitlines() == ["sleep one"], "it ran once, and to its end"
 
 
-async def test_a_call_has_its_result_although_its_gateway_finds_another_node_only_after_seconds(
+async def test_a_call_succeeds_when_its_gateway_needs_seconds_to_find_another_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Computer ends it while the gateway cannot hear that."""
@@ -118,7 +118,7 @@ async def test_a_call_has_its_result_although_its_gateway_finds_another_node_onl
 
 
 @pytest.mark.timeout(300)  # a cluster that has elected anew twice takes its time on a busy machine
-async def test_a_call_has_its_result_although_its_gateway_loses_one_node_after_the_other(tmp_path: Path) -> None:
+async def test_a_call_succeeds_when_its_gateway_loses_several_nodes(tmp_path: Path) -> None:
     """The Computer loses the second one, too, where it is connected to the same."""
     log = tmp_path / "runs"
     async with (
@@ -163,7 +163,7 @@ async def test_a_new_call_waits_until_its_computer_has_found_another_node(
 
 
 @pytest.mark.rule("answers.calls.death.node")
-async def test_a_computer_that_dies_with_its_node_is_not_waited_for_for_long(
+async def test_a_computer_that_dies_with_its_node_is_given_up_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "WAIT_S", 1.5)

@@ -159,7 +159,7 @@ async def asked(client: RawClient, event: str, body: str) -> Any:
     return answer
 
 
-def test_fields_far_inside_are_changed_by_themselves() -> None:
+def test_nested_fields_are_changed_one_at_a_time() -> None:
     row = catalog.lookup("client:completion/complete")
     assert row is not None
     good = GOOD[row.event]
@@ -176,7 +176,7 @@ def test_fields_far_inside_are_changed_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_any_payload_of_an_event_has_one_answer_of_its_shape(
+def test_any_payload_gets_one_answer_of_the_events_shape(
     scene: Scene, event: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = catalog.lookup(event)
@@ -223,7 +223,7 @@ def test_any_payload_of_an_event_has_one_answer_of_its_shape(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_any_text_for_a_packet_harms_its_sender_at_most(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_packet_text_affects_only_its_sender(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     async def one(texts: list[str]) -> None:
         async with raw_client(scene.world.url) as client:
             for text in texts:
@@ -246,7 +246,7 @@ def test_any_text_for_a_packet_harms_its_sender_at_most(scene: Scene, caplog: py
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_text_that_is_no_utf_8_harms_its_sender_at_most(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_utf_8_affects_only_its_sender(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     async def one() -> None:
         async with raw_client(scene.world.url) as client:
             for broken in (

@@ -65,7 +65,7 @@ async def joins(client: Client, role: str, name: str, where: str) -> bool:
 
 
 @pytest.mark.rule("answers.rooms.admission.late")
-async def test_a_copy_of_its_join_that_comes_late_does_not_bring_back_who_has_left(nats_url: str) -> None:
+async def test_a_late_copy_of_a_join_does_not_bring_a_member_back(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as client,
@@ -98,7 +98,7 @@ async def room(client: Client) -> set[str]:
     return {session["name"] for session in listed["sessions"]}
 
 
-async def test_the_calls_of_an_agent_that_says_goodbye_are_cancelled_at_once(nats_url: str) -> None:
+async def test_the_calls_of_an_agent_that_disconnects_itself_are_cancelled_at_once(nats_url: str) -> None:
     async with office(nats_url) as (world, cancelled):
         async with connected(world.url) as anna:
             await calling(world, anna)
@@ -115,7 +115,7 @@ async def test_the_calls_of_an_agent_that_leaves_are_cancelled_and_answered(nats
         assert (await waiting)["meta"] == {"a2c_cancelled": True}
 
 
-async def test_the_calls_of_an_agent_that_breaks_off_are_cancelled_when_it_does_not_come_back(
+async def test_the_calls_of_an_agent_whose_connection_broke_are_cancelled_if_it_does_not_return(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memberships, "GRACE_S", SHORT_S)
@@ -131,7 +131,7 @@ async def test_the_calls_of_an_agent_that_breaks_off_are_cancelled_when_it_does_
 
 
 @pytest.mark.parametrize("gateway", [0, 1])
-async def test_nothing_is_cancelled_when_the_agent_comes_back_by_whatever_gateway(
+async def test_nothing_is_cancelled_when_the_agent_returns_through_any_gateway(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, gateway: int
 ) -> None:
     monkeypatch.setattr(memberships, "GRACE_S", SHORT_S)
@@ -148,7 +148,7 @@ async def test_nothing_is_cancelled_when_the_agent_comes_back_by_whatever_gatewa
             assert cancelled == []
 
 
-async def test_an_agent_without_calls_that_breaks_off_leaves_at_once(nats_url: str) -> None:
+async def test_an_agent_without_calls_leaves_at_once_when_its_connection_breaks(nats_url: str) -> None:
     async with office(nats_url) as (world, _), connected(world.url) as car:
         await car.join("computer", "car", OFFICE)
         async with connected(world.url) as anna:
@@ -157,7 +157,7 @@ async def test_an_agent_without_calls_that_breaks_off_leaves_at_once(nats_url: s
             await eventually(lambda: len(car.told("notify:leave_office")) == 1, timeout=memberships.GRACE_S / 2)
 
 
-async def test_a_stopping_gateway_waits_for_no_agent_and_cancels_nothing(nats_url: str) -> None:
+async def test_a_stopping_gateway_does_not_wait_for_agents_and_cancels_no_calls(nats_url: str) -> None:
     async with office(nats_url) as (staying, cancelled), connected(staying.url) as car:
         await car.join("computer", "car", OFFICE)
         async with connected_to_another(nats_url) as (stopping, anna):
@@ -201,9 +201,7 @@ async def answers_lost(monkeypatch: pytest.MonkeyPatch, part: str) -> AsyncItera
         yield lost
 
 
-async def test_a_join_that_nobody_knows_the_end_of_leaves_no_member(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_join_without_an_answer_leaves_no_member(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as ghost:
         await anna.join("agent", "anna", OFFICE)
         async with answers_lost(monkeypatch, "ghost") as lost:
@@ -216,7 +214,7 @@ async def test_a_join_that_nobody_knows_the_end_of_leaves_no_member(
         assert await room(anna) == {"anna", "ghost"}
 
 
-async def test_a_switch_whose_leave_nobody_knows_the_end_of_keeps_the_old_membership(
+async def test_a_switch_whose_leave_gets_no_answer_keeps_the_old_membership(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as car:
@@ -231,7 +229,7 @@ async def test_a_switch_whose_leave_nobody_knows_the_end_of_keeps_the_old_member
         assert await car.call("server:update_tool_list", {"computer": "car"}) is None
 
 
-async def test_a_member_that_the_registry_let_go_while_it_lived_is_asserted_again(nats_url: str) -> None:
+async def test_a_connected_member_that_the_registry_removed_is_asserted_again(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as anna,
@@ -257,7 +255,7 @@ async def test_a_member_that_the_registry_let_go_while_it_lived_is_asserted_agai
         assert await car.call("server:update_tool_list", {"computer": "car"}) is None
 
 
-async def test_pings_are_so_frequent_that_a_client_notices_a_gateway_that_stands_still_within_a_lease(
+async def test_pings_let_clients_notice_a_hanging_gateway_within_a_lease(
     nats_url: str,
 ) -> None:
     async with (
@@ -272,7 +270,7 @@ async def test_pings_are_so_frequent_that_a_client_notices_a_gateway_that_stands
         assert not client.gone.is_set()
 
 
-async def test_a_repeat_is_refused_after_the_seat_was_lost_and_the_answer_to_the_new_claim_too(
+async def test_a_repeat_is_refused_after_the_seat_and_the_answer_to_the_new_claim_were_lost(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, "HELD_BEFORE_S", 0.0)

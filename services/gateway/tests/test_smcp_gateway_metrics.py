@@ -50,7 +50,7 @@ async def call(agent: Client, number: int, tool_name: str = "t", computer: str =
     return await agent.call("client:tool_call", request | {"timeout": timeout})
 
 
-async def test_the_calls_by_event_and_outcome_are_just_those_that_were_made(nats_url: str) -> None:
+async def test_calls_are_counted_by_event_and_outcome(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as anna,
@@ -86,7 +86,7 @@ async def test_the_calls_by_event_and_outcome_are_just_those_that_were_made(nats
         assert after["smcp_lease_renewals_total", ()] >= 1
 
 
-async def test_what_clients_name_is_no_label(nats_url: str) -> None:
+async def test_names_from_clients_do_not_become_labels(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna:
         assert await anna.join("agent", "anna", OFFICE) == [True, None]
         for number in range(3):
@@ -97,7 +97,7 @@ async def test_what_clients_name_is_no_label(nats_url: str) -> None:
         assert sum(counted(samples, "other").values()) == 3
 
 
-async def test_gauges_go_back_to_zero_when_the_clients_are_gone(nats_url: str) -> None:
+async def test_gauges_return_to_zero_when_the_clients_disconnect(nats_url: str) -> None:
     async with gateway_world(nats_url) as world:
         async with connected(world.url) as anna:
             assert await anna.join("agent", "anna", OFFICE) == [True, None]
@@ -113,7 +113,7 @@ async def test_gauges_go_back_to_zero_when_the_clients_are_gone(nats_url: str) -
         await eventually(nothing_is_left)
 
 
-async def test_metrics_can_be_read_and_nothing_else(nats_url: str) -> None:
+async def test_metrics_allow_only_get_on_their_own_path(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, aiohttp.ClientSession() as http:
         async with http.post(f"{world.url}/metrics") as posted:
             assert posted.status == 405

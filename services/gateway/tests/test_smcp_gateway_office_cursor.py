@@ -31,7 +31,7 @@ def refused(text: str, verb: str = VERB) -> None:
 
 @pytest.mark.rule("computer.resources.cursor")
 @given(names, inner)
-def test_what_was_written_is_read(name: str, cursor: str | None) -> None:
+def test_a_written_cursor_can_be_read(name: str, cursor: str | None) -> None:
     written = OfficeCursor(VERB, name, cursor)
     text = written.write()
     assert text is not None
@@ -42,7 +42,7 @@ def test_what_was_written_is_read(name: str, cursor: str | None) -> None:
 
 @pytest.mark.rule("answers.resources.office.cursor")
 @given(st.text(max_size=60) | st.text("abcXYZ019-_=", max_size=60))
-def test_any_other_text_is_refused_and_names_the_field(text: str) -> None:
+def test_any_other_text_is_refused_naming_the_field(text: str) -> None:
     refused(text)
 
 
@@ -55,14 +55,14 @@ def test_any_other_text_is_refused_and_names_the_field(text: str) -> None:
         ["r", "server", 3, "mark"],
     ],
 )  # fmt: skip
-def test_one_made_by_hand_is_refused(value: Any) -> None:
+def test_a_forged_cursor_is_refused(value: Any) -> None:
     refused(encoded(value))
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_a_deeply_nested_cursor_is_refused() -> None:
     refused(base64.urlsafe_b64encode(b"[" * 6000).decode())
 
 
-def test_a_computers_cursor_that_is_too_long_to_be_carried_is_none() -> None:
+def test_a_computers_cursor_that_is_too_long_gives_no_office_cursor() -> None:
     assert OfficeCursor(VERB, "box", "x" * 6000).write() is not None
     assert OfficeCursor(VERB, "box", "x" * MAX_CURSOR).write() is None

@@ -28,7 +28,7 @@ from smcp_testing.waiting import eventually
 
 @pytest.mark.rule("computer.resources.cursor", "answers.resources.office.order")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_each_page_comes_from_one_computer_and_they_come_in_order_of_name(nats_url: str, kind: str) -> None:
+async def test_each_page_has_one_computer_in_order_of_names(nats_url: str, kind: str) -> None:
     computers = {name: Lister(name) for name in ("盒子", "b", "a.*")}
     async with office(nats_url, computers) as (_, anna):
         found = await pages(anna, kind)
@@ -54,7 +54,7 @@ async def test_each_page_comes_from_one_computer_and_they_come_in_order_of_name(
 
 
 @pytest.mark.rule("answers.resources.office.order")
-async def test_each_computer_is_asked_as_if_it_was_named(nats_url: str) -> None:
+async def test_each_computer_gets_a_request_that_names_it(nats_url: str) -> None:
     computers = {"a": Lister("a", 0), "b": Lister("b", 4)}
     async with office(nats_url, computers) as (_, anna):
         answer = await ask(anna, req_id="r1", agent="anna", serverId="files", more=[1])
@@ -86,7 +86,7 @@ async def test_an_office_without_computers_or_with_empty_ones_has_one_empty_page
 
 
 @pytest.mark.rule("answers.resources.office.order")
-async def test_computers_on_socketio_and_native_ones_are_listed_alike_wherever_they_are(nats_url: str) -> None:
+async def test_socketio_and_native_computers_on_any_gateway_are_listed_alike(nats_url: str) -> None:
     async with (
         office(nats_url, {"b": Lister("b", 1)}) as (world, anna),
         connected(world.gateways[0].url) as near,
@@ -124,7 +124,7 @@ CANNOT: dict[str, tuple[Any, bool]] = {
 
 @pytest.mark.rule("answers.resources.office.skipped")
 @pytest.mark.parametrize("why", CANNOT)
-async def test_one_that_cannot_be_listed_is_left_out_and_said_to_be(nats_url: str, why: str) -> None:
+async def test_a_computer_that_cannot_be_listed_is_left_out_and_reported(nats_url: str, why: str) -> None:
     serve, said = CANNOT[why]
     async with office(nats_url, {"a": Lister("a", 1), "b": serve, "c": Lister("c", 1)}) as (_, anna):
         found = await pages(anna)
@@ -134,9 +134,7 @@ async def test_one_that_cannot_be_listed_is_left_out_and_said_to_be(nats_url: st
 
 @pytest.mark.rule("answers.resources.office.skipped")
 @pytest.mark.parametrize("kind", KINDS)
-async def test_one_that_has_nothing_since_its_servers_are_silent_says_so_in_a_page_of_its_own(
-    nats_url: str, kind: str
-) -> None:
+async def test_a_computer_whose_servers_do_not_answer_gets_a_page_that_reports_them(nats_url: str, kind: str) -> None:
     meta = {"a2c_skipped_servers": ["files"]}
     payload = {"jsonrpc": "2.0", "id": 7, "result": {KEY[kind]: [], "meta": meta}}
     lacking = failing({"roomId": OFFICE, "computerId": "b", "payload": payload})
@@ -147,7 +145,7 @@ async def test_one_that_has_nothing_since_its_servers_are_silent_says_so_in_a_pa
 
 
 @pytest.mark.rule("answers.resources.office.skipped")
-async def test_a_computer_that_failed_or_was_silent_is_named_and_one_that_left_or_has_none_is_not(
+async def test_only_computers_that_failed_or_did_not_answer_are_reported_as_skipped(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_resources, "SHARE_S", 1.5)
@@ -162,7 +160,7 @@ async def test_a_computer_that_failed_or_was_silent_is_named_and_one_that_left_o
 
 
 @pytest.mark.rule("answers.resources.office.empty", "answers.resources.office.skipped")
-async def test_one_that_never_answers_costs_its_share_of_the_time_and_the_others_are_listed(
+async def test_a_computer_that_never_answers_uses_only_its_share_of_the_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_resources, "SHARE_S", 1.5)
@@ -176,7 +174,7 @@ async def test_one_that_never_answers_costs_its_share_of_the_time_and_the_others
         assert skipped(found) == ["b", "c", "d"]
 
 
-async def test_a_page_asks_no_more_than_some_computers_and_the_next_one_goes_on(
+async def test_the_number_of_computers_asked_for_one_page_is_bounded(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(list_resources, "MOST", 2)
@@ -187,7 +185,7 @@ async def test_a_page_asks_no_more_than_some_computers_and_the_next_one_goes_on(
 
 
 @pytest.mark.rule("answers.resources.office.skipped")
-async def test_one_that_left_is_passed_over_and_one_that_came_is_listed_in_its_place(nats_url: str) -> None:
+async def test_computers_that_left_are_skipped_and_new_ones_are_listed(nats_url: str) -> None:
     async with office(nats_url, {"a": Lister("a", 1), "d": Lister("d", 1)}) as (world, anna):
         async with world.computer(OFFICE, "b", Lister("b", 9)) as leaving:
             await known(anna, 3)
@@ -207,7 +205,7 @@ async def test_one_that_left_is_passed_over_and_one_that_came_is_listed_in_its_p
             assert "nextCursor" not in last["payload"]["result"]
 
 
-async def test_one_that_left_without_the_gateway_having_heard_it_is_passed_over(nats_url: str) -> None:
+async def test_a_computer_whose_leave_the_gateway_missed_is_skipped(nats_url: str) -> None:
     async with office(nats_url, {"a": Lister("a", 1)}) as (world, anna):
         here = world.gateways[0].offices.get(OFFICE)
         assert here is not None
@@ -217,7 +215,7 @@ async def test_one_that_left_without_the_gateway_having_heard_it_is_passed_over(
         assert skipped(found) == []
 
 
-async def test_while_nats_is_away_it_is_503_and_no_empty_list(nats_server: NatsServer) -> None:
+async def test_a_list_during_an_outage_of_nats_is_503(nats_server: NatsServer) -> None:
     async with office(nats_server.url, {"a": Lister("a", 1)}) as (world, anna):
         await nats_server.stop()
         await eventually(lambda: not world.buses[0].connected)
@@ -231,7 +229,7 @@ async def test_while_nats_is_away_it_is_503_and_no_empty_list(nats_server: NatsS
         await eventually(is_listed)
 
 
-async def test_an_agent_in_no_office_lists_nothing(nats_url: str) -> None:
+async def test_an_agent_without_an_office_cannot_list(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
         assert (await ask(anna))["code"] == 4103
         assert await box.join("computer", "box", OFFICE) == [True, None]

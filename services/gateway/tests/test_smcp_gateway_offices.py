@@ -62,7 +62,7 @@ class Told:
         return said
 
 
-async def test_members_are_told_of_what_is_newer_than_their_join_and_not_of_themselves() -> None:
+async def test_members_get_enters_and_leaves_after_their_join_except_their_own() -> None:
     told = Told()
     await told.member("a", 5)
     await told.member("b", 7)
@@ -118,7 +118,7 @@ async def test_a_refused_joiner_receives_nothing() -> None:
 
 
 @pytest.mark.rule("answers.resources.outage")
-async def test_an_outage_is_told_as_its_difference_to_those_that_were_members() -> None:
+async def test_members_from_before_an_outage_get_the_difference() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a"), ("computer", "stays"), ("computer", "goes")])
@@ -144,7 +144,7 @@ async def test_an_outage_is_told_as_its_difference_to_those_that_were_members() 
     assert told.take() == [("a", "enter_office", "new"), ("late", "enter_office", "new")]
 
 
-async def test_an_agent_s_leave_is_passed_on_also_where_only_a_comparison_shows_it() -> None:
+async def test_an_agents_leave_that_only_a_comparison_shows_is_passed_on() -> None:
     gone: list[tuple[str, str]] = []
     told = Told(agent_left=lambda *left: gone.append(left))
     await told.member("a", 1)
@@ -196,7 +196,7 @@ async def test_a_member_that_missed_an_enter_gets_no_leave() -> None:
     assert told.take() == []
 
 
-async def test_before_the_office_is_known_a_leave_is_told_even_after_an_outage() -> None:
+async def test_before_the_first_list_a_leave_is_passed_on_even_after_an_outage() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
     told.generations.current = 1

@@ -16,7 +16,7 @@ def packet(size: int) -> Packet:
 
 
 @pytest.mark.rule("answers.large.deaf")
-async def test_a_client_that_leaves_too_much_unread_is_cut_off_once() -> None:
+async def test_a_client_with_too_many_unread_bytes_is_disconnected_once() -> None:
     cut: list[Outbox] = []
     outbox = Outbox(100, cut.append)
     await outbox.put(packet(60))
@@ -27,7 +27,7 @@ async def test_a_client_that_leaves_too_much_unread_is_cut_off_once() -> None:
     assert outbox.bytes == 180
 
 
-async def test_the_writer_gets_portions_that_a_polling_client_takes() -> None:
+async def test_the_writer_gets_portions_that_a_polling_client_accepts() -> None:
     outbox = Outbox(ROOMY, lambda _: None)
     for _ in range(PORTION + 3):
         await outbox.put(packet(1))
@@ -62,7 +62,7 @@ async def test_large_messages_wait_for_each_other_until_the_client_has_read() ->
     await asyncio.gather(*tasks)
 
 
-async def test_who_waits_for_room_is_let_go_when_the_client_is_gone() -> None:
+async def test_waiting_for_room_ends_when_the_client_disconnects() -> None:
     outbox = Outbox(4 * ROOMY, lambda _: None)
     await outbox.put(packet(2 * ROOMY))
     waiting = asyncio.create_task(outbox.room())
@@ -73,7 +73,7 @@ async def test_who_waits_for_room_is_let_go_when_the_client_is_gone() -> None:
 
 
 @pytest.mark.rule("answers.large.patience")
-async def test_a_ping_overtakes_what_waits() -> None:
+async def test_a_ping_overtakes_waiting_messages() -> None:
     outbox = Outbox(4 * ROOMY, lambda _: None)
     messages = [packet(ROOMY), packet(1)]
     for message in messages:
@@ -83,7 +83,7 @@ async def test_a_ping_overtakes_what_waits() -> None:
     assert [await outbox.get() for _ in range(3)] == [ping, *messages]
 
 
-async def test_what_the_writer_has_counts_until_it_comes_for_more() -> None:
+async def test_bytes_at_the_writer_count_until_it_asks_for_more() -> None:
     outbox = Outbox(4 * ROOMY, lambda _: None)
     await outbox.put(packet(100))
     await outbox.put(packet(10))
@@ -94,7 +94,7 @@ async def test_what_the_writer_has_counts_until_it_comes_for_more() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
-def test_frames_keep_their_order_also_where_some_are_written_at_once(steps: list[tuple[bool, bool]]) -> None:
+def test_frames_keep_their_order_when_some_are_written_immediately(steps: list[tuple[bool, bool]]) -> None:
     """Each step: whether the socket takes frames at once, and whether the writer gets a turn then."""
 
     async def run() -> None:

@@ -19,7 +19,7 @@ OFFICE = "office"
 
 @pytest.mark.rule("answers.calls.not-repeated")
 @pytest.mark.parametrize("lost", ["unknown", "ended"])
-async def test_a_call_or_an_answer_that_got_lost_is_503_at_once_and_is_not_sent_again(nats_url: str, lost: str) -> None:
+async def test_a_lost_call_or_answer_is_503_at_once_and_not_sent_again(nats_url: str, lost: str) -> None:
     """The Computer does not know the call, or it has ended there and nothing comes."""
     calls = 0
 
@@ -98,7 +98,7 @@ async def test_a_call_that_timed_out_may_have_run(nats_url: str) -> None:
         assert answer["details"]["may_have_run"] is True
 
 
-async def test_a_cancel_counts_from_its_arrival_and_not_from_the_registrys_word(nats_url: str) -> None:
+async def test_the_time_of_a_cancel_counts_from_its_arrival(nats_url: str) -> None:
     async def hang(verb: str, _: Incoming) -> Reply:
         if verb == "tool_call":
             await asyncio.Event().wait()

@@ -42,12 +42,12 @@ def test_nothing_that_a_client_sends_makes_reading_raise(anything: bytes) -> Non
 
 
 @given(st.sampled_from([b"2", b"2/smcp,", b"2/smcp,17", b'2/smcp,1["', b"3", b"51-/smcp,4", b"0/smcp,"]), st.binary())
-def test_nothing_behind_a_legal_head_makes_reading_raise(head: bytes, rest: bytes) -> None:
+def test_nothing_after_a_valid_head_makes_reading_raise(head: bytes, rest: bytes) -> None:
     read_packet(head + rest)
 
 
 @given(st.text(max_size=20), st.dictionaries(st.text(max_size=5), JSON, max_size=3), st.integers(0, 10**30))
-def test_an_event_is_cut_into_its_name_and_the_bytes_of_its_argument(name: str, payload: Any, number: int) -> None:
+def test_an_event_is_split_into_its_name_and_the_bytes_of_its_argument(name: str, payload: Any, number: int) -> None:
     text = json.dumps(payload, ensure_ascii=False)
     try:
         text.encode()
@@ -57,17 +57,17 @@ def test_an_event_is_cut_into_its_name_and_the_bytes_of_its_argument(name: str, 
     assert event(f"2/smcp,{number}[{quoted},{text}]") == ClientEvent(number, name, text.encode())
 
 
-def test_numbers_are_not_touched() -> None:
+def test_numbers_are_not_changed() -> None:
     assert event('2/smcp,1["client:x",{"n":123456789012345678901234567890,"f":1.10}]').body == (
         b'{"n":123456789012345678901234567890,"f":1.10}'
     )
 
 
-def test_several_arguments_are_left_to_the_door() -> None:
+def test_several_arguments_are_left_to_the_dispatcher() -> None:
     assert event('2/smcp,1["client:x",{},{}]') == ClientEvent(1, "client:x", b"{},{}")
 
 
-def test_a_name_that_never_ends_is_read_in_no_time() -> None:
+def test_an_unterminated_name_is_read_fast() -> None:
     assert event('2/smcp,1["' + "a\\" * 1_000_000).fault
 
 
@@ -86,7 +86,7 @@ def test_a_name_that_never_ends_is_read_in_no_time() -> None:
         ('59999999999-/smcp,5["client:x"]', "binary"),
     ],
 )
-def test_what_cannot_be_read_keeps_the_id_of_its_acknowledgement(text: str, fault: str | None) -> None:
+def test_an_unreadable_event_keeps_its_acknowledgement_id(text: str, fault: str | None) -> None:
     packet = event(text)
     assert packet.id == 5
     assert packet.body is None
@@ -96,11 +96,11 @@ def test_what_cannot_be_read_keeps_the_id_of_its_acknowledgement(text: str, faul
 @pytest.mark.parametrize(
     "anything", [b"\x00\x01", b"", b"9[]", b"x", b"451-[1]", b"3/smcp,[]", b"6/smcp,[]", b"2/other,1[]"]
 )
-def test_stray_packets_are_nothing(anything: bytes) -> None:
+def test_unexpected_packets_are_ignored(anything: bytes) -> None:
     assert read_packet(anything) is None
 
 
-def test_acknowledgements_are_cut_and_keep_their_id_when_they_cannot_be_read() -> None:
+def test_acknowledgements_keep_their_id_when_they_cannot_be_read() -> None:
     assert read_packet(b'3/smcp,7[{"a":1}]') == ClientAck(7, b'{"a":1}')
     assert read_packet(b'3/smcp,7[{"a":1},[]] \n') == ClientAck(7, b'{"a":1},[]')
     assert read_packet(b"3/smcp,7[]") == ClientAck(7, b"")
@@ -108,7 +108,7 @@ def test_acknowledgements_are_cut_and_keep_their_id_when_they_cannot_be_read() -
         assert read_packet(broken) == ClientAck(7, None)
 
 
-def test_what_somebody_says_who_may_be_nobody_is_read_up_to_a_limit_alone() -> None:
+def test_packets_of_unauthenticated_clients_are_read_only_up_to_a_limit() -> None:
     just = b'{"token":"%b"}' % (b"x" * (AUTH_BYTES - 12))
     assert len(just) == AUTH_BYTES
     assert isinstance(read_packet(b"0/smcp," + just), ClientConnect)
@@ -122,7 +122,7 @@ def test_a_request_is_written_as_socket_io_says() -> None:
     assert request_frame(12, "client:get_tools", b'{"a":1}').wire == b'42/smcp,12["client:get_tools",{"a":1}]'
 
 
-def test_a_large_frame_is_kept_in_parts_that_are_not_copied_and_has_the_size_of_the_whole() -> None:
+def test_a_large_frame_is_not_copied_and_knows_its_whole_size() -> None:
     body = b'{"a":"%b"}' % (b"x" * GATHERED)
     frame = request_frame(12, "client:get_tools", body)
     assert any(part is body for part in frame.parts)
@@ -141,7 +141,7 @@ def test_connecting_and_disconnecting_are_read() -> None:
 
 
 @given(JSON, st.integers(0, 10**30))
-def test_an_acknowledgement_is_written_round_its_json(value: Any, number: int) -> None:
+def test_an_acknowledgement_is_written_around_its_json(value: Any, number: int) -> None:
     try:
         body = orjson.dumps(value)
     except (orjson.JSONEncodeError, TypeError):

@@ -10,7 +10,7 @@ from smcp_gateway.sockets.websocket import moved_bytes
 from smcp_testing.waiting import eventually
 
 
-async def test_bytes_count_in_both_directions_once_they_are_there() -> None:
+async def test_progress_counts_bytes_in_both_directions() -> None:
     accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
     async with await asyncio.start_server(lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0) as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -30,7 +30,7 @@ async def test_bytes_count_in_both_directions_once_they_are_there() -> None:
 
 
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
-def test_a_connection_that_has_ended_tells_of_no_progress(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_an_ended_connection_has_no_progress(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def look() -> int:
         async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
             _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -44,7 +44,7 @@ def test_a_connection_that_has_ended_tells_of_no_progress(new_loop: Callable[[],
 
 
 @pytest.mark.parametrize("told", [OSError("gone"), b"", b"x" * 104])
-def test_a_system_that_does_not_say_tells_of_no_progress(told: bytes | OSError) -> None:
+def test_a_system_without_tcp_info_has_no_progress(told: bytes | OSError) -> None:
     class Connection:
         def getsockopt(self, *_: int) -> bytes:
             if isinstance(told, OSError):

@@ -30,7 +30,7 @@ async def test_a_client_that_disconnects_leaves_no_warning_in_the_log(
     assert warnings(caplog) == []
 
 
-async def test_a_polling_client_that_says_more_after_its_goodbye_hears_that_its_session_is_over(
+async def test_a_polling_client_that_sends_after_its_disconnect_is_told_that_its_session_ended(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with gateway_world(nats_url) as world, aiohttp.ClientSession() as http:

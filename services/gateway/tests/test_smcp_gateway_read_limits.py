@@ -40,9 +40,7 @@ async def read(agent: Client, event: str = "client:resources/read") -> Any:
     "computer.resources.errors.rate.reads",
 )
 @pytest.mark.parametrize("event", METERED)
-async def test_what_is_above_the_limit_is_429_says_when_to_come_back_and_is_not_relayed(
-    nats_url: str, event: str
-) -> None:
+async def test_requests_above_the_limit_are_429_with_retry_after_and_not_relayed(nats_url: str, event: str) -> None:
     box = Computer()
     async with (
         gateway_world(nats_url, settings=SLOW) as world,
@@ -65,7 +63,7 @@ async def test_what_is_above_the_limit_is_429_says_when_to_come_back_and_is_not_
 
 
 @pytest.mark.rule("answers.resources.limits.kinds")
-async def test_all_of_them_count_together_and_what_is_malformed_or_forbidden_does_not(nats_url: str) -> None:
+async def test_all_metered_requests_count_together_and_refused_ones_do_not_count(nats_url: str) -> None:
     box = Computer()
     async with (
         gateway_world(nats_url, settings=SLOW) as world,
@@ -87,7 +85,7 @@ async def test_all_of_them_count_together_and_what_is_malformed_or_forbidden_doe
 
 
 @pytest.mark.rule("answers.resources.limits.answer")
-async def test_who_waits_as_long_as_it_is_told_is_served(nats_url: str) -> None:
+async def test_a_request_after_retry_after_is_served(nats_url: str) -> None:
     box = Computer()
     async with (
         gateway_world(nats_url, settings={"gateway_reads_per_s": 5.0, "gateway_reads_burst": 1}) as world,
@@ -107,7 +105,7 @@ async def test_who_waits_as_long_as_it_is_told_is_served(nats_url: str) -> None:
 
 
 @pytest.mark.rule("computer.resources.server.limits.room", "answers.resources.limits.end")
-async def test_agents_of_one_office_share_a_limit_and_another_office_has_its_own(nats_url: str) -> None:
+async def test_each_office_has_its_own_limit(nats_url: str) -> None:
     box = Computer()
     async with (
         gateway_world(nats_url, settings=SLOW) as world,
@@ -146,7 +144,7 @@ def taken(limits: ReadLimits, office: str = "o") -> bool:
     return True
 
 
-def test_a_bucket_gives_what_it_saved_and_then_as_much_as_it_gets() -> None:
+def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     now = 100.0
     limits = ReadLimits(per_s=2.0, burst=3, clock=lambda: now)
     assert [taken(limits) for _ in range(5)] == [True, True, True, False, False]
@@ -159,7 +157,7 @@ def test_a_bucket_gives_what_it_saved_and_then_as_much_as_it_gets() -> None:
     assert [taken(limits) for _ in range(4)] == [True, True, True, False]
 
 
-def test_offices_whose_buckets_are_full_are_forgotten_and_the_rest_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_buckets_are_dropped_and_the_number_of_others_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "MOST_OFFICES", 5)
     now = 0.0
     limits = ReadLimits(per_s=1.0, burst=2, clock=lambda: now)

@@ -33,7 +33,7 @@ async def full_and_empty(nats_url: str, *, rebalance_s: float = SPREAD_S) -> Asy
 
 
 class Roaming:
-    """Clients that come back by one of the gateways whenever they are told to go, and join again."""
+    """Clients that reconnect to the other gateway whenever they are disconnected, and join again."""
 
     def __init__(self, first: str, then: str) -> None:
         self.moves: list[str] = []
@@ -60,7 +60,7 @@ class Roaming:
                     task.cancel()
 
     async def _roam(self, name: str, came: asyncio.Event, *, members: bool) -> None:
-        url = self._first
+        url, other = self._first, self._then
         while not self._over.is_set():
             async with connected(url) as client:
                 if members and (answer := await client.join("computer", name, OFFICE)) != [True, None]:
@@ -70,7 +70,7 @@ class Roaming:
                     return  # its cancellation was lost while it connected or joined
                 await client.gone.wait()
                 self.moves.append(name)
-            url = self._then
+            url, other = other, url
 
 
 def names(prefix: str, count: int = MANY) -> list[str]:
@@ -108,7 +108,7 @@ def comings_and_goings(client: Client) -> tuple[int, int]:
     return len(client.told("notify:enter_office")), len(client.told("notify:leave_office"))
 
 
-async def test_who_is_above_the_fair_share_moves_and_the_office_hears_nothing(nats_url: str) -> None:
+async def test_clients_above_the_fair_share_move_without_a_leave_or_enter(nats_url: str) -> None:
     async with full_and_empty(nats_url) as world, connected(world.gateways[1].url) as anna:
         full, empty = world.gateways
         await anna.join("agent", "anna", OFFICE)
@@ -130,14 +130,14 @@ async def test_who_is_above_the_fair_share_moves_and_the_office_hears_nothing(na
             assert roaming.refused == []
 
 
-async def test_clients_that_are_in_no_office_move_too(nats_url: str) -> None:
+async def test_clients_without_an_office_move_too(nats_url: str) -> None:
     async with full_and_empty(nats_url) as world:
         full, empty = world.gateways
         async with Roaming(full.url, empty.url).here(names("nobody"), members=False):
             await eventually(lambda: is_even(world, MANY))
 
 
-async def test_who_has_a_call_in_flight_stays_however_long_it_takes(nats_url: str) -> None:
+async def test_a_client_with_a_call_in_flight_stays(nats_url: str) -> None:
     async with (
         full_and_empty(nats_url) as world,
         connected(world.gateways[0].url) as anna,
@@ -155,7 +155,7 @@ async def test_who_has_a_call_in_flight_stays_however_long_it_takes(nats_url: st
             assert await in_time(running) == RESULT
 
 
-async def test_a_client_that_has_just_come_stays(nats_url: str) -> None:
+async def test_a_new_client_stays(nats_url: str) -> None:
     async with full_and_empty(nats_url, rebalance_s=600.0) as world:
         full, empty = world.gateways
         roaming = Roaming(full.url, empty.url)
@@ -164,7 +164,7 @@ async def test_a_client_that_has_just_come_stays(nats_url: str) -> None:
             assert roaming.moves == []
 
 
-async def test_nobody_is_told_where_the_setting_is_0(nats_url: str) -> None:
+async def test_nobody_is_moved_when_the_setting_is_0(nats_url: str) -> None:
     async with full_and_empty(nats_url, rebalance_s=0) as world:
         full, empty = world.gateways
         roaming = Roaming(full.url, empty.url)
@@ -174,7 +174,7 @@ async def test_nobody_is_told_where_the_setting_is_0(nats_url: str) -> None:
 
 
 @pytest.mark.parametrize("view_lags", [False, True])
-async def test_a_client_that_begins_something_while_its_place_is_being_kept_stays(
+async def test_a_client_that_starts_a_call_while_its_seat_is_being_kept_stays(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, *, view_lags: bool
 ) -> None:
     asked, go, answered = asyncio.Event(), asyncio.Event(), list[bool]()
@@ -247,7 +247,7 @@ async def test_a_client_that_stays_is_asserted_alone(nats_url: str, monkeypatch:
             assert await in_time(running) == RESULT
 
 
-async def test_a_gateway_that_stops_says_at_once_that_it_takes_nobody(nats_url: str) -> None:
+async def test_a_stopping_gateway_leaves_the_fair_share_at_once(nats_url: str) -> None:
     async with two_gateways(nats_url) as (staying, leaving, leave), AsyncExitStack() as stack:
         anna = await stack.enter_async_context(connected(leaving.url))
         box = await agent_and_box(anna, await stack.enter_async_context(connected(leaving.url)))
@@ -275,12 +275,12 @@ async def test_a_gateway_that_stops_says_at_once_that_it_takes_nobody(nats_url: 
         (12, 0, 1),
     ],
 )
-def test_how_many_are_told_to_go_in_a_second(sockets: int, share: int | None, count: int) -> None:
+def test_how_many_clients_are_moved_in_a_second(sockets: int, share: int | None, count: int) -> None:
     assert due(sockets, share, 60.0) == count
 
 
 @given(st.integers(0, 3000), st.integers(0, 3000))
-def test_a_surplus_goes_in_time_and_nobody_else_goes(sockets: int, share: int) -> None:
+def test_a_surplus_is_moved_in_time_and_no_more(sockets: int, share: int) -> None:
     before, seconds = sockets, 0
     while surplus(sockets, share):
         sockets -= due(sockets, share, 60.0)

@@ -22,7 +22,7 @@ SAYS_WHO = re.compile(r'gent":"(\w+)"')
 
 
 @pytest.mark.rule("answers.unknown-fields.relay", "answers.traces.no-req_id", "answers.nats.payload")
-async def test_the_payload_goes_unchanged_and_the_answer_comes_back(nats_url: str) -> None:
+async def test_payload_and_answer_are_relayed_unchanged(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", echo):
         await anna.join("agent", "anna", OFFICE)
         payload = call(x={"深": [1.5, None, "\u2028", 2**53]}, timeout=5) | {"unknown": [1]}
@@ -42,7 +42,7 @@ async def test_the_payload_goes_unchanged_and_the_answer_comes_back(nats_url: st
 
 @pytest.mark.rule("answers.who.agent")
 @pytest.mark.parametrize("agents", ['"agent":"mallory","agent":"anna"', '"\\u0061gent":"mallory","agent":"anna"'])
-async def test_a_computer_reads_the_session_s_name_where_agent_stands_twice(nats_url: str, agents: str) -> None:
+async def test_a_duplicate_agent_field_reads_as_the_session_name(nats_url: str, agents: str) -> None:
     async def names(_: str, incoming: Incoming) -> Reply:
         return Reply(orjson.dumps(SAYS_WHO.findall(incoming.body.decode())))
 
@@ -52,7 +52,7 @@ async def test_a_computer_reads_the_session_s_name_where_agent_stands_twice(nats
         assert await anna.ack(await anna.event("client:tool_call", body)) == ["anna"]
 
 
-async def test_the_age_of_a_repeat_is_unknown_on_a_connection_from_before_a_standstill(
+async def test_the_age_of_a_repeat_is_unknown_on_a_connection_from_before_a_suspension(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ages(_: str, incoming: Incoming) -> Reply:
@@ -83,7 +83,7 @@ async def test_an_error_of_the_computer_is_the_flat_error(nats_url: str) -> None
 
 @pytest.mark.rule("answers.errors.500", "answers.calls.result.readable")
 @pytest.mark.parametrize("broken", [b"{", b"", b'{"a":1}]', b"\xff", b'{"a":1},{"b":2}', b'"\x1e"'])
-async def test_an_answer_that_is_no_json_is_500_and_the_socket_stays(nats_url: str, broken: bytes) -> None:
+async def test_an_answer_that_is_not_json_is_500_and_the_socket_stays_open(nats_url: str, broken: bytes) -> None:
     async def answer(verb: str, incoming: Incoming) -> Reply:
         return Reply(broken) if verb == "tool_call" else await echo(verb, incoming)
 
@@ -95,7 +95,7 @@ async def test_an_answer_that_is_no_json_is_500_and_the_socket_stays(nats_url: s
 
 @pytest.mark.rule("answers.calls.result.readable")
 @pytest.mark.parametrize("kinds", ["{", "[", "{["])
-async def test_an_answer_that_is_nested_too_deep_to_be_read_everywhere_is_500(nats_url: str, kinds: str) -> None:
+async def test_a_too_deeply_nested_answer_is_500(nats_url: str, kinds: str) -> None:
     def nested(depth: int) -> bytes:
         text = "1"
         for level in range(depth - 1):
@@ -117,7 +117,7 @@ async def test_an_answer_that_is_nested_too_deep_to_be_read_everywhere_is_500(na
 @pytest.mark.parametrize(
     "sent", [rb'{"content":"a\ud800b \ud83d\ude00"}', b'{"content":"a\xed\xa0\x80b \\ud83d\\ude00"}']
 )
-async def test_half_of_a_surrogate_pair_in_an_answer_arrives_replaced(nats_url: str, sent: bytes) -> None:
+async def test_a_lone_surrogate_in_an_answer_is_replaced(nats_url: str, sent: bytes) -> None:
     async def answer(verb: str, incoming: Incoming) -> Reply:
         return Reply(sent)
 
@@ -127,7 +127,7 @@ async def test_half_of_a_surrogate_pair_in_an_answer_arrives_replaced(nats_url: 
 
 
 @pytest.mark.rule("answers.errors.surrogates")
-async def test_half_of_a_surrogate_pair_in_a_request_is_refused_at_once_by_its_field(nats_url: str) -> None:
+async def test_a_lone_surrogate_in_a_request_is_refused_naming_the_field(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", echo):
         await anna.join("agent", "anna", OFFICE)
         refused = await ask(anna, call(text="a\ud800b"))
@@ -136,7 +136,7 @@ async def test_half_of_a_surrogate_pair_in_a_request_is_refused_at_once_by_its_f
 
 
 @pytest.mark.rule("answers.acks.at-once", "answers.errors.404", "answers.who.own-office", "answers.who.same-404")
-async def test_no_such_computer_is_404_at_once_also_when_it_is_in_another_office(nats_url: str) -> None:
+async def test_an_unknown_computer_or_one_of_another_office_is_404_at_once(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer("other", "box", echo):
         await anna.join("agent", "anna", OFFICE)
         foreign = await ask(anna, call())
@@ -176,7 +176,7 @@ async def test_a_call_that_takes_too_long_is_408_on_time_and_is_cancelled(nats_u
 
 
 @pytest.mark.rule("answers.calls.timeout.clean")
-async def test_nothing_is_left_of_three_hundred_calls_that_timed_out(nats_url: str) -> None:
+async def test_three_hundred_timed_out_calls_leave_nothing_behind(nats_url: str) -> None:
     release = asyncio.Event()
 
     async def hang(verb: str, _: Incoming) -> Reply:

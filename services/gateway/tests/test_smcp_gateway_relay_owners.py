@@ -40,7 +40,7 @@ async def test_an_owner_that_is_not_ready_is_asked_again(nats_url: str) -> None:
         assert asked == 4
 
 
-async def test_an_owner_that_says_that_its_computer_moves_is_asked_for_as_long_as_the_call_lasts(
+async def test_a_call_to_a_moving_computer_is_retried_for_its_whole_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "WAIT_S", 0.2)
@@ -66,7 +66,7 @@ async def returned(_: dict[str, Any]) -> Any:
     return RESULT
 
 
-async def test_a_computer_whose_join_its_gateway_has_not_finished_is_waited_for(
+async def test_a_call_waits_for_a_computer_whose_join_is_not_finished(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay, "WAIT_S", 0.2)
@@ -100,7 +100,7 @@ async def test_a_computer_whose_join_its_gateway_has_not_finished_is_waited_for(
 
 
 @pytest.mark.rule("answers.errors.503", "answers.calls.no-responder")
-async def test_a_member_that_nobody_answers_for_is_503_and_was_not_run(nats_url: str) -> None:
+async def test_a_call_to_a_member_without_an_owner_is_503_and_not_run(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as anna,
@@ -115,7 +115,7 @@ async def test_a_member_that_nobody_answers_for_is_503_and_was_not_run(nats_url:
         assert watch.undisturbed < 7, "it was looked for for five seconds"
 
 
-async def test_a_member_that_begins_to_move_while_it_is_looked_for_is_waited_for(nats_url: str) -> None:
+async def test_a_call_waits_for_a_member_that_begins_to_move(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as anna,
@@ -138,7 +138,7 @@ async def test_a_member_that_begins_to_move_while_it_is_looked_for_is_waited_for
 
 
 @pytest.mark.rule("answers.calls.death")
-async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(nats_url: str) -> None:
+async def test_a_dead_owner_is_noticed_long_before_the_timeout(nats_url: str) -> None:
     hanging = Hanging()
     async with gateway_world(nats_url) as world, connected(world.url) as anna:
         await anna.join("agent", "anna", OFFICE)
@@ -156,7 +156,7 @@ async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(
 
 
 @pytest.mark.rule("answers.calls.lost")
-async def test_an_owner_that_does_not_know_the_call_any_more_has_lost_it(nats_url: str) -> None:
+async def test_a_call_that_its_owner_no_longer_knows_is_lost(nats_url: str) -> None:
     async def amnesia(verb: str, incoming: Incoming) -> Reply:
         if verb == "pending":
             return reply({"unknown": orjson.loads(incoming.body)["calls"]})
@@ -173,7 +173,7 @@ async def test_an_owner_that_does_not_know_the_call_any_more_has_lost_it(nats_ur
 
 
 @pytest.mark.rule("answers.calls.paused")
-async def test_an_owner_that_stands_still_has_a_lease_of_patience(nats_url: str) -> None:
+async def test_a_hanging_owner_is_given_most_of_a_lease(nats_url: str) -> None:
     async def frozen(_: str, __: Incoming) -> Reply:
         await asyncio.Event().wait()
         raise AssertionError

@@ -23,7 +23,7 @@ CALL = TOOLS | {"tool_name": "t", "params": {}, "timeout": 60}
 
 
 @pytest.mark.rule("answers.rooms.repair", "answers.resources.outage")
-async def test_nats_is_restarted(nats_server: NatsServer) -> None:
+async def test_a_restart_of_nats_fails_calls_and_repairs_the_offices(nats_server: NatsServer) -> None:
     hang = asyncio.Event()
 
     async def serve(verb: str, _: Incoming) -> Reply:
@@ -120,7 +120,7 @@ async def test_a_leave_during_an_outage_is_passed_on_once(nats_server: NatsServe
         assert not [name for name, _ in box.events if "office" in name]
 
 
-async def test_an_outage_that_begins_as_soon_as_somebody_is_in_hides_nothing(nats_server: NatsServer) -> None:
+async def test_an_outage_right_after_a_join_is_repaired(nats_server: NatsServer) -> None:
     port = int(nats_server.url.rpartition(":")[2])
     async with (
         gateway_world(nats_server.url) as world,
@@ -202,7 +202,7 @@ async def test_a_join_is_taken_back_when_the_list_of_its_office_cannot_be_had(na
         assert len(car.told("notify:enter_office")) == 1
 
 
-async def test_a_joiner_behind_others_waits_no_longer_for_a_list_that_does_not_come(nats_url: str) -> None:
+async def test_concurrent_joins_wait_only_once_for_a_missing_list(nats_url: str) -> None:
     buses, over = InterposedBuses(), asyncio.Event()
 
     async def between(incoming: Incoming, handler: RequestHandler) -> Reply:

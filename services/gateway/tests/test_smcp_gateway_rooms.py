@@ -125,7 +125,7 @@ def held(world: World) -> int:
     ],
     indirect=["open_world"],
 )
-async def test_members_on_two_gateways_see_each_other_come_and_go_once(open_world: OpenWorld, office: str) -> None:
+async def test_members_on_two_gateways_get_each_enter_and_leave_once(open_world: OpenWorld, office: str) -> None:
     async with open_world(gateways=2) as world, connected(world.gateways[0].url) as anna:
         assert await anna.join("agent", "anna", office) == [True, None]
         async with connected(world.gateways[1].url) as box, connected(world.gateways[0].url) as car:
@@ -156,7 +156,7 @@ async def test_members_on_two_gateways_see_each_other_come_and_go_once(open_worl
     "answers.rooms.refused.no-member",
     "answers.rooms.refused.hears-nothing",
 )
-async def test_one_agent_for_an_office_whichever_gateway_they_ask(open_world: OpenWorld) -> None:
+async def test_an_office_has_one_agent_across_gateways(open_world: OpenWorld) -> None:
     async with open_world(gateways=2) as world:
         clients = [connected(world.gateways[number % 2].url) for number in range(20)]
         agents = await asyncio.gather(*(client.__aenter__() for client in clients))
@@ -179,7 +179,7 @@ async def test_one_agent_for_an_office_whichever_gateway_they_ask(open_world: Op
 
 
 @sound_only
-async def test_a_list_has_the_members_that_were_announced_though_the_registry_is_behind(
+async def test_a_list_has_all_announced_members_although_the_registry_lags(
     open_world: OpenWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Announced is from the log, listed from a view, which may come later: here only when somebody waits for it."""
@@ -270,7 +270,7 @@ async def test_a_refused_switch_changes_nothing(open_world: OpenWorld) -> None:
     "answers.rooms.agent-after-leave",
     "answers.rooms.leave-foreign",
 )
-async def test_leaving_is_only_for_the_office_one_is_in(open_world: OpenWorld) -> None:
+async def test_only_the_own_office_can_be_left(open_world: OpenWorld) -> None:
     async with open_world() as world, connected(world.url) as anna, connected(world.url) as bert:
         await anna.join("agent", "anna", "one")
         await bert.join("agent", "bert", "two")
@@ -300,7 +300,7 @@ async def test_leaving_is_only_for_the_office_one_is_in(open_world: OpenWorld) -
     "answers.unknown.update",
 )
 @sound_only  # a notification of a change may come twice, and says the same
-async def test_updates_and_cancels_reach_the_office_but_not_their_cause(open_world: OpenWorld) -> None:
+async def test_updates_and_cancels_reach_the_office_except_their_sender(open_world: OpenWorld) -> None:
     async with (
         open_world(gateways=2) as world,
         connected(world.gateways[0].url) as anna,
@@ -323,7 +323,7 @@ async def test_updates_and_cancels_reach_the_office_but_not_their_cause(open_wor
 
 
 @pytest.mark.rule("answers.rooms.disconnect")
-async def test_a_name_of_a_client_that_vanished_is_free_at_once(open_world: OpenWorld) -> None:
+async def test_the_name_of_a_disconnected_client_is_free_at_once(open_world: OpenWorld) -> None:
     async with open_world(gateways=2) as world:
         for number in range(6):
             async with connected(world.gateways[number % 2].url) as anna:
@@ -334,7 +334,7 @@ async def test_a_name_of_a_client_that_vanished_is_free_at_once(open_world: Open
 
 
 @pytest.mark.rule("answers.rooms.disconnect")
-async def test_a_client_that_vanishes_while_it_joins_is_no_member(open_world: OpenWorld) -> None:
+async def test_a_client_that_disconnects_while_joining_is_not_a_member(open_world: OpenWorld) -> None:
     async with open_world() as world:
         for _ in range(10):
             async with connected(world.url) as box:
@@ -360,7 +360,7 @@ async def test_members_leave_when_their_gateway_stops(open_world: OpenWorld) -> 
         await eventually(lambda: len(leaves(anna)) == 1)
 
 
-async def test_a_call_that_is_sent_right_behind_the_join_waits_for_it(open_world: OpenWorld) -> None:
+async def test_a_call_sent_right_after_the_join_waits_for_it(open_world: OpenWorld) -> None:
     async def answer(verb: str, _: Incoming) -> Reply:
         return reply({"verb": verb})
 

@@ -21,7 +21,7 @@ def leave(picture: Roster, member: MemberKey, revision: int) -> bool | None:
 
 
 @pytest.mark.rule("answers.nats.epoch")
-def test_an_enter_and_a_leave_are_news_once() -> None:
+def test_an_enter_and_a_leave_are_new_once() -> None:
     picture = Roster()
     assert enter(picture, BOX, 1) is False
     assert enter(picture, BOX, 1) is None
@@ -31,7 +31,7 @@ def test_an_enter_and_a_leave_are_news_once() -> None:
     assert picture.present == frozenset()
 
 
-def test_a_place_that_changes_hands_leaves_and_enters_in_one_revision() -> None:
+def test_a_seat_that_changes_its_holder_has_leave_and_enter_in_one_revision() -> None:
     picture = Roster()
     enter(picture, BOX, 1)
     assert leave(picture, BOX, 5) is False
@@ -45,7 +45,7 @@ def test_a_comparison_reports_no_member_that_stayed() -> None:
     assert picture.compare([ANNA, BOX]) == Difference(entered=[], left=[], stayed=[ANNA, BOX])
 
 
-def test_a_comparison_finds_what_was_missed_and_what_comes_late_is_told_already() -> None:
+def test_a_comparison_finds_missed_events_and_late_events_are_dropped() -> None:
     picture = Roster()
     picture.learn([ANNA, BOX])
     picture.ask()
@@ -55,7 +55,7 @@ def test_a_comparison_finds_what_was_missed_and_what_comes_late_is_told_already(
     assert leave(picture, CAR, 9) is False
 
 
-def test_an_event_after_the_question_is_newer_than_the_list() -> None:
+def test_an_event_after_the_request_is_newer_than_the_list() -> None:
     picture = Roster()
     picture.learn([BOX])
     picture.ask()
@@ -64,7 +64,7 @@ def test_an_event_after_the_question_is_newer_than_the_list() -> None:
     assert picture.compare([BOX]) == Difference(entered=[], left=[], stayed=[CAR])
 
 
-def test_the_first_list_does_not_undo_what_was_heard_before_it() -> None:
+def test_the_first_list_does_not_undo_earlier_events() -> None:
     picture = Roster()
     leave(picture, BOX, 4)
     enter(picture, CAR, 5)
@@ -72,7 +72,7 @@ def test_the_first_list_does_not_undo_what_was_heard_before_it() -> None:
     assert picture.present == {CAR}
 
 
-def test_a_list_has_to_have_reached_what_was_heard() -> None:
+def test_a_list_must_reach_the_newest_event() -> None:
     picture = Roster()
     assert picture.revision == 0
     enter(picture, BOX, 6)
@@ -90,7 +90,7 @@ STEPS = st.lists(
 
 @pytest.mark.rule("answers.rooms.alternate")
 @given(STEPS)
-def test_for_those_that_were_there_all_the_time_enter_and_leave_alternate(
+def test_members_present_all_the_time_get_alternating_enters_and_leaves(
     steps: list[tuple[MemberKey, bool, int] | frozenset[MemberKey]],
 ) -> None:
     picture = Roster()

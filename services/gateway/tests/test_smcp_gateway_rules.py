@@ -67,7 +67,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "finder.lifecycle.first.forwarded",
     "computer.resources.flow.list.forwarded",
 )
-async def test_every_client_event_reaches_the_computer_that_it_names_as_it_is(nats_url: str) -> None:
+async def test_every_client_event_reaches_its_computer_unchanged(nats_url: str) -> None:
     async def mirror(verb: str, incoming: Incoming) -> Reply:
         return reply({"verb": verb, "body": orjson.loads(incoming.body)})
 
@@ -107,7 +107,7 @@ async def test_every_client_event_reaches_the_computer_that_it_names_as_it_is(na
     "data-structures.Desktop.update-events",
     "answers.capabilities.update",
 )
-async def test_every_update_of_a_computer_is_told_to_its_office_as_it_is(nats_url: str) -> None:
+async def test_every_update_of_a_computer_reaches_its_office_unchanged(nats_url: str) -> None:
     capabilities = {"resources": {"subscribe": True, "listChanged": False}}
     updates = {
         "update_config": {"computer": "box"},
@@ -140,7 +140,7 @@ async def test_every_update_of_a_computer_is_told_to_its_office_as_it_is(nats_ur
 
 
 @pytest.mark.rule("events.update_tool_list.request.computer")
-async def test_a_computer_that_leaves_its_name_out_of_a_new_tool_list_is_told_of_by_name(nats_url: str) -> None:
+async def test_a_tool_list_update_without_a_name_is_announced_with_the_computers_name(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
         await anna.join("agent", "anna", OFFICE)
         await box.join("computer", "box", OFFICE)
@@ -167,7 +167,7 @@ async def test_a_computer_that_leaves_its_name_out_of_a_new_tool_list_is_told_of
     "answers.rooms.list.both-roles",
     "answers.rooms.list.sid",
 )
-async def test_a_session_in_the_list_of_a_room_has_what_the_page_says(nats_url: str) -> None:
+async def test_a_listed_session_has_the_documented_fields(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
         await anna.join("agent", "anna", OFFICE)
         await box.join("computer", "box", OFFICE)
@@ -188,7 +188,7 @@ async def test_a_session_in_the_list_of_a_room_has_what_the_page_says(nats_url: 
 
 
 @pytest.mark.rule("answers.rooms.agent-no-switch")
-async def test_an_agent_that_is_in_an_office_joins_no_other_also_where_the_other_is_empty(nats_url: str) -> None:
+async def test_an_agent_in_an_office_cannot_join_another_even_an_empty_one(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as mate:
         assert await anna.join("agent", "anna", "one") == [True, None]
         assert await mate.join("computer", "mate", "one") == [True, None]
@@ -248,7 +248,7 @@ async def test_more_unanswered_events_than_a_client_may_have_are_429(nats_url: s
 
 
 @pytest.mark.rule("answers.errors.429")
-async def test_unanswered_events_that_are_too_large_together_are_429_but_for_one_alone(nats_url: str) -> None:
+async def test_unanswered_events_above_a_total_size_are_429_except_a_single_one(nats_url: str) -> None:
     release = asyncio.Event()
 
     async def hang(_: str, __: Incoming) -> Reply:
@@ -283,7 +283,7 @@ async def test_unanswered_events_that_are_too_large_together_are_429_but_for_one
 
 
 @pytest.mark.rule("answers.capabilities.join", "computer.resources.server.capabilities")
-async def test_what_a_computer_says_it_can_do_when_it_joins_is_listed(nats_url: str) -> None:
+async def test_the_capabilities_of_a_join_are_listed(nats_url: str) -> None:
     capabilities = {"resources": {"aggregate": {"subscribe": True, "listChanged": True}, "byServer": {"excel": {}}}}
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
         await anna.join("agent", "anna", OFFICE)

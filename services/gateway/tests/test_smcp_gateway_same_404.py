@@ -76,7 +76,7 @@ async def ask(anna: Client, event: str, computer: str) -> Any:
 @pytest.mark.parametrize(
     "event", ["client:tool_call", "client:get_config", "client:get_skills", "client:resources/read"]
 )
-async def test_a_computer_of_another_office_is_looked_for_like_one_that_does_not_exist(
+async def test_a_computer_of_another_office_causes_the_same_lookups_as_an_unknown_one(
     tmp_path: Path, event: str, foreign: Any
 ) -> None:
     traced = Traced(tmp_path / "nats")

@@ -39,7 +39,7 @@ async def test_a_call_goes_to_the_computer_unchanged_and_its_result_comes_back_u
 @pytest.mark.rule("answers.calls.result.meta")
 @pytest.mark.parametrize("text", ["done", "names_with_underscores_" * 20])
 @pytest.mark.parametrize("paged", [True, False])
-async def test_the_metadata_of_a_result_is_called_meta_also_where_the_computer_passes_on_what_mcp_says(
+async def test_result_metadata_is_called_meta_even_if_the_computer_sends_mcps_name(
     nats_url: str, replicas: int, text: str, paged: bool
 ) -> None:
     async with couple(nats_url, replicas) as pair:
@@ -78,7 +78,7 @@ async def test_a_hundred_calls_run_side_by_side_and_each_gets_its_own_result(nat
         assert [answer["n"] for answer in answers] == list(range(100))
 
 
-async def test_a_tool_that_takes_too_long_is_answered_by_its_owner_and_told_to_the_computer(
+async def test_a_tool_that_takes_too_long_is_answered_by_its_owner_and_cancelled_at_the_computer(
     nats_url: str, replicas: int
 ) -> None:
     async with couple(nats_url, replicas) as pair:
@@ -92,7 +92,7 @@ async def test_a_tool_that_takes_too_long_is_answered_by_its_owner_and_told_to_t
         await eventually(lambda: pair.box.told("notify:tool_call_cancel") == [{"agent": "anna", "req_id": "r0"}])
 
 
-async def test_nothing_is_left_of_three_hundred_calls_that_timed_out(nats_url: str, replicas: int) -> None:
+async def test_three_hundred_timed_out_calls_leave_nothing_behind(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair:
         released = asyncio.Event()
 
@@ -152,7 +152,7 @@ async def test_a_computer_that_leaves_or_switches_in_the_middle_ends_its_calls(n
 
 
 @pytest.mark.rule("answers.rooms.switch.refused")
-async def test_a_refused_switch_leaves_the_calls_alone_that_run(nats_url: str, replicas: int) -> None:
+async def test_a_refused_switch_does_not_affect_running_calls(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair, connected(pair.world.url) as other:
         assert await other.join("computer", BOX, "another") == [True, None]
         go_on = asyncio.Event()
@@ -191,9 +191,7 @@ async def test_a_cancel_reaches_the_computer_and_settles_the_call(nats_url: str,
 
 
 @pytest.mark.rule("answers.calls.cancel.own-answer")
-async def test_a_cancelled_call_keeps_the_answer_that_its_computer_gives_within_the_second(
-    nats_url: str, replicas: int
-) -> None:
+async def test_a_cancelled_call_keeps_its_computers_answer_within_a_second(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair:
         own = {"content": [{"type": "text", "text": "stopped halfway"}], "isError": True, "meta": {"done": 0.5}}
 
@@ -233,7 +231,7 @@ async def test_a_call_runs_once_however_often_it_is_sent(nats_url: str, replicas
         assert len(asked) == 2
 
 
-async def test_a_repeat_with_whole_numbers_of_any_size_is_the_same_call_whatever_stands_in_agent(
+async def test_a_repeat_with_large_integers_or_another_agent_field_is_the_same_call(
     nats_url: str, replicas: int
 ) -> None:
     async with couple(nats_url, replicas) as pair:
@@ -243,7 +241,9 @@ async def test_a_repeat_with_whole_numbers_of_any_size_is_the_same_call_whatever
         assert [each["params"] for each in asked] == [{"x": 2**64 + 1}]
 
 
-async def test_large_requests_and_results_arrive_or_are_413_and_the_sockets_stay(nats_url: str, replicas: int) -> None:
+async def test_large_requests_and_results_arrive_or_are_413_and_the_sockets_stay_open(
+    nats_url: str, replicas: int
+) -> None:
     async with (
         gateway_world(nats_url, gateways=replicas) as world,
         connected(world.gateways[0].url, auth={"max_message": 33 * MIB}, take=34 * MIB) as anna,
@@ -273,7 +273,7 @@ async def test_large_requests_and_results_arrive_or_are_413_and_the_sockets_stay
         assert await anna.call("client:tool_call", call(2, timeout=30)) == RESULT | {"text": ""}
 
 
-async def test_nats_is_restarted_and_the_gate_is_closed_until_the_registry_has_confirmed(
+async def test_after_a_restart_of_nats_no_call_runs_until_the_registry_has_confirmed(
     nats_server: NatsServer, replicas: int
 ) -> None:
     async with couple(nats_server.url, replicas) as pair:
@@ -301,7 +301,7 @@ async def test_nats_is_restarted_and_the_gate_is_closed_until_the_registry_has_c
         assert pair.anna.told("notify:leave_office") == []
 
 
-async def test_a_closed_gate_runs_nothing_but_knows_what_runs(nats_url: str, replicas: int) -> None:
+async def test_an_unconfirmed_computer_runs_nothing_but_knows_its_running_calls(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair:
         released = asyncio.Event()
 

@@ -17,7 +17,7 @@ from smcp_testing.waiting import Stopwatch, eventually
 
 
 @pytest.mark.rule("answers.calls.socketio-computer")
-async def test_questions_and_unknown_events_are_relayed_under_their_own_names(nats_url: str) -> None:
+async def test_known_and_unknown_requests_are_relayed_under_their_own_names(nats_url: str) -> None:
     async with couple(nats_url) as pair:
         for event, payload in (
             ("client:get_tools", query()),
@@ -51,7 +51,7 @@ async def test_an_error_of_the_computer_passes_as_that_error(nats_url: str, erro
 
 @pytest.mark.rule("answers.calls.result.readable")
 @pytest.mark.parametrize("answer", [None, "text", 17, [RESULT], (RESULT, RESULT), True, (), b"bytes"])
-async def test_an_answer_that_is_no_object_is_500_and_both_sockets_stay(nats_url: str, answer: Any) -> None:
+async def test_an_answer_that_is_not_an_object_is_500_and_both_sockets_stay_open(nats_url: str, answer: Any) -> None:
     async with couple(nats_url) as pair:
 
         async def odd(_: dict[str, Any]) -> Any:
@@ -67,7 +67,7 @@ async def test_an_answer_that_is_no_object_is_500_and_both_sockets_stay(nats_url
         assert (await pair.anna.call("client:get_config", query()))["echo"]
 
 
-async def test_a_computer_that_answers_nothing_is_said_to_perhaps_not_know_the_request(nats_url: str) -> None:
+async def test_an_empty_answer_is_an_error_that_says_the_request_may_be_unknown(nats_url: str) -> None:
     async with couple(
         nats_url
     ) as pair:  # its client, python-socketio's own, acknowledges so what it has no handler for
@@ -117,7 +117,7 @@ async def joined(client: Client) -> bool:
     return bool(done)
 
 
-async def test_room_mates_see_native_and_socketio_computers_alike(nats_url: str) -> None:
+async def test_members_see_native_and_socketio_computers_alike(nats_url: str) -> None:
     async def native(verb: str, _: Incoming) -> Reply:
         return reply({"unknown": []})
 
@@ -159,7 +159,7 @@ async def test_a_killed_gateway_answers_503_and_its_computers_leave(nats_server:
             assert (await anna.call("client:get_tools", query()))["code"] == 404
 
 
-async def test_nothing_is_left_of_two_hundred_computers_that_join_leave_and_switch(nats_url: str) -> None:
+async def test_two_hundred_computers_that_join_leave_and_switch_leave_nothing_behind(nats_url: str) -> None:
     async with gateway_world(nats_url) as world:
         gateway, bus = world.gateways[0], world.buses[0]
         before = len(bus._received)

@@ -44,7 +44,7 @@ def updated(uri: str) -> dict[str, Any]:
 
 
 @pytest.mark.rule("computer.resources.server.routing", "computer.resources.events.direction")
-async def test_each_event_about_context_reaches_a_computer_on_socketio_and_comes_back_as_it_is(nats_url: str) -> None:
+async def test_desktop_finder_and_resource_requests_reach_a_socketio_computer_unchanged(nats_url: str) -> None:
     async with couple(nats_url) as pair:
         for event, request in ASKED.items():
             answer = {"payload": {"result": {"unknown": [None, 1.5, "深"]}}, "desktops": ["window://h/深\n\nx"], "n": 1}
@@ -58,7 +58,7 @@ async def test_each_event_about_context_reaches_a_computer_on_socketio_and_comes
 
 
 @pytest.mark.rule("answers.resources.own-office")
-async def test_an_envelope_of_another_office_or_for_a_computer_there_reaches_nobody(nats_url: str) -> None:
+async def test_an_envelope_for_another_office_reaches_nobody(nats_url: str) -> None:
     async with couple(nats_url) as pair, connected(pair.owner.url) as far:
         assert await far.join("computer", "far", "other") == [True, None]
 
@@ -80,7 +80,7 @@ async def test_an_envelope_of_another_office_or_for_a_computer_there_reaches_nob
             assert asked == [[], []]
 
 
-async def test_its_updates_of_desktop_and_finder_are_told_to_the_whole_office(nats_url: str) -> None:
+async def test_its_desktop_and_finder_updates_reach_the_whole_office(nats_url: str) -> None:
     async with couple(nats_url) as pair, connected(pair.owner.url) as mate:
         assert await mate.join("computer", "mate", OFFICE) == [True, None]
         for event in ("update_desktop", "update_finder"):
@@ -106,7 +106,7 @@ async def contents(pair: Couple, size: int) -> Any:
 
 
 @pytest.mark.rule("answers.resources.large")
-async def test_large_contents_arrive_whole_where_the_client_takes_them_and_are_413_where_it_does_not(
+async def test_large_contents_arrive_whole_or_are_413_by_the_clients_limit(
     nats_url: str,
 ) -> None:
     async with couple(nats_url, auth={"max_message": 33 * MIB}, take=34 * MIB, lease_s=60.0) as pair:
@@ -149,7 +149,7 @@ BY_SERVER = {
     "computer.resources.server.capabilities", "computer.resources.capabilities.forms", "answers.resources.capabilities"
 )
 @pytest.mark.parametrize("capabilities", [FLAGS, BY_SERVER, {}], ids=["flags", "by server", "none"])
-async def test_what_it_can_do_is_shown_from_its_join_on_and_as_it_changes(
+async def test_its_capabilities_are_shown_from_its_join_on_and_when_they_change(
     nats_url: str, capabilities: dict[str, Any]
 ) -> None:
     async with couple(nats_url) as pair, connected(pair.owner.url) as car:
@@ -184,7 +184,7 @@ async def test_a_computer_that_the_registry_lost_keeps_the_capabilities_that_it_
 
 
 @pytest.mark.rule("computer.resources.capabilities.forms")
-async def test_capabilities_that_are_none_or_another_s_are_refused(nats_url: str) -> None:
+async def test_invalid_capabilities_or_those_of_another_computer_are_refused(nats_url: str) -> None:
     async with couple(nats_url) as pair, connected(pair.owner.url) as car:
         bad: tuple[Any, ...] = ([], "x", {"resources": True}, {"resources": {"subscribe": "yes"}})
         for capabilities in (*bad, {"resources": {"byServer": {"excel": 1}}}, {"resources": {"byServer": {"": {}}}}):
@@ -202,7 +202,7 @@ async def test_capabilities_that_are_none_or_another_s_are_refused(nats_url: str
         assert await listed(pair.anna, BOX, "anna") is None
 
 
-async def test_what_it_can_do_moves_with_it_as_it_says_it_there(nats_url: str) -> None:
+async def test_after_a_move_its_capabilities_are_those_of_its_new_join(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
         connected(staying.url) as anna,
@@ -225,7 +225,7 @@ async def test_what_it_can_do_moves_with_it_as_it_says_it_there(nats_url: str) -
 
 
 @pytest.mark.rule("answers.resources.flood")
-async def test_a_computer_that_floods_its_office_with_updates_hurts_nobody(nats_url: str) -> None:
+async def test_a_computer_that_floods_its_office_with_updates_affects_nobody_else(nats_url: str) -> None:
     """What nobody subscribed to goes no further than its gateway; the rest comes in order, none lost."""
     count = scaled(ci=400, soak=4000)
 

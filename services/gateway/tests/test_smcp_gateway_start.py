@@ -11,7 +11,7 @@ from smcp_testing.service_process import service_process
 COMMAND = Path(sys.executable).with_name("smcp-gateway")
 
 
-async def test_without_nats_it_ends_with_a_sentence_and_is_alive_until_then() -> None:
+async def test_without_nats_the_command_is_alive_and_then_ends_with_an_error_message() -> None:
     connections: list[asyncio.StreamWriter] = []
 
     async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -35,7 +35,7 @@ async def test_without_nats_it_ends_with_a_sentence_and_is_alive_until_then() ->
             writer.close()
 
 
-async def test_a_taken_port_ends_it_with_a_sentence(nats_url: str) -> None:
+async def test_a_used_port_ends_the_command_with_an_error_message(nats_url: str) -> None:
     async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": str(port), "SMCP_LOG_FORMAT": "json"}

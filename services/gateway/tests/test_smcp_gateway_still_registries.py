@@ -42,7 +42,7 @@ class StillRegistries:
         return await handler(incoming)
 
 
-async def test_whatever_a_member_asks_is_answered_within_a_lease_where_all_registries_stand_still(
+async def test_every_request_is_answered_within_a_lease_when_all_registries_hang(
     nats_url: str,
 ) -> None:
     buses = InterposedBuses()
@@ -79,7 +79,7 @@ async def test_whatever_a_member_asks_is_answered_within_a_lease_where_all_regis
         await eventually(lambda: anna.told(UPDATED))
 
 
-async def test_what_a_registry_has_that_stands_still_is_asked_of_another_within_a_lease(nats_url: str) -> None:
+async def test_a_request_at_a_hanging_registry_is_sent_to_another_one_within_a_lease(nats_url: str) -> None:
     buses = InterposedBuses()
     async with (
         gateway_world(nats_url, registries=2, bad=buses, lease_s=LEASE_S) as world,

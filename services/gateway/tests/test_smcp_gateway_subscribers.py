@@ -27,7 +27,7 @@ from smcp_testing.waiting import eventually
 @pytest.mark.rule(
     "computer.resources.server.registry", "answers.resources.subscribers", "computer.resources.events.updated"
 )
-async def test_an_update_is_told_to_who_subscribed_by_its_name_and_what_nobody_wanted_is_dropped(nats_url: str) -> None:
+async def test_an_update_reaches_only_subscribers_and_is_dropped_without_any(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         assert await box.updated() is None
         assert await heard(anna, box) == []
@@ -46,7 +46,7 @@ async def test_an_update_is_told_to_who_subscribed_by_its_name_and_what_nobody_w
 
 
 @pytest.mark.rule("answers.resources.subscribers.asked")
-async def test_what_changes_before_the_computer_has_answered_is_told(nats_url: str) -> None:
+async def test_an_update_before_the_answer_to_a_subscribe_is_passed_on(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
 
         async def told_first(request: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ async def test_the_query_of_a_document_does_not_matter_for_its_subscription(nats
 
 
 @pytest.mark.rule("computer.resources.server.registry")
-async def test_unsubscribing_ends_it(nats_url: str) -> None:
+async def test_unsubscribing_ends_the_updates(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         await ask(anna)
         await ask(anna, uri="file:///2")
@@ -83,7 +83,7 @@ async def test_unsubscribing_ends_it(nats_url: str) -> None:
 
 
 @pytest.mark.rule("answers.resources.subscribers.granted")
-async def test_what_the_computer_refused_is_not_subscribed_and_its_error_comes_whole(nats_url: str) -> None:
+async def test_a_refused_subscription_does_not_count_and_its_error_is_relayed(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         answer = await ask(anna, uri=box.refused)
         assert answer["payload"]["error"]["data"] == {"smcp_code": "SMCP_SUBSCRIPTION_NOT_SUPPORTED"}
@@ -97,7 +97,7 @@ async def test_what_the_computer_refused_is_not_subscribed_and_its_error_comes_w
 
 
 @pytest.mark.rule("answers.resources.subscribers")
-async def test_an_update_of_a_native_computer_that_names_an_agent_is_told_to_that_agent_only(nats_url: str) -> None:
+async def test_an_update_of_a_native_computer_reaches_only_the_agent_that_it_names(nats_url: str) -> None:
     async def silent(verb: str, _: Incoming) -> Reply:
         return reply({"verb": verb})
 
@@ -111,7 +111,7 @@ async def test_an_update_of_a_native_computer_that_names_an_agent_is_told_to_tha
 
 
 @pytest.mark.rule("answers.resources.subscribers.limit")
-async def test_an_agent_that_subscribes_to_too_much_is_told_so_and_its_computer_is_not_asked(
+async def test_too_many_subscriptions_are_429_and_the_computer_is_not_asked(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = partial(subscriptions.Subscriptions, most=5)

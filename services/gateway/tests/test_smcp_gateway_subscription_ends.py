@@ -45,7 +45,7 @@ async def test_a_subscription_ends_with_the_agents_membership(nats_url: str) -> 
             assert await heard(bert, box) == []
 
 
-async def test_nothing_is_kept_of_who_vanished_whichever_of_both(nats_url: str) -> None:
+async def test_no_subscription_is_kept_when_agent_or_computer_disconnects(nats_url: str) -> None:
     async with scene(nats_url) as (world, anna, box):
         owner = world.gateways[1].computers
         for number in range(20):
@@ -63,7 +63,7 @@ async def test_nothing_is_kept_of_who_vanished_whichever_of_both(nats_url: str) 
             assert owner.subscribed == 0
 
 
-async def test_what_no_registry_could_tell_before_the_agent_left_is_not_told_to_who_comes_next(nats_url: str) -> None:
+async def test_updates_that_waited_when_the_agent_left_do_not_reach_the_next_agent(nats_url: str) -> None:
     buses, tried, answering = InterposedBuses(), asyncio.Event(), asyncio.Event()
 
     async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
@@ -112,7 +112,7 @@ def missed(agent: Client) -> list[Any]:
 
 
 @pytest.mark.rule("answers.resources.subscribers.moves")
-async def test_the_agents_move_to_another_gateway_ends_nothing(nats_url: str) -> None:
+async def test_the_agents_move_to_another_gateway_ends_no_subscription(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
         connected(leaving.url) as anna,
@@ -160,7 +160,7 @@ async def test_after_the_computers_move_the_agent_is_told_to_subscribe_again(nat
 
 
 @pytest.mark.rule("answers.resources.subscribers.computer")
-async def test_a_computer_that_left_and_came_back_is_subscribed_to_anew(nats_url: str) -> None:
+async def test_subscriptions_do_not_survive_a_leave_of_the_computer(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         await ask(anna)
         assert await box.client.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
@@ -170,7 +170,7 @@ async def test_a_computer_that_left_and_came_back_is_subscribed_to_anew(nats_url
 
 
 @pytest.mark.rule("answers.resources.subscribers.computer")
-async def test_a_computer_that_switches_offices_leaves_behind_what_was_subscribed(nats_url: str) -> None:
+async def test_subscriptions_do_not_survive_an_office_switch_of_the_computer(nats_url: str) -> None:
     other = "another office"
     async with scene(nats_url) as (world, anna, box), connected(world.gateways[0].url) as bert:
         assert await bert.join("agent", "bert", other) == [True, None]
@@ -207,7 +207,7 @@ async def cut_off(line: Line, far: World) -> int:
 
 
 @pytest.mark.rule("answers.resources.subscribers.dropped", "answers.resources.subscribers.membership")
-async def test_after_a_break_of_the_owners_connection_the_office_s_agent_is_told_to_subscribe_again(
+async def test_after_a_break_of_the_owners_connection_the_agent_is_told_to_subscribe_again(
     nats_url: str,
 ) -> None:
     async with (

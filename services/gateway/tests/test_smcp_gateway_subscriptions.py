@@ -18,7 +18,7 @@ def who(table: Subscriptions, uri: str = URI, server: str | None = None) -> list
     return list(table.agents(server, uri))
 
 
-def test_who_subscribed_is_told_and_nobody_else_nor_of_anything_else() -> None:
+def test_an_update_is_for_the_subscribers_of_its_resource_only() -> None:
     table = Subscriptions()
     assert who(table) == []
     subscribe(table)
@@ -28,7 +28,7 @@ def test_who_subscribed_is_told_and_nobody_else_nor_of_anything_else() -> None:
 
 
 @pytest.mark.rule("answers.resources.subscribers.query")
-def test_the_query_of_a_document_says_how_it_is_shown_and_not_which_one_it_is() -> None:
+def test_the_query_of_a_document_is_ignored() -> None:
     table = Subscriptions()
     subscribe(table, "dpe://h/d?depth=pages", server="files")
     subscribe(table, "DPE://h/d/pages/1?format=text")
@@ -45,7 +45,7 @@ def test_the_query_of_a_document_says_how_it_is_shown_and_not_which_one_it_is() 
 
 
 @pytest.mark.rule("answers.resources.subscribers.asked")
-def test_what_changes_while_the_computer_is_asked_is_told_and_no_more_once_it_refused() -> None:
+def test_a_pending_subscription_gets_updates_until_it_is_refused() -> None:
     table = Subscriptions()
     settle = table.add("anna", "files", "dpe://h/d")
     assert who(table, "dpe://h/d/pages/1", "files") == ["anna"]
@@ -54,7 +54,7 @@ def test_what_changes_while_the_computer_is_asked_is_told_and_no_more_once_it_re
     assert who(table, "dpe://h/d") == []
 
 
-def test_what_is_granted_after_the_agent_has_left_is_no_subscription() -> None:
+def test_a_grant_after_the_agent_has_left_makes_no_subscription() -> None:
     table = Subscriptions()
     settle = table.add("anna", None, URI)
     assert table.left("anna")
@@ -66,7 +66,7 @@ def test_what_is_granted_after_the_agent_has_left_is_no_subscription() -> None:
     assert not table.clear()
 
 
-def test_a_subscription_that_the_computer_did_not_grant_is_none() -> None:
+def test_a_subscription_that_is_not_granted_does_not_count() -> None:
     table = Subscriptions()
     table.add("anna", None, URI)(False)
     assert who(table) == []
@@ -81,13 +81,15 @@ def test_a_subscription_that_the_computer_did_not_grant_is_none() -> None:
         ("files", "mail", False),
     ],
 )  # fmt: skip
-def test_the_mcp_server_counts_where_both_name_one(subscribed: str | None, told: str | None, is_told: bool) -> None:
+def test_the_mcp_servers_are_compared_if_both_are_named(
+    subscribed: str | None, told: str | None, is_told: bool
+) -> None:
     table = Subscriptions()
     subscribe(table, server=subscribed)
     assert who(table, server=told) == ["anna"] * is_told
 
 
-def test_unsubscribing_ends_that_one_alone() -> None:
+def test_unsubscribing_ends_only_that_subscription() -> None:
     table = Subscriptions()
     for server in (None, "files"):
         subscribe(table, server=server)
@@ -103,7 +105,7 @@ def test_unsubscribing_ends_that_one_alone() -> None:
     assert len(table) == 1
 
 
-def test_unsubscribing_without_a_server_ends_it_at_all_of_them() -> None:
+def test_unsubscribing_without_a_server_ends_the_subscription_at_all_servers() -> None:
     table = Subscriptions()
     for server in (None, "files", "mail"):
         subscribe(table, server=server)
@@ -113,7 +115,7 @@ def test_unsubscribing_without_a_server_ends_it_at_all_of_them() -> None:
 
 
 @pytest.mark.rule("answers.resources.subscribers.parts")
-def test_a_part_of_what_was_subscribed_is_told_of_and_the_whole_of_a_part_is_not() -> None:
+def test_a_subscription_covers_the_parts_of_its_resource_and_not_the_whole() -> None:
     table = Subscriptions()
     subscribe(table, "dpe://host/doc", server="a")
     for told in ("dpe://host/doc/1", "dpe://host/doc/1/2?x=/y", "dpe://host/doc?x"):
@@ -124,7 +126,7 @@ def test_a_part_of_what_was_subscribed_is_told_of_and_the_whole_of_a_part_is_not
 
 
 @pytest.mark.rule("answers.resources.subscribers.limit")
-def test_an_agent_has_as_many_as_it_may_have_and_no_more_also_while_they_are_asked_for() -> None:
+def test_the_number_of_granted_and_pending_subscriptions_is_bounded() -> None:
     table = Subscriptions(most=3)
     settle = table.add("anna", None, "0")
     subscribe(table, "1")

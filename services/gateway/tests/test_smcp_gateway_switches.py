@@ -94,7 +94,7 @@ async def test_a_computer_that_left_before_its_switch_was_announced_is_no_member
 
 
 @pytest.mark.rule("answers.rooms.gone-owner")
-async def test_a_session_holds_the_place_that_it_has_and_no_other(nats_url: str) -> None:
+async def test_a_session_holds_only_the_seat_that_it_has(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as box, connected(world.url) as other:
         assert await box.join("computer", "box", NEW) == [True, None]
         [session] = world.gateways[0].sessions.members()
@@ -129,7 +129,9 @@ async def swept(world: World, office: str, name: str) -> None:
 
 
 @pytest.mark.rule("answers.rooms.switch.lost")
-async def test_a_computer_whose_new_place_is_lost_during_a_switch_is_disconnected(nats_url: str) -> None:
+async def test_a_computer_that_loses_its_new_seat_during_a_switch_is_disconnected_and_can_join_again(
+    nats_url: str,
+) -> None:
     buses = InterposedBuses()
     async with (
         gateway_world(nats_url, bad=buses) as world,

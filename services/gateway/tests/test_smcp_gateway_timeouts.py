@@ -37,7 +37,7 @@ def of_calls(computer: Computer) -> dict[str, int]:
 
 
 @pytest.mark.rule("answers.calls.timeout.clean")
-async def test_nothing_is_left_of_a_thousand_calls_that_timed_out(nats_url: str, tmp_path: Path) -> None:
+async def test_a_thousand_timed_out_calls_leave_nothing_behind(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     hanging = asyncio.Event()
 

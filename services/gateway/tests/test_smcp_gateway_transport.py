@@ -125,7 +125,7 @@ async def test_the_role_and_the_name_in_a_payload_are_those_of_the_session(nats_
 
 
 @pytest.mark.rule("answers.acks.always")
-async def test_a_raw_packet_that_is_no_json_is_acknowledged_and_the_socket_stays(nats_url: str) -> None:
+async def test_a_packet_that_is_not_json_is_acknowledged_and_the_socket_stays_open(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
             await socket.receive()
@@ -172,7 +172,7 @@ async def test_server_events_happen_in_the_order_in_which_they_came(nats_url: st
 
 
 @pytest.mark.rule("answers.errors.413", "answers.large.request", "answers.large.small-events")
-async def test_requests_above_the_limits_are_413_and_the_socket_stays(nats_url: str) -> None:
+async def test_requests_above_the_limits_are_413_and_the_socket_stays_open(nats_url: str) -> None:
     limit = 1024 * 1024
     async with gateway_world(nats_url, max_payload=limit) as world, connected(world.url) as client:
         await client.join("agent", "anna", "office")
@@ -188,7 +188,7 @@ async def test_requests_above_the_limits_are_413_and_the_socket_stays(nats_url: 
         assert (await client.call("server:list_room", LIST))["req_id"] == "1"
 
 
-async def test_a_message_far_above_the_limit_closes_its_own_socket_alone(nats_url: str) -> None:
+async def test_a_message_far_above_the_limit_closes_only_its_own_socket(nats_url: str) -> None:
     limit = 1024 * 1024
     async with (
         gateway_world(nats_url, max_payload=limit) as world,
@@ -216,7 +216,7 @@ async def test_a_client_that_does_not_answer_pings_is_found_within_ten_seconds(n
 
 @pytest.mark.rule("answers.connect.pings")
 @pytest.mark.parametrize("lease_s", [2.0, 3600.0])
-async def test_pings_come_so_often_that_silence_is_noticed_within_ten_seconds(nats_url: str, lease_s: float) -> None:
+async def test_pings_are_frequent_enough_to_notice_silence_within_ten_seconds(nats_url: str, lease_s: float) -> None:
     async with (
         gateway_world(nats_url, registry=False, pings=True, lease_s=lease_s) as world,
         aiohttp.ClientSession() as http,
@@ -227,7 +227,7 @@ async def test_pings_come_so_often_that_silence_is_noticed_within_ten_seconds(na
     assert (greeting["pingInterval"] + greeting["pingTimeout"]) / 1000 + SWEEP_S <= 10
 
 
-async def test_a_gateway_that_stood_still_does_not_take_its_clients_for_silent(nats_url: str) -> None:
+async def test_a_gateway_does_not_take_its_clients_for_silent_after_a_suspension(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False, pings=True) as world, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
             greeting = json.loads((await socket.receive_str(timeout=30))[1:])

@@ -57,7 +57,7 @@ async def office() -> AsyncIterator[Office]:
         yield Office(tasks)
 
 
-async def test_each_resource_is_told_once_with_its_last_word_in_the_order_of_the_first() -> None:
+async def test_each_resource_is_sent_once_with_its_newest_update_in_order_of_the_first() -> None:
     async with office() as here:
         here.say("a", "1")
         await eventually(lambda: here.heard == ["a1"])
@@ -70,7 +70,7 @@ async def test_each_resource_is_told_once_with_its_last_word_in_the_order_of_the
         assert len(here.updates) == 0
 
 
-async def test_what_waits_is_told_before_what_is_said_next() -> None:
+async def test_waiting_updates_are_sent_before_later_events() -> None:
     async with office() as here:
         for number in range(5):
             here.say("a", str(number))
@@ -80,7 +80,7 @@ async def test_what_waits_is_told_before_what_is_said_next() -> None:
 
 @pytest.mark.rule("answers.resources.flood")
 @pytest.mark.parametrize("failure", [Unavailable("no registry"), NotConnected("no NATS")])
-async def test_above_the_bound_one_changed_list_replaces_all_that_waits(
+async def test_above_the_bound_one_list_changed_replaces_all_waiting_updates(
     monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     monkeypatch.setattr(updates, "MOST_BYTES", 4 * KIB)
@@ -96,17 +96,17 @@ async def test_above_the_bound_one_changed_list_replaces_all_that_waits(
         await eventually(lambda: here.heard == ["resources_list_changed", "5"])
 
 
-async def test_what_is_refused_for_good_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_update_does_not_block_others(caplog: pytest.LogCaptureFixture) -> None:
     async with office() as here:
         here.failure = NotAllowed("not yours")
         here.say("a")
-        await eventually(lambda: "an update cannot be told, and is dropped: NotAllowed" in caplog.messages)
+        await eventually(lambda: "an update cannot be sent, and is dropped: NotAllowed" in caplog.messages)
         here.failure = None
         here.say("b")
         await eventually(lambda: here.heard == ["b"])
 
 
-async def test_what_waits_for_subscriptions_that_ended_is_dropped() -> None:
+async def test_waiting_updates_of_ended_subscriptions_are_dropped() -> None:
     async with office() as here:
         here.failure = Unavailable("no registry")
         here.say("a")
@@ -116,7 +116,7 @@ async def test_what_waits_for_subscriptions_that_ended_is_dropped() -> None:
         await eventually(lambda: here.heard == ["resources_list_changed"])
 
 
-async def test_of_a_computer_that_went_what_waits_is_tried_once_more() -> None:
+async def test_waiting_updates_of_a_computer_that_left_are_tried_once_more() -> None:
     async with office() as here:
         here.say("a")
         here.updates.end()
@@ -129,7 +129,7 @@ async def test_of_a_computer_that_went_what_waits_is_tried_once_more() -> None:
 
 
 @pytest.mark.rule("answers.resources.flood")
-async def test_an_agent_whose_updates_piled_up_without_a_registry_is_told_to_subscribe_again(
+async def test_an_agent_is_told_to_subscribe_again_after_too_many_updates_without_a_registry(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(updates, "MOST_BYTES", 4 * KIB)
@@ -152,7 +152,7 @@ async def test_an_agent_whose_updates_piled_up_without_a_registry_is_told_to_sub
         assert len(anna.told(UPDATED)) < 10
 
 
-async def test_a_resource_that_changes_all_the_time_is_told_of_as_often_as_a_native_computer_tells_it(
+async def test_a_resource_that_changes_constantly_is_sent_as_often_as_by_a_native_computer(
     nats_url: str,
 ) -> None:
     async with scene(nats_url, lease_s=60.0) as (_, anna, box):

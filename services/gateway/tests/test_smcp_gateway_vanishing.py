@@ -66,7 +66,7 @@ async def visit(world: World, http: aiohttp.ClientSession, number: int) -> None:
         await go(second, number // 4)
 
 
-async def test_nothing_is_left_of_a_thousand_connections_that_join_call_and_vanish(nats_url: str) -> None:
+async def test_a_thousand_connections_that_join_call_and_disconnect_leave_nothing_behind(nats_url: str) -> None:
     async with (
         gateway_world(nats_url, gateways=2, registries=2, lease_s=30.0) as world,
         world.computer("stays", "box", hang),
@@ -101,7 +101,7 @@ async def test_nothing_is_left_of_a_thousand_connections_that_join_call_and_vani
 
 
 @pytest.mark.parametrize("transport", ["websocket", "an upgrade"])
-async def test_a_client_that_has_gone_before_its_websocket_is_answered_leaves_nothing_and_is_no_error(
+async def test_a_client_that_disconnects_before_its_websocket_handshake_ends_leaves_nothing_behind(
     nats_url: str, transport: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with gateway_world(nats_url) as world, aiohttp.ClientSession() as http:

@@ -36,7 +36,7 @@ async def names(client: Client, agent: str, office: str) -> list[str]:
 
 
 @pytest.mark.rule("answers.rooms.refused.hears-nothing")
-async def test_who_was_refused_hears_nothing_of_the_room_and_can_do_nothing_in_it(nats_url: str) -> None:
+async def test_a_refused_client_gets_no_notifications_and_can_do_nothing_in_the_room(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as anna,
@@ -61,7 +61,7 @@ async def test_who_was_refused_hears_nothing_of_the_room_and_can_do_nothing_in_i
         assert await names(anna, "anna", HERE) == ["anna", "box"]
 
 
-async def test_joining_again_under_the_name_of_a_room_mate_takes_nothing_away(nats_url: str) -> None:
+async def test_joining_under_the_name_of_another_member_changes_nothing(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as anna,
@@ -85,7 +85,7 @@ async def test_joining_again_under_the_name_of_a_room_mate_takes_nothing_away(na
         assert anna.told("notify:leave_office") == []
 
 
-async def test_a_forged_leave_reaches_no_other_office_and_removes_nobody(nats_url: str) -> None:
+async def test_a_forged_leave_has_no_effect(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as anna,
@@ -108,7 +108,7 @@ async def test_a_forged_leave_reaches_no_other_office_and_removes_nobody(nats_ur
         assert await names(anna, "anna", THERE) == ["anna", "box"]
 
 
-async def test_a_name_is_taken_in_its_own_office_alone(nats_url: str) -> None:
+async def test_a_name_is_taken_only_in_its_own_office(nats_url: str) -> None:
     async with gateway_world(nats_url) as world:
         offices = [f"office-{number}" for number in range(4)]
         clients = [connected(world.url) for _ in range(8)]

@@ -8,7 +8,7 @@ from typing import Final
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.dispatch import Call, Dispatcher, Ended, Handler
+from smcp_bus.dispatch import Call, Dispatcher, Handler
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
@@ -37,11 +37,11 @@ from smcp_service.lifecycle import Background, background
 from smcp_service.logging import bind_call
 
 LAST_TASKS_S: Final = 5.0
-"""How long a stopping gateway tells the registry of the members that it had."""
+"""How long a stopping gateway waits for its background tasks (leaves that the registry is told)."""
 LONGEST_PING_S: Final = 4.0
-"""Between two pings: a half-open client is found within 10 s."""
+"""Between two pings. A half-open client is found within 10 s."""
 PING_SHARE: Final = 0.35
-"""The same as a share of a lease: a client of a gateway that stands still notices it before the lease runs out."""
+"""The same as a share of a lease: clients of a gateway that hangs notice it before its lease expires."""
 
 
 class Gateway:
@@ -90,20 +90,10 @@ class Gateway:
         )
         self.route = CallRoute(bus, self.computers.serving)
         self.transport.gone = self._memberships.gone
-        self.transport.dispatcher = client_routes(
-            sessions,
-            self.offices,
-            self._memberships,
-            self.computers,
-            registry,
-            Relay(self.route, registry, calls, sessions, self._background),
-            ReadLimits(
-                per_s=settings.gateway_reads_per_s,
-                burst=settings.gateway_reads_burst,
-                clock=asyncio.get_running_loop().time,
-            ),
-            calls_timed(front.metrics),
-        )
+        relay = Relay(self.route, registry, calls, sessions, self._background)
+        clock = asyncio.get_running_loop().time
+        limits = ReadLimits(per_s=settings.gateway_reads_per_s, burst=settings.gateway_reads_burst, clock=clock)
+        self.transport.dispatcher = self._client_dispatcher(relay, limits)
         self._repair = Repair(
             registry,
             sessions,
@@ -150,7 +140,7 @@ class Gateway:
         return self.front.url
 
     def held(self) -> dict[str, int]:
-        """How many of what its clients cause it holds now."""
+        """The number of each thing that it holds for its clients."""
         return {
             "sessions": len(self.sessions),
             "events_in_flight": sum(session.in_flight for session in self.sessions),
@@ -165,7 +155,7 @@ class Gateway:
 
     @asynccontextmanager
     async def serving(self, tasks: Background) -> AsyncIterator[None]:
-        """Serve while the body runs; leaving it drains."""
+        """Serve while the body runs; drain at its end."""
         stop_watching = self._bus.watch(self._generations.on_connection)
         subject = subjects.hosts(self._bus.credential, self.process, "alive")
         answers = Dispatcher({"hosts:alive": partial(alive, sessions=self.sessions)})
@@ -188,7 +178,7 @@ class Gateway:
                 try:
                     yield
                 except BaseException:
-                    self._background.close()  # an error, not a stop: the lease says the rest
+                    self._background.close()  # an error, not a stop: the lease will expire
                     raise
                 await self._stop()
         finally:
@@ -196,11 +186,43 @@ class Gateway:
             await self.route.close()
             await serving.drain()
 
+    def _client_dispatcher(self, relay: Relay, limits: ReadLimits) -> Dispatcher:
+        listing = limits.before(ListResources(relay, self.offices))
+        showing = limits.before(relay.with_reply_limit)
+        metered_relay = limits.before(relay)
+        sessions, memberships, registry = self.sessions, self._memberships, self._registry
+        updating: Handler = partial(update, sessions=sessions, registry=registry, computers=self.computers)
+
+        def fallback(row: Row) -> Handler | None:
+            """Events that are passed on as they are: the others of the catalog, and those of later versions."""
+            if row.event.startswith("client:"):
+                return metered_relay if row.metered else relay
+            is_said_by_a_computer = row.event.startswith("server:update_") or upstream(row) is not None
+            return updating if is_said_by_a_computer else None
+
+        return Dispatcher(
+            {
+                "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
+                "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
+                "server:list_room": partial(list_room, sessions=sessions, offices=self.offices, registry=registry),
+                "server:tool_call_cancel": relay.cancel,
+                "client:get_desktop": showing,
+                "client:get_finder": showing,
+                "client:resources/list": listing,
+                "client:resources/templates/list": listing,
+                "notify:resources/updated": partial(resource_updated, computers=self.computers),
+            },
+            otherwise=fallback,
+            tracing=client_spans(),
+            observe=log_fields,
+            ended=calls_timed(self.front.metrics),
+        )
+
     async def _stop(self) -> None:
         self.readiness.drain()
         self.transport.draining = True
         self._rebalance.stop()
-        self._lease.renew_soon()  # the others' fair share is without this one from now on
+        self._lease.renew_soon()  # the fair share of the others no longer counts this one
         await self._drain.run(within=self._drain_s)
         self.computers.stop()
         self._memberships.stop()
@@ -219,13 +241,13 @@ class Gateway:
 async def open_gateway(
     settings: GatewaySettings, bus: Bus, *, front: HttpServer | None = None
 ) -> AsyncIterator[Gateway]:
-    """Serve Socket.IO clients on `bus` while the body runs; leaving it drains.
+    """Serve Socket.IO clients on `bus` while the body runs; drain at its end.
 
     Args:
-        front: listens already; without it the gateway listens itself.
+        front: an open HTTP server; None: open one.
 
     Raises:
-        Failure: the address cannot be had.
+        Failure: the address is not available.
         BusError: the bus is not connected.
     """
     async with AsyncExitStack() as stack, background() as tasks:
@@ -236,48 +258,6 @@ async def open_gateway(
             yield gateway
 
 
-def client_routes(
-    sessions: Sessions,
-    offices: Offices,
-    memberships: Memberships,
-    computers: ComputerTable,
-    registry: RegistryClient,
-    relay: Relay,
-    limits: ReadLimits,
-    ended: Ended,
-) -> Dispatcher:
-    """The dispatcher behind the Socket.IO server."""
-    listing = limits.before(ListResources(relay, offices))
-    showing = limits.before(relay.with_reply_limit)
-    metered_relay = limits.before(relay)
-    updating: Handler = partial(update, sessions=sessions, registry=registry, computers=computers)
-
-    def fallback(row: Row) -> Handler | None:
-        """Events that are passed on without being understood: those of the catalog, and those that come later."""
-        if row.event.startswith("client:"):
-            return metered_relay if row.metered else relay
-        is_said_by_a_computer = row.event.startswith("server:update_") or upstream(row) is not None
-        return updating if is_said_by_a_computer else None
-
-    return Dispatcher(
-        {
-            "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
-            "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
-            "server:list_room": partial(list_room, sessions=sessions, offices=offices, registry=registry),
-            "server:tool_call_cancel": relay.cancel,
-            "client:get_desktop": showing,
-            "client:get_finder": showing,
-            "client:resources/list": listing,
-            "client:resources/templates/list": listing,
-            "notify:resources/updated": partial(resource_updated, computers=computers),
-        },
-        otherwise=fallback,
-        tracing=client_spans(),
-        observe=log_fields,
-        ended=ended,
-    )
-
-
 def log_fields(call: Call) -> bind_call:
-    """What stands on each line of the log that is written in the middle of a call."""
+    """The fields of each log line that is written during a call."""
     return bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call))

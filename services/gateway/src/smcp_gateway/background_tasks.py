@@ -1,4 +1,4 @@
-"""Runs short work that nobody waits for: telling the registry of a member that left, of a call that timed out."""
+"""Short background tasks, for example telling the registry of a member that left or a call that timed out."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from smcp_proto.errors import Malformed, NotAllowed, SmcpError
 _log: Final = logging.getLogger("smcp_gateway.background_tasks")
 
 Work = Callable[[], Awaitable[object]]
-"""Raises SmcpError or BusError where it did not work."""
+"""Raises SmcpError or BusError on failure."""
 
 
 class BackgroundTasks:
@@ -25,11 +25,11 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def once(self, what: str, work: Work) -> None:
-        """Try it; a failure is logged."""
+        """Try once; a failure is logged."""
         self._run(what, work, once=True)
 
     def until_done(self, what: str, work: Work) -> None:
-        """Try it until it works, or is refused for good (NotAllowed, Malformed)."""
+        """Retry until it succeeds or is refused (NotAllowed, Malformed)."""
         self._run(what, work, once=False)
 
     def _run(self, what: str, work: Work, *, once: bool) -> None:
@@ -40,13 +40,13 @@ class BackgroundTasks:
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self, *, within: float) -> None:
-        """Wait for what is under way, at most so long (seconds); the rest is given up."""
+        """Wait for the running tasks, at most so long (seconds); cancel the rest."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within)
         self.close()
 
     def close(self) -> None:
-        """Give up what is under way, and take nothing more: the process ends."""
+        """Cancel the running tasks and take no more."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()

@@ -1,8 +1,8 @@
 """Moves the clients of a gateway that stops to other replicas, each at its slot, once nothing is in flight for it.
 
-That takes a third of the drain time at most (a Computer has a twelfth more). Then the registry keeps the client's seat
-(*moving*), no new work starts for it (*leaving*), and its connection is closed when running work has ended. What still
-runs at the end of the drain time is cut off.
+A client waits for that a third of the drain time at most, a Computer a twelfth longer. Then the registry keeps its seat
+(*moving*), no new work starts for it (*leaving*), and its connection is closed when its calls have ended. Calls that
+still run at the end of the drain time are answered 503.
 """
 
 import asyncio
@@ -23,32 +23,32 @@ from smcp_proto.errors import SmcpError, Unavailable
 from smcp_service.lifecycle import waiting_for_calls
 
 PER_S: Final = 50.0
-"""Clients that are told to go in a second; more where they would take longer than a third of the drain time so."""
+"""Clients that are sent away in a second; more where that would take longer than a third of the drain time."""
 SHARE: Final = 1 / 3
-"""Of the drain time: after it nothing new is begun for an Agent, so that calls have the rest to end in."""
+"""Of the drain time: after it no new call starts for an Agent; running calls have the rest."""
 COMPUTERS_SHARE: Final = 5 / 12
-"""The same for Computers: what the Agents here have begun before does not wait for its Computer's next gateway."""
+"""The same for Computers: later, so that calls of Agents here do not wait until their Computer has moved."""
 LAST_WORDS_S: Final = 1.0
-"""What is kept of the drain time (at most a tenth) for telling those that are cut off."""
+"""Kept of the drain time (at most a tenth) for the 503 answers at its end."""
 KEEP_S: Final = 2.0
-"""How long the registry may take to keep a seat (seconds), tries included."""
+"""How long the registry may take to keep a seat (seconds), retries included."""
 DRAIN_KEEP_S: Final = 8.0
-"""The same in a drain, where many ask at a time."""
+"""The same in a drain, in which many ask at once."""
 KEEP_AGAIN_S: Final = 0.5
-"""Calmer than a join, for the same reason."""
+"""Between two requests to keep a seat; longer than for a join, since many ask at once."""
 KEPT_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.1
 RETRY_S: Final = 1.0
-"""Until the registry is asked again to keep the seat of a member that waits for its calls."""
+"""Between two requests to keep the seat of a member whose calls still run."""
 
 _log: Final = logging.getLogger("smcp_gateway.drain")
 
 
 class Drain:
     """Args:
-    hang_up: closes a client's connection, saying why in the log.
+    hang_up: disconnects a client; the text is logged.
     unwritten: bytes of answers that a client has not been sent yet.
-    move_s: how long the registry keeps a seat for who moves (seconds); it is asked again before that is over.
+    move_s: how long the registry keeps the seat of a member that moves (seconds).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Drain:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, *, within: float) -> None:
-        """Send all clients away within so many seconds. New connections are refused already."""
+        """Send all clients away within so many seconds. New connections must be refused already."""
         begin = self._loop.time()
         if running := sum(call.tracked for call in self._calls):
             _log.info(waiting_for_calls(running, within))
@@ -81,16 +81,14 @@ class Drain:
         random.shuffle(sessions)
         spread = min(SHARE * within, len(sessions) / PER_S)
         await self._send_all_away(sessions, spread, begin, within)
-        # those that were connecting when the others were listed
+        # clients that connected meanwhile
         await self._send_all_away(list(self._sessions), 0.0, begin, within)
         for session in self._sessions:
             await self._hang_up(session, "the gateway is stopping")
 
     async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
-        """Have the registry keep a member's seat for its identity, before its connection is closed.
-
-        False: it could not; then the member leaves its office with its connection.
-        """
+        """Have the registry keep a member's seat for its identity. False: it failed, and the member leaves its office
+        when it disconnects."""
         try:
             async with asyncio.timeout(within), self._limit:
                 while (membership := session.membership) is not None:
@@ -120,7 +118,6 @@ class Drain:
         share = begin + (COMPUTERS_SHARE if session.role == "computer" else SHARE) * within
         end = begin + within - min(LAST_WORDS_S, within / 10)
         await asyncio.sleep(turn - self._loop.time())
-        # First of all: who calls it from then on is told that it moves.
         await self._quiet(session, share)
         kept_at = await self._keep(session, end)
         while session.busy and await self._quiet(session, share):
@@ -129,18 +126,18 @@ class Drain:
         while not await self._quiet(session, min(end, self._again_at(kept_at))) and self._loop.time() < end:
             kept_at = await self._keep(session, end)
         if session.busy and not session.closed:
-            _log.warning("what a client waits for is cut off", extra={"session": session.id})
+            _log.warning("the calls of a client are cut off", extra={"session": session.id})
             self._cut_off(session)
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
         elif self._loop.time() - kept_at > max(self._move_s / 10, PAUSE_S):
-            await self._keep(session, begin + within)  # its time begins when it goes
-        while not session.closed and self._unwritten(session) and self._loop.time() < end:  # noqa: ASYNC110 -- of a slow line
+            await self._keep(session, begin + within)  # `move_s` counts from here
+        while not session.closed and self._unwritten(session) and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
             await asyncio.sleep(PAUSE_S)
         if not session.closed:
             await self._hang_up(session, "the gateway is stopping")
 
     async def _keep(self, session: Session, until: float) -> float:
-        """When the seat was kept (loop time)."""
+        """When the seat was kept (loop time); -inf: it was not."""
         kept = await self.keep_seat(session, within=min(DRAIN_KEEP_S, until - self._loop.time()))
         return self._loop.time() if kept else -math.inf
 
@@ -148,7 +145,7 @@ class Drain:
         return self._loop.time() + RETRY_S if kept_at == -math.inf else kept_at + max(self._move_s / 3, RETRY_S)
 
     async def _quiet(self, session: Session, until: float) -> bool:
-        """Wait until nothing of a client or for it is unanswered, or until then (loop time); whether it came so."""
+        """Wait at most until then (loop time) that nothing is in flight for a client; whether that is so."""
         if not session.busy:
             return True
         session.idle = asyncio.Event()
@@ -163,6 +160,6 @@ class Drain:
 
     def _cut_off(self, session: Session) -> None:
         for call in self._calls.of_session(session.id):
-            # by `moving` our SDK knows that it is to ask again when it has come back
+            # by `moving` our SDK knows that it has to repeat the call elsewhere
             details = {"may_have_run": True} if call.on_wire else {"may_have_run": False, "moving": True}
             self._calls.settle(call, Unavailable("the gateway is stopping", details=details))

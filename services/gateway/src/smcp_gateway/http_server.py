@@ -7,21 +7,20 @@ from typing import Final
 
 from aiohttp import web
 
-from smcp_gateway.auth.api_keys import KeyFileError
 from smcp_gateway.auth.guard import Guard, open_guard
 from smcp_gateway.auth.settings import check_auth, is_loopback
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.socketio_server import VERSION_PARAMETER
 from smcp_proto.version import refuse_version
 from smcp_service.health import Readiness, Stats, health_routes
-from smcp_service.lifecycle import Failure, cannot_listen
+from smcp_service.lifecycle import cannot_listen
 from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics, open_metrics
 
 SHUTDOWN_S: Final = 1.0
-"""How long connections may take to end after they were told to (seconds)."""
+"""How long connections may take to close at shutdown (seconds)."""
 UPLOAD_S: Final = 60.0
-"""How long one polling request may take to arrive (seconds)."""
+"""How long the upload of one polling request may take (seconds)."""
 PATH: Final = "/socket.io/"
 ERROR_HEADER: Final = "X-A2C-Error-Code"
 
@@ -31,11 +30,11 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpServer:
-    """Where clients connect. Made by `open_http_server`.
+    """Made by `open_http_server`.
 
     Args:
         shown: whether `/statz` is answered.
-        guard: lets clients in; None: everybody.
+        guard: authenticates clients; None: everybody may connect.
     """
 
     def __init__(self, metrics: Metrics, *, shown: bool, guard: Guard | None) -> None:
@@ -57,7 +56,7 @@ class HttpServer:
 
     @contextmanager
     def answering(self, answer: Answer) -> Iterator[None]:
-        """While the body runs `answer` is asked; before and after it clients are told 503."""
+        """Let `answer` handle requests while the body runs; before and after it they get 503."""
         self._answer = answer
         try:
             yield
@@ -65,7 +64,7 @@ class HttpServer:
             self._answer = None
 
     async def listen(self, runner: web.AppRunner, host: str, port: int) -> None:
-        """Raises Failure: the address cannot be had."""
+        """Raises Failure: the address is not available."""
         site = web.TCPSite(runner, host, port, backlog=1024)
         try:
             await site.start()
@@ -75,7 +74,7 @@ class HttpServer:
         self.host, self.port = str(address[0]), int(address[1])
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
-        begins = "sid" not in request.query  # whoever knows a session's id has been let in
+        begins = "sid" not in request.query  # a request with a session's id is authenticated already
         refusal = _refused_version(request) if begins else None
         if refusal is not None:
             return refusal
@@ -96,7 +95,7 @@ class HttpServer:
 
 
 def _refused_version(request: web.Request) -> web.Response | None:
-    """The HTTP 400 for a client of another protocol version (versioning)."""
+    """The HTTP 400 for a client of another protocol version."""
     refusal = refuse_version(request.query.get(VERSION_PARAMETER))
     if refusal is None:
         return None
@@ -109,15 +108,12 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     """Listen while the body runs, and answer `/livez`, `/readyz`, `/metrics` (and `/statz`, where the settings say so).
 
     Raises:
-        Failure: the address cannot be had, or nothing says who may connect, and others than this machine could.
+        Failure: the address is not available, or it is not loopback and there is no authentication.
     """
     check_auth(settings, settings.gateway_host)
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):
         _log.warning("anybody who reaches this address can connect, and be anybody", host=settings.gateway_host)
-    try:
-        guard = open_guard(settings)
-    except KeyFileError as error:
-        raise Failure(f"SMCP_AUTH_KEYS: {error}") from None
+    guard = open_guard(settings)
     async with open_metrics("smcp-gateway") as metrics:
         front = HttpServer(metrics, shown=settings.stats, guard=guard)
         runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)

@@ -56,19 +56,15 @@ def serve(
 
 @asynccontextmanager
 async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIterator[Gateway]:
-    """A gateway on a bus of its own; the log says where it listens, and when it is ready.
-
-    Standard output has the address, too, where any port was asked for.
-
-    It listens before it is on the bus: `/livez` is answered while NATS is awaited.
+    """A gateway on its own bus. It listens before it connects to NATS, so that `/livez` is answered meanwhile.
 
     Raises:
-        Failure: the address cannot be had, or NATS cannot be reached.
+        Failure: the address is not available, or NATS cannot be reached.
     """
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(open_http_server(settings))
         get_logger(__name__).info("listening", url=front.url)
-        if settings.gateway_port == 0:  # whoever asked for any port wants to know it, whatever the level of the log
+        if settings.gateway_port == 0:  # the port has to be known at any log level
             typer.echo(f"smcp-gateway listens on {front.url}")
         try:
             bus = await stack.enter_async_context(

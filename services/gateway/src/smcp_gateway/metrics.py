@@ -12,7 +12,7 @@ from smcp_service.metrics import Metrics
 
 
 def calls_timed(metrics: Metrics) -> Ended:
-    """For the dispatcher: how long each request of a client takes, and how it ends."""
+    """For the dispatcher: records the duration and outcome of each request."""
     durations = metrics.durations(
         "smcp_gateway_call_duration", "Requests of clients, until they are answered", "event", "outcome"
     )
@@ -28,7 +28,7 @@ def measure(
     lease: LeaseKeeper,
     transport: SocketIoServer,
 ) -> None:
-    """Have it observed from now on."""
+    """Register the gauges and counters."""
     gauge = metrics.gauge
     gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
     gauge("smcp_gateway_members", "Clients that are in an office", lambda: _by_role(sessions), label="role")

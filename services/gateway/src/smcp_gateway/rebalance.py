@@ -1,7 +1,7 @@
-"""Sends clients above the gateway's fair share to other replicas, so that new replicas fill up.
+"""Disconnects clients above the gateway's fair share, so that they reconnect to other replicas.
 
-The registries say the share with each renewal of the lease. The clients that have been here longest go first, each when
-nothing of it or for it is unanswered; its seat is kept as in a drain, and its office hears nothing.
+The registries give the share with each renewal of the lease. The longest-connected clients go first, each when nothing
+is in flight for it. The registry keeps the seat of a client that goes, so its office hears nothing.
 """
 
 import asyncio
@@ -16,35 +16,32 @@ from smcp_gateway.sockets.session import Session, Sessions
 LOOK_S: Final = 1.0
 MARGIN: Final = 2
 MARGIN_SHARE: Final = 0.1
-"""So many sockets above the fair share stay, and this part of it: gateways that are about even leave everybody where it
-is."""
+"""So many sockets above the fair share, and this part of it, stay: nearly even gateways exchange no clients."""
 PER_S: Final = 50
-"""Clients that are told to go in a second at most: replicas take in as many beside everything else (`drain.PER_S`)."""
+"""Clients that are sent away in a second at most: other replicas can take in so many (`drain.PER_S`)."""
 AGE: Final = 3
-"""Times the spread that a client has to have been here: it may be about to join, and behind a proxy that is sticky by
-address it would be told again and again."""
+"""Times the spread: a younger client stays. It may be about to join, or return at once through a sticky proxy."""
 
 _log: Final = logging.getLogger("smcp_gateway.rebalance")
 
 
 def surplus(sockets: int, share: int | None) -> int:
-    """How many of `sockets` are too many, where `share` is the fair one (None: it is not known)."""
+    """How many of `sockets` are above the fair share (None: unknown)."""
     return 0 if share is None else max(0, sockets - math.floor(share * (1 + MARGIN_SHARE)) - MARGIN)
 
 
 def due(sockets: int, share: int | None, spread_s: float) -> int:
-    """How many are told to go in this second: a gateway with twice its share has shed the surplus within `spread_s`,
-    but for `PER_S`."""
+    """How many to send away in this second. Twice the share is shed within `spread_s`, unless `PER_S` limits it."""
     return min(surplus(sockets, share), math.ceil(sockets / spread_s), PER_S)
 
 
 class Rebalance:
     """Args:
-    hang_up: closes a client's connection, saying why in the log.
+    hang_up: disconnects a client; the text is logged.
     keep_seat: as `Drain.keep_seat`.
-    stays: has a client's member asserted at the registry, which ends its move.
+    stays: asserts a client's member at the registry, which ends its move.
     unwritten: bytes of answers that a client has not been sent yet.
-    spread_s: over how long a surplus is told to go (seconds); 0: nobody ever is.
+    spread_s: over how long a surplus is sent away (seconds); 0: never.
     """
 
     def __init__(
@@ -68,15 +65,15 @@ class Rebalance:
         self._share: int | None = None
 
     def renewed(self, state: LeaseState) -> None:
-        """A registry has renewed the lease, and says the fair share; None: it does not know it."""
+        """The lease was renewed: take the fair share that came with it (None: unknown)."""
         self._share = state.fair_share
 
     def stop(self) -> None:
-        """The gateway stops: everybody goes, and not by this."""
+        """The gateway stops: `Drain` sends all clients away."""
         self._stopped = True
 
     async def run(self) -> None:
-        """Look each second, until cancelled."""
+        """Check each second, until cancelled."""
         async with asyncio.TaskGroup() as moves:
             while self._spread_s and not self._stopped:
                 await asyncio.sleep(LOOK_S)
@@ -88,9 +85,9 @@ class Rebalance:
         here = len(self._sessions) - sum(not session.closed for session in self._going)
         count = due(here, self._share, self._spread_s)
         if count and not self._going:
-            _log.info("clients above the fair share are told to go", extra={"sockets": here, "share": self._share})
+            _log.info("clients above the fair share are sent away", extra={"sockets": here, "share": self._share})
         old = asyncio.get_running_loop().time() - AGE * self._spread_s
-        # in the order in which they came
+        # sessions are in order of connection
         quiet = (each for each in self._sessions if each.connected_at <= old and self._is_quiet(each))
         return [session for _, session in zip(range(count), quiet, strict=False)]
 

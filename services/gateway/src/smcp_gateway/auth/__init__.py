@@ -1,1 +1,1 @@
-"""Who may connect: API keys and JWTs, what they allow, and how often an address may be wrong."""
+"""Authentication of clients: API keys, JWTs, their grants, and the throttle of failed logins."""

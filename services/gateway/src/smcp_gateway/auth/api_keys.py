@@ -1,6 +1,6 @@
 """API keys, `smcp_<id>_<secret>`, and the file of their entries.
 
-The secret has 256 random bits, so a single round of SHA-256 is hash enough.
+The secret has 256 random bits, so one round of SHA-256 is enough.
 """
 
 import fcntl
@@ -22,17 +22,17 @@ from smcp_gateway.auth.grants import Grants, check_subject, first_problem
 from smcp_service.lifecycle import Failure
 
 PREFIX: Final = "smcp_"
-"""By which a key is told from a JWT."""
+"""Distinguishes a key from a JWT."""
 _NOBODY: Final = "sha256:" + "0" * 64
-"""Compared with where there is no such entry, so that it takes as long."""
+"""Compared with for an unknown id, so that it takes equally long."""
 
 
 class KeyEntry(Grants):
-    """A key as the file has it: what it allows, and its hash; never the key."""
+    """A key's entry in the file: its grants and its hash, never the key."""
 
     id: str = Field(pattern=r"^[0-9a-z]{1,32}$")
     subject: Annotated[str, AfterValidator(check_subject)]
-    """Who holds it: keys of one subject are one identity, so a new one takes up the seat of the old one."""
+    """The holder. Keys of one subject are one identity, so a new key takes up the seat of the old one."""
     hash: str = Field(pattern=r"^sha256:[0-9a-f]{64}$", repr=False)
     created: AwareDatetime
     expires: AwareDatetime | None = None
@@ -57,7 +57,7 @@ def new_key(
     names: Iterable[str],
     expires: datetime | None = None,
 ) -> tuple[str, KeyEntry]:
-    """A key, and its entry. Without a subject, its id is the subject. Raises pydantic.ValidationError."""
+    """A new key and its entry. The default subject is its id. Raises pydantic.ValidationError."""
     key_id = secrets.token_hex(6)
     key = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
     entry = KeyEntry.model_validate(
@@ -108,14 +108,14 @@ def read(path: Path) -> tuple[KeyEntry, ...]:
 
 
 def add(path: Path, entry: KeyEntry) -> None:
-    """Append an entry; the file is made where there is none. Raises KeyFileError: nothing has changed then."""
+    """Append an entry; creates the file if needed. Raises KeyFileError: nothing has changed then."""
     with _alone(path):
         entries = read(path) if path.exists() else ()
         _write(path, (*entries, entry))
 
 
 def remove(path: Path, wanted: str) -> tuple[KeyEntry, ...]:
-    """Remove the entry of that id, or all of that subject; returns what was removed. Raises KeyFileError: as `add`."""
+    """Remove the entry of that id, or all of that subject; returns the removed ones. Raises KeyFileError: as `add`."""
     with _alone(path):
         entries = read(path)
         removed = tuple(entry for entry in entries if entry.id == wanted)
@@ -132,31 +132,28 @@ class WatchedKeys:
         self._path = path
         self._seen = self._stamp()
         self._refused = self._seen
-        """The change that could not be read, and was reported."""
+        """The last change that could not be read and was reported."""
         self.entries = {entry.id: entry for entry in read(path)}
 
     def find(self, key: str) -> KeyEntry | None:
-        """The entry of this key, also where it has expired.
-
-        How long it takes says nothing of what is right in a wrong key.
-        """
+        """The entry of this key, even if it has expired. Takes the same time for every wrong key."""
         key_id, _, _ = key.removeprefix(PREFIX).partition("_")
         entry = self.entries.get(key_id)
         same = hmac.compare_digest(_hash(key), _NOBODY if entry is None else entry.hash)
         return entry if same else None
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed; whether it had. Blocks: call it in a thread.
+        """Read the file again if it has changed; returns whether it had. Blocks: call it in a thread.
 
         Raises:
-            KeyFileError: it has changed, and cannot be read; the keys stay as they are. Raised once for a change.
+            KeyFileError: it has changed and cannot be read; the keys stay as they are. Raised once for a change.
         """
-        stamp = self._stamp()  # before it is read: what changes meanwhile is seen next time
+        stamp = self._stamp()  # before reading: a change meanwhile is seen next time
         if stamp == self._seen:
             return False
         try:
             self.entries = {entry.id: entry for entry in read(self._path)}
-        except KeyFileError:  # tried again each time: it may be the machine that could not read just then
+        except KeyFileError:  # tried again each time: the cause may be temporary
             if stamp == self._refused:
                 return False
             self._refused = stamp
@@ -174,7 +171,7 @@ class WatchedKeys:
 
 def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
     text = _KeyList(keys=entries).model_dump_json(indent=2, exclude_none=True)
-    target = path.resolve()  # of a link the file that it names
+    target = path.resolve()  # the target of a link
     temporary: Path | None = None
     try:
         before = target.stat() if target.exists() else None
@@ -184,7 +181,7 @@ def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-            if before is not None:  # the gateway may be another user than who manages keys
+            if before is not None:  # the gateway may run as another user
                 os.fchown(file.fileno(), before.st_uid, before.st_gid)
                 os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
         temporary.replace(target)
@@ -196,7 +193,7 @@ def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold the file against others that change it at the same time."""
+    """Lock the file against concurrent changes."""
     target = path.resolve()
     lock = target.with_name(f".{target.name}.lock")
     try:

@@ -1,4 +1,4 @@
-"""Who a client is, what its key or token allows, and the decision whether a join is within it."""
+"""The principal of a client, the grants of its key or token, and the check of a join against them."""
 
 import json
 import re
@@ -14,11 +14,11 @@ from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import Role
 
 LONGEST: Final = 256
-"""Characters of a pattern or a subject; a name has at most 128."""
+"""Characters of a pattern or a subject. A name has at most 128."""
 
 
 def checked(pattern: str) -> str:
-    r"""The pattern in NFC. Raises ValueError: it ends with a lone `\`, or holds a control character or half of one."""
+    r"""The pattern in NFC. Raises ValueError: it ends with a lone `\`, or has control characters or lone surrogates."""
     normal = _without_controls(unicodedata.normalize("NFC", pattern))
     _regex(normal)
     return normal
@@ -28,9 +28,9 @@ Pattern = Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST), A
 
 
 def matches(pattern: str, name: str) -> bool:
-    r"""Whether the whole name matches: `*` is any text, `?` one character, and `\` takes the next one as it is.
+    r"""Whether the whole name matches: `*` is any text, `?` one character, and `\` escapes the next one.
 
-    Takes at most `len(pattern) * len(name)` steps, whatever the pattern. Raises ValueError: see `checked`.
+    Takes at most `len(pattern) * len(name)` steps. Raises ValueError: see `checked`.
     """
     regex = _regex(unicodedata.normalize("NFC", pattern))
     return regex.fullmatch(unicodedata.normalize("NFC", name)) is not None
@@ -52,12 +52,12 @@ def _regex(pattern: str) -> re.Pattern[str]:
     if len(between) == 1:
         return re.compile(between[0], re.DOTALL)
     first, *middle, last = between
-    # the first place where a part fits is as good as any later one: the atomic group keeps it, and nothing explodes
+    # the first match of a part is as good as a later one; atomic groups keep it, so there is no backtracking
     return re.compile(f"{first}{''.join(f'(?>.*?{part})' for part in middle)}.*{last}", re.DOTALL)
 
 
 def check_subject(subject: object) -> str:
-    """The subject, unchanged. Raises ValueError: no text of 1 to 256 characters without control characters."""
+    """The subject, unchanged. Raises ValueError: not a text of 1 to 256 characters, or with control characters."""
     if not isinstance(subject, str):
         raise ValueError("has to be a string")  # noqa: TRY004 -- pydantic takes this one
     if not 1 <= len(subject) <= LONGEST:
@@ -72,10 +72,10 @@ def _without_controls(text: str) -> str:
 
 
 class Grants(BaseModel):
-    """Which seats its holder may take: an office, a role and a name that all match.
+    """The seats that a client may take: office, role and name have to match.
 
-    An entry of the key file has these fields, and so has the claim of a JWT. An unknown field is refused: it could be a
-    restriction.
+    An entry of the key file and the claim of a JWT have these fields. Unknown fields are refused: they could be
+    restrictions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -88,26 +88,26 @@ class Grants(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The holder of a key or token, and what ends its sessions."""
+    """The authenticated holder of a key or token."""
 
     subject: str
-    """Of the token (`sub`), or of the key's entry."""
+    """`sub` of the token, or the subject of the key's entry."""
     grants: Grants
-    """Of a key, its entry as it was when the key was accepted."""
+    """For a key: its entry at the time when it was accepted."""
     issuer: str | None = None
-    """Of the token (`iss`); subjects of two issuers are two holders."""
+    """`iss` of the token; one subject of two issuers is two holders."""
     expires_at: float | None = None
     """Unix seconds; None: never."""
     kind: Literal["jwt", "key"] = "jwt"
 
     @property
     def identity(self) -> str:
-        """The registry compares it to tell whose seat it is: a new token of the same subject takes up its seat."""
+        """The registry keeps a seat for it: a new token of the same subject takes the seat up again."""
         return blake2b(json.dumps([self.kind, self.issuer, self.subject]).encode(), digest_size=16).hexdigest()
 
 
 def first_problem(error: ValidationError) -> str:
-    """The field, where there is one, and what is wrong with it; nothing of the value."""
+    """The field, if any, and what is wrong with it, without the value."""
     first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     said = first["msg"].removeprefix("Value error, ")
@@ -115,9 +115,9 @@ def first_problem(error: ValidationError) -> str:
 
 
 def decide(grants: Grants, *, office: str, role: Role, name: str) -> NotAllowed | None:
-    """Why the holder of these grants may not take that seat; None: it may. `details.field` names what is not granted.
+    """The refusal (`details.field`) of a seat that is not granted; None: it is.
 
-    Offices come first: to somebody who may not be in an office nothing else is said of it.
+    The office is checked first: somebody without access to it learns nothing else.
     """
     if not any(matches(pattern, office) for pattern in grants.offices):
         return NotAllowed("the token is not for this office", details={"field": "office_id"})

@@ -1,7 +1,7 @@
-"""Authenticates clients, and says when their sessions are over.
+"""Authenticates clients, and ends their sessions.
 
-A token comes with the first HTTP request (`Authorization: Bearer`), which is answered 401 where it is wrong, or in the
-`auth` object of Socket.IO's CONNECT (`token`), which is refused then, and the connection closed.
+A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
+`auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed).
 """
 
 import asyncio
@@ -28,15 +28,15 @@ _BEARER: Final = re.compile(r"bearer +(?P<token>\S.*?)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 _PRINCIPAL: Final = web.RequestKey("principal", Principal)
 _PRESENTED: Final = web.RequestKey("token", str)
-"""Under which the request keeps what its header said."""
+"""The token of the request's header."""
 _UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
-"""What may not stand between the quotes of a header's parameter (RFC 6750, 3)."""
+"""Characters that are not allowed in a quoted parameter of a header (RFC 6750, 3)."""
 
 _log: Final = logging.getLogger("smcp_gateway.auth")
 
 
 def open_guard(settings: AuthSettings) -> "Guard | None":
-    """What the settings say; None: nobody needs a token. Raises KeyFileError: the file of keys cannot be used."""
+    """The guard of these settings; None: no client needs a token. Raises KeyFileError: the key file cannot be used."""
     if not settings.auth_configured:
         return None
     keys = None if settings.auth_keys is None else WatchedKeys(settings.auth_keys)
@@ -58,12 +58,12 @@ def open_guard(settings: AuthSettings) -> "Guard | None":
 
 
 class Guard:
-    """Asks each client for its token: an API key of the file of keys, or a JWT.
+    """Checks each client's token: an API key of the key file, or a JWT.
 
     Args:
         keys: None: no API key is accepted.
         tokens: None: no JWT is accepted.
-        proxies: whose `X-Forwarded-For` is believed.
+        proxies: trusted in `X-Forwarded-For`.
     """
 
     def __init__(self, keys: WatchedKeys | None, tokens: JwtVerifier | None, proxies: Sequence[Network]) -> None:
@@ -73,12 +73,12 @@ class Guard:
         self._throttle = LoginThrottle()
 
     async def run(self) -> None:
-        """Keep the issuer's keys fresh, until cancelled."""
+        """Refresh the issuer's keys until cancelled."""
         if self._tokens is not None and self._tokens.jwks is not None:
             await self._tokens.jwks.run()
 
     async def refresh(self) -> None:
-        """Read the file of keys again if it has changed."""
+        """Read the key file again if it has changed."""
         if self._keys is None:
             return
         try:
@@ -88,18 +88,18 @@ class Guard:
             _log.error("the file of keys has changed and cannot be used; the keys stay as they were: %s", error)
 
     def ended(self, principal: Principal) -> str | None:
-        """Why the sessions of this holder are over; None: they are not."""
+        """Why the sessions of this holder have to end; None: they do not."""
         if principal.expires_at is not None and principal.expires_at <= time.time():
             return "its token has expired"
         return None if self.may_return(principal) else "its key was removed or changed"
 
     def may_return(self, principal: Principal) -> bool:
-        """Whether the holder may come back as the same with a new token: nobody took its key from it."""
+        """Whether the holder may come back with a new token: its key was not removed."""
         key = principal.grants
         return not isinstance(key, KeyEntry) or (self._keys is not None and self._keys.entries.get(key.id) == key)
 
     async def check(self, request: web.Request) -> web.Response | None:
-        """Look at a request that begins a connection; the answer that refuses it, or None: Socket.IO may see it."""
+        """Check a request that begins a connection. Returns the refusal, or None."""
         said = _BEARER.fullmatch(request.headers.get(HEADER, ""))
         try:
             if said is None:
@@ -112,17 +112,17 @@ class Guard:
         return None
 
     async def admit(self, request: web.Request, auth: object) -> Principal:
-        """Who connects to the namespace.
+        """Authenticate a client that connects to the namespace.
 
         Args:
             request: the one that began the connection.
-            auth: what was sent with CONNECT.
+            auth: from CONNECT.
 
         Raises:
             NotAuthenticated: no token, or one that is not accepted.
-            RateLimited: too many of them came from there. `details.retry_after_s`
-            Malformed: `auth.token` is no text, or another one than the header's.
-            Unavailable: that cannot be found out now.
+            RateLimited: too many wrong tokens from this address. `details.retry_after_s`
+            Malformed: `auth.token` is not a string, or differs from the header's.
+            Unavailable: the token cannot be checked now.
         """
         said = auth.get(FIELD) if isinstance(auth, Mapping) else None
         details = {"field": f"auth.{FIELD}"}
@@ -174,7 +174,7 @@ class Guard:
 
 
 def refused(error: SmcpError) -> web.Response:
-    """The HTTP answer of a refusal: the flat error, and what HTTP says beside it."""
+    """The HTTP response to a refusal: the flat error with HTTP's headers."""
     headers = {"Cache-Control": "no-store"}
     match error:
         case NotAuthenticated():

@@ -1,7 +1,7 @@
-"""Verifies JSON Web Tokens, and keeps the keys of their issuer.
+"""Verifies JSON Web Tokens, and caches the keys of their issuer.
 
-The key says the algorithm, never the token: HS256 is checked with the shared secret alone, RS256 and ES256 with a
-public key of that kind alone. A token that names another algorithm than its key's, or `none`, is refused.
+The key determines the algorithm: HS256 is checked only with the shared secret, RS256 and ES256 only with a public key
+of that kind. A token that names another algorithm, or `none`, is refused.
 """
 
 import asyncio
@@ -27,31 +27,31 @@ FETCH_S: Final = 5.0
 RETRY_S: Final = 2.0
 """Between a fetch that failed and the next one."""
 REFETCH_S: Final = 10.0
-"""Between two fetches for the sake of a `kid` that is not known: anybody can make one up."""
+"""Between two fetches for an unknown `kid`: anybody can invent one."""
 LARGEST: Final = 256 * 1024
 """Bytes of a key set."""
 RSA_BITS: Final = 2048
-"""Of the smallest RSA key that is taken (RFC 7518, 3.3)."""
+"""Of the smallest accepted RSA key (RFC 7518, 3.3)."""
 SHARED: Final = "HS256"
 PUBLIC: Final = ("RS256", "ES256")
 SECRET_BYTES: Final = 32
 """Of the shortest shared secret (RFC 7518, 3.2)."""
 _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256"}
 _PUBLIC_PART: Final = ("kty", "kid", "n", "e", "crv", "x", "y")
-"""What is read of a key: of one that holds its private half that half is not."""
+"""The members of a JWK that are read; a private half is ignored."""
 NOT_ACCEPTED: Final = "the token is not accepted"
 
 _log: Final = logging.getLogger("smcp_gateway.auth.jwts")
 
 Load = Callable[[], Awaitable[bytes]]
-"""Gets the set. Raises OSError, aiohttp.ClientError, TimeoutError or BadKeySet where that does not work."""
+"""Loads the set. Raises OSError, aiohttp.ClientError, TimeoutError or BadKeySet."""
 
 
 class NotAccepted(NotAuthenticated):
     """The 401 for a token that cannot be verified. It reveals no reason.
 
     Attributes:
-        why: for the log of the gateway alone: it would help whoever guesses.
+        why: only for the gateway's log, since it would help an attacker.
     """
 
     def __init__(self, why: str) -> None:
@@ -60,24 +60,24 @@ class NotAccepted(NotAuthenticated):
 
 
 class BadKeySet(ValueError):
-    """It is no JWK Set. The message says why, and quotes nothing of it."""
+    """Not a JWK Set. The message says why, and quotes nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The keys that can be used, each for one algorithm, and how many were passed over."""
+    """The usable keys, each for one algorithm, and the number of skipped ones."""
 
     keys: tuple[jwt.PyJWK, ...] = ()
     skipped: int = 0
 
     def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """The key of that `kid` for that algorithm. A token without a `kid` means the only key there is for it."""
+        """The key of that `kid` for that algorithm. Without a `kid`: the only key for the algorithm."""
         fitting = [key for key in self.keys if key.algorithm_name == algorithm and kid in (None, key.key_id)]
         return fitting[0] if len(fitting) == 1 else None
 
 
 def read_key_set(text: bytes) -> KeySet:
-    """Read a set. Raises BadKeySet: it is no JSON object with a list `keys`."""
+    """Read a set. Raises BadKeySet: not a JSON object with a list `keys`."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -90,7 +90,7 @@ def read_key_set(text: bytes) -> KeySet:
 
 
 def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
-    """None: it is not for checking signatures by RS256 or ES256, or too weak."""
+    """None: not a key for RS256 or ES256 signatures, or too weak."""
     kid, operations = jwk.get("kid"), jwk.get("key_ops", ["verify"])
     algorithm = _ALGORITHMS.get(str(jwk.get("kty")))
     if algorithm is None or jwk.get("alg", algorithm) != algorithm or jwk.get("use", "sig") != "sig":
@@ -113,11 +113,11 @@ def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
 class Jwks:
     """The key set of an issuer, fetched by one task at a time.
 
-    A set is taken for its lifetime, from the moment at which its fetch began. `run` fetches it again when half of that
-    is over, so an issuer that is away for a moment is not noticed.
+    A set is used for its lifetime, counted from the begin of its fetch. `run` fetches it again after half of that, so a
+    short outage of the issuer does no harm.
 
     Args:
-        lifetime_s: how long a set is taken.
+        lifetime_s: how long a set is used.
         refetch_s: see `REFETCH_S`.
     """
 
@@ -147,7 +147,7 @@ class Jwks:
         """The key of that `kid` for that algorithm; None: there is none.
 
         Raises:
-            Unavailable: there is no set that may still be taken, and none can be had now.
+            Unavailable: the set has expired, and it cannot be fetched now.
         """
         if self._current() is None and self._may_fetch(RETRY_S):
             await self._fetched()
@@ -168,7 +168,7 @@ class Jwks:
         return self._fetching is not None or asyncio.get_running_loop().time() - self._asked_at >= pause_s
 
     async def _fetched(self) -> bool:
-        """Fetch the set, or wait for the fetch that is under way; whether it worked."""
+        """Fetch the set, or wait for the running fetch; returns whether it worked."""
         if self._fetching is None:
             self._fetching = asyncio.get_running_loop().create_task(self._fetch())
         return await asyncio.shield(self._fetching)
@@ -194,7 +194,7 @@ class Jwks:
 
 
 def from_url(url: str) -> Load:
-    """Gets the set over HTTP; each time by a connection of its own. Redirects are not followed."""
+    """Loads the set over HTTP, with a new connection each time. Redirects are not followed."""
 
     async def load() -> bytes:
         timeout = aiohttp.ClientTimeout(total=FETCH_S)
@@ -215,7 +215,7 @@ def from_url(url: str) -> Load:
 
 
 def from_file(path: Path) -> Load:
-    """Reads the set from a file, in a thread."""
+    """Loads the set from a file, in a thread."""
 
     def read() -> bytes:
         with path.open("rb") as file:
@@ -243,11 +243,10 @@ class JwtVerifier:
     Args:
         audience: has to be `aud`, or in it.
         issuer: has to be `iss`; None: any.
-        claim: the name of the claim that says what is allowed.
-        leeway_s: how much later than ours the issuer's clock may be (`nbf`, `iat`). `exp` has none: the session of a
-            token ends with it.
-        secret: of HS256; None: such tokens are refused.
-        jwks: the public keys; None: tokens signed by them are refused.
+        claim: the name of the claim with the grants.
+        leeway_s: how far ahead the issuer's clock may be (`nbf`, `iat`). Not for `exp`, at which a session ends.
+        secret: for HS256; None: such tokens are refused.
+        jwks: the public keys; None: tokens signed with them are refused.
     """
 
     def __init__(
@@ -268,12 +267,12 @@ class JwtVerifier:
         self.jwks = jwks
 
     async def verify(self, token: str) -> Principal:
-        """Who holds the token.
+        """The token's holder.
 
         Raises:
-            NotAuthenticated: it is not accepted. The message says why only of a token whose signature is right; of any
-                other one `NotAccepted.why` does.
-            Unavailable: the issuer's keys cannot be had now.
+            NotAuthenticated: the token is not accepted. The message says why if its signature is right; else only
+                `NotAccepted.why` does.
+            Unavailable: the issuer's keys cannot be fetched now.
         """
         try:
             header: Mapping[str, Any] = jwt.get_unverified_header(token)
@@ -283,7 +282,7 @@ class JwtVerifier:
         return self._principal(self._claims(token, key, algorithm))
 
     async def _key(self, header: Mapping[str, Any]) -> tuple[str, Any]:
-        """The algorithm that is checked, and with which key."""
+        """The algorithm and the key to check it with."""
         algorithm, kid = header.get("alg"), header.get("kid")
         if "crit" in header:
             raise NotAccepted("its header 'crit' asks for what is not understood here")
@@ -341,7 +340,7 @@ class JwtVerifier:
         return Principal(subject, grants, issuer=issuer, expires_at=float(expires))
 
     def _wrong_claim(self, error: Exception) -> str | None:
-        """PyJWT looks at the claims only where the signature is right; None: something else is wrong."""
+        """PyJWT checks the claims after the signature. None: not a claim is wrong, but something else."""
         match error:
             case jwt.ExpiredSignatureError():
                 return "the token has expired"
@@ -358,6 +357,6 @@ class JwtVerifier:
 
 
 def _quoted(said: object) -> str:
-    """What a token says of itself, for the log: without line ends, and no longer than can be read."""
+    """A value of a token for the log: without line ends, at most 64 characters."""
     text = repr(said)
     return text if len(text) <= 64 else f"{text[:64]}..."

@@ -1,4 +1,4 @@
-"""How often a client may present a wrong token: counted by the address from which it comes."""
+"""Limits how often a client address may present a wrong token."""
 
 import ipaddress
 import math
@@ -9,15 +9,15 @@ from typing import Final
 LIMIT: Final = 20
 WINDOW_S: Final = 60.0
 ADDRESSES: Final = 10_000
-"""That are remembered; of more the one that was wrong longest ago is forgotten."""
+"""Of which failures are counted; beyond it the address whose last failure is oldest is forgotten."""
 _V6_NETWORK: Final = 64
-"""Bits of an IPv6 address that count: the rest is its holder's to choose."""
+"""Bits of an IPv6 address that count: its holder chooses the rest."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class LoginThrottle:
-    """Counts the wrong tokens of each address: after `LIMIT` of them in `WINDOW_S` the address has to wait."""
+    """After `LIMIT` wrong tokens in `WINDOW_S` an address has to wait."""
 
     def __init__(self) -> None:
         self._failed: OrderedDict[str, deque[float]] = OrderedDict()
@@ -56,8 +56,8 @@ def read_networks(text: str) -> tuple[Network, ...]:
 
 
 def client_address(remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
-    """The address of a client: who opened the TCP connection (`remote`), unless that is a trusted proxy. Then it is the
-    last of `X-Forwarded-For` that is none itself: what stands before that one the client may have written.
+    """The address of a client: the TCP peer (`remote`), unless that is a trusted proxy. Then it is the last address of
+    `X-Forwarded-For` that is not a trusted proxy; the client may have written those before it.
 
     Args:
         forwarded: the values of all headers `X-Forwarded-For`, in their order.
@@ -72,11 +72,11 @@ def client_address(remote: str | None, forwarded: Sequence[str], trusted: Sequen
 
 
 def _without_port(hop: str) -> str:
-    # Some proxies write the port, too: with it, each connection would count as another address.
+    # some proxies add the port, by which each connection would count as another address
     if hop.startswith("["):
         return hop[1:].partition("]")[0]
     host, _, port = hop.partition(":")
-    return host if port.isdecimal() else hop  # of an IPv6 address without brackets all colons are its own
+    return host if port.isdecimal() else hop  # an IPv6 address without brackets has no port
 
 
 def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -39,7 +39,7 @@ def _networks(value: str) -> str:
 
 
 class AuthSettings(ServiceSettings):
-    """API keys, JWTs, both, or neither: then the gateway listens on loopback only."""
+    """API keys, JWTs, both, or neither; with neither the gateway listens on loopback only."""
 
     auth_keys: FilePath | None = Field(default=None, description="file of API keys (`smcp keys`); read when it changes")
     auth_secret: Annotated[SecretStr, AfterValidator(_secret)] | None = Field(
@@ -74,12 +74,12 @@ class AuthSettings(ServiceSettings):
 
     @property
     def proxies(self) -> tuple[Network, ...]:
-        """Whose `X-Forwarded-For` is believed."""
+        """Trusted in `X-Forwarded-For`."""
         return read_networks(self.auth_proxies)
 
 
 def check_auth(settings: AuthSettings, host: str) -> None:
-    """Refuse what is wrong, or would let anybody in.
+    """Refuse settings that are wrong or let anybody in.
 
     Args:
         host: where clients connect.

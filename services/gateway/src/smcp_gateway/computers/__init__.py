@@ -1,1 +1,1 @@
-"""The Computers whose sockets this gateway holds."""
+"""The Socket.IO Computers of this gateway: they are served on NATS like native Computers."""

@@ -1,8 +1,7 @@
-"""The Socket.IO Computers of this gateway: their subjects, and whether this process owns them.
+"""The Socket.IO Computers of this gateway, with their subscriptions on NATS and the ownership of their seats.
 
-Nothing runs from the moment the connection to NATS breaks, or this process stands still, until the registry has
-confirmed a Computer again, each for itself. Confirming is a read of the registry's view, so it works without quorum;
-`Repair` asserts the members beside it, and what it learns counts, too.
+When the connection to NATS breaks or this process is suspended, no call runs until the registry has confirmed the
+Computer again. Confirming reads the registry's view, so it works without quorum. An assertion by `Repair` counts, too.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
 
 MAX_REQUESTS: Final = 8192
-"""Requests to one Computer at a time; more wait. High, since `pending` comes on the same subject as long calls."""
+"""Concurrent requests to one Computer; more wait. High, since `pending` shares the subject with long calls."""
 CONFIRMED_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.05
 
@@ -35,9 +34,9 @@ class ComputerTable:
     """`run` must be running while it is used.
 
     Args:
-        is_present: whether somebody is in an office, as its members here were told.
-        unconfirmed: called when the registry does not hold a claim any more: the members are to be asserted.
-        lease_s: a process that stood still for half of it has its Computers confirmed again.
+        is_present: whether a member is in an office, by its roster here.
+        unconfirmed: called when the registry no longer holds a claim: the members have to be asserted.
+        lease_s: after a suspension of half of it all Computers are confirmed again.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class ComputerTable:
         self._owned: dict[Key, SocketIoComputer] = {}
         self._offices: dict[str, set[SocketIoComputer]] = {}
         self._by_subject: dict[str, list[SocketIoComputer]] = {}
-        """One, but for the moment in which a name changes hands here."""
+        """One each, or two while a name changes its session here."""
         self.owner = Owner()
         self._deps = ComputerDeps(
             send,
@@ -110,19 +109,15 @@ class ComputerTable:
             self.owner.close()
 
     def close_ownership(self, why: str) -> None:
-        """Run nothing until all are confirmed again."""
+        """Run no call until its Computer is confirmed again."""
         self._ownership.close(why)
 
     def stop(self) -> None:
-        """Run nothing any more; what runs goes on."""
+        """Start no more calls; running ones go on."""
         self._stopping = True
 
     async def serve(self, session: Session, office: str, name: str) -> None:
-        """Serve the Computer's subject; nothing runs yet. The server knows the subscription on return.
-
-        Raises:
-            BusError: it cannot be served now.
-        """
+        """Serve the Computer's subject; no call runs yet. nats-server knows it on return. Raises BusError."""
         subject = subjects.client_all(office, name)
         owned = SocketIoComputer(session, office, name, self._deps)
         self._owned[session.id, office] = owned
@@ -139,10 +134,10 @@ class ComputerTable:
     def joined(
         self, session: Session, office: str, claim: Claim, generation: int, *, tenure: int | None, moved: bool
     ) -> None:
-        """The registry has granted the claim, asked in that generation of the ownership: from here on calls run.
+        """The registry has granted the claim, requested in that generation of the ownership: now calls run.
 
         Args:
-            moved: it was a member by another process: what was subscribed to there is not known here.
+            moved: its seat was held by another process, so its subscriptions are unknown here.
         """
         owned = self._owned.get((session.id, office))
         if owned is not None:
@@ -153,14 +148,14 @@ class ComputerTable:
                 self._confirm_soon(owned)
 
     def asserted(self, session: Session, office: str, claim: Claim, generation: int, *, tenure: int | None) -> None:
-        """The registry holds the member by that claim, asked in that generation of the ownership."""
+        """The registry holds the member by that claim, requested in that generation of the ownership."""
         owned = self._owned.get((session.id, office))
         if owned is not None and owned.claim is not None:
             owned.granted(claim, tenure)
             self._open(owned, generation)
 
     def close(self, session: Session, office: str) -> None:
-        """The Computer is no member (any more). Idempotent; does not wait."""
+        """The Computer is not a member, or no longer. Idempotent; does not wait."""
         owned = self._owned.pop((session.id, office), None)
         if owned is None:
             return
@@ -178,14 +173,14 @@ class ComputerTable:
             self._background.once("giving up a Computer's subject", owned.subscription.drain)
 
     def serving(self, subject: str) -> RequestHandler | None:
-        """What answers on that subject here and now: its claim is confirmed, calls run, and its client stays."""
+        """The handler of that subject, if its Computer is here, confirmed, and not leaving."""
         for owned in self._by_subject.get(subjects.without_verb(subject), ()):
             if owned.is_open and not owned.session.leaving:
                 return owned.handle
         return None
 
     def of(self, session_id: str, office: str) -> SocketIoComputer | None:
-        """That session's Computer; None: it is no Computer of that office."""
+        """That session's Computer in that office, if any."""
         return self._owned.get((session_id, office))
 
     def agent_left(self, office: str, agent: str) -> None:
@@ -199,15 +194,14 @@ class ComputerTable:
         generation = self._ownership.generation
 
         def is_back() -> bool:
-            """If the ownership was lost meanwhile, its return may have been missed: then its calls run to their
-            ends."""
+            """Also true if the ownership was lost meanwhile: its return may have been missed, so its calls go on."""
             return generation != self._ownership.generation or self._is_present(office, ("agent", agent))
 
         if here:
             self.owner.agent_left(office, agent, is_back)
 
     def cancelled(self, office: str, cancel: AgentCallData) -> None:
-        """`notify:tool_call_cancel` was heard in an office."""
+        """`notify:tool_call_cancel` came for an office."""
         if here := self._offices.get(office):
             self.owner.cancel([owned.seat for owned in here], office, cancel.agent, cancel.req_id)
 
@@ -218,7 +212,7 @@ class ComputerTable:
         return self._ownership.is_open and confirmed == self._ownership.generation and not self._stopping
 
     def _open(self, owned: SocketIoComputer, generation: int) -> bool:
-        """Let one Computer's calls run, unless the ownership was lost since `generation`."""
+        """Let a Computer's calls run, unless the ownership was lost since `generation`."""
         if self._ownership.is_open and self._ownership.generation == generation:
             if owned.confirmed not in (-1, generation):
                 owned.drop_subscriptions()
@@ -235,7 +229,7 @@ class ComputerTable:
         """Raises Unavailable, BusError: not yet."""
         async with self._limit:
             if owned.closed or owned.confirmed >= generation or generation != self._ownership.generation:
-                return  # it is over, it was asserted meanwhile, or a later round sees to it
+                return  # it left, was asserted meanwhile, or a later round confirms it
             assert owned.claim is not None
             confirmed = await self._registry.confirm(owned.office, "computer", owned.name, owned.claim)
         if not confirmed.mine:

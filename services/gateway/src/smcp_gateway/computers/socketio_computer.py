@@ -1,8 +1,7 @@
-"""One Socket.IO Computer in its office: the gateway answers its NATS subject for it.
+"""One Socket.IO Computer in one office: the gateway answers its NATS subject for it.
 
-Requests are emitted to its socket, and what it acknowledges goes back unchanged. Beside that it is owned as a native
-Computer owns itself: see `smcp_bus.owner`. A client has one connection, and while it switches it may be served in two
-offices: each office ends its own questions.
+Requests are emitted to its socket, and its acknowledgements go back unchanged. Calls are kept by `smcp_bus.owner`, as
+for native Computers. During an office switch one connection is served in two offices, by two objects.
 """
 
 import asyncio
@@ -35,19 +34,19 @@ CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
 
 LARGE_BYTES: Final = 64 * 1024
-"""From this size on a request waits until the client has read what was sent before."""
+"""A request of this size waits until the client has read what was sent before."""
 
 Send = Callable[[Session, Frame], bool]
 """Write to a client without waiting; False: it is gone."""
 Room = Callable[[Session], Coroutine[Any, Any, None] | None]
-"""None where a large message may be sent to a client now, or it is gone; else what returns when that is so."""
+"""None: a large message may be sent to the client now, or it is gone. Else a coroutine that waits for that."""
 Answered = Callable[[bytes | SmcpError], None]
-"""Given the acknowledgement's JSON object, or why there is none."""
+"""Given the acknowledgement's JSON object, or the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputerDeps:
-    """What the Computers on Socket.IO of one gateway share."""
+    """The dependencies that the Socket.IO Computers of one gateway share."""
 
     send: Send
     room: Room
@@ -56,16 +55,12 @@ class ComputerDeps:
     observe: Observe | None
     later: Later
     tell: Callable[[str, str, str, bytes], Awaitable[object]]
-    """Tells an office as a Computer, with a verb and JSON."""
+    """Given office, Computer, verb and JSON: has the registry publish it."""
     is_open: Callable[[int], bool]
-    """Whether calls may run of a Computer that the registry confirmed in that generation of the ownership."""
+    """Whether calls may run for a Computer that was confirmed in that generation of the ownership."""
 
 
 class SocketIoComputer:
-    """Args:
-    session: the Computer's connection.
-    """
-
     def __init__(self, session: Session, office: str, name: str, deps: ComputerDeps) -> None:
         self.session = session
         self.office = office
@@ -82,7 +77,7 @@ class SocketIoComputer:
         self._deps = deps
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
         self.closed = False
-        """It is no member any more."""
+        """It is no longer a member."""
         self.handle = owned(self._handle, self._refusal)
         """Answers a request on the Computer's subject."""
         self._loop = asyncio.get_running_loop()
@@ -97,7 +92,7 @@ class SocketIoComputer:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls run: it is a member, and was confirmed since the ownership was lost last."""
+        """Whether calls run: it is a member, and confirmed in the present ownership."""
         return not self.closed and self._deps.is_open(self.confirmed)
 
     def granted(self, claim: Claim, tenure: int | None) -> None:
@@ -114,18 +109,18 @@ class SocketIoComputer:
     async def _handle(self, incoming: Incoming) -> Reply:
         verb = subjects.verb_of(incoming.subject)
         if self.session.leaving and verb != registry_contract.PENDING.verb and not self._knows(verb, incoming):
-            return MOVING_REPLY  # whoever takes its seat runs it
+            return MOVING_REPLY  # the next owner runs it
         return await self._dispatch(incoming)
 
     def close(self) -> None:
-        """It is no member any more: nothing new runs, and what runs is answered 503. Idempotent."""
+        """It is no longer a member: new requests are refused, pending ones are answered 503. Idempotent."""
         self.closed = True
         for fail in list(self._waiting.values()):
             fail(_gone())
         self.updates.end()
 
     def agent_left(self, agent: str) -> None:
-        """An Agent has left the office. If one of its name is back already, it is told to subscribe again."""
+        """An Agent has left the office. One that is back already is told to subscribe again."""
         if self.subscriptions.left(agent):
             self.updates.missed()
 
@@ -135,7 +130,7 @@ class SocketIoComputer:
             self.updates.missed()
 
     def _knows(self, verb: str, incoming: Incoming) -> bool:
-        """Whether it is a call that runs or ran here, asked for once more."""
+        """Whether it repeats a call that runs or ran here."""
         if verb != "tool_call":
             return False
         try:
@@ -148,7 +143,7 @@ class SocketIoComputer:
         return self._deps.owner.pending(self.seat, question)
 
     async def _query(self, request: Any, call: Call) -> RawJson:
-        """Any `client:*` but a call of a tool."""
+        """Any `client:*` except a tool call."""
         answer: asyncio.Future[bytes | SmcpError] = self._loop.create_future()
 
         def answered(outcome: bytes | SmcpError) -> None:
@@ -169,7 +164,7 @@ class SocketIoComputer:
         return RawJson(outcome)
 
     async def _subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
-        """Ask the Computer, and keep what it granted."""
+        """Ask the Computer, and keep the subscription if it grants it."""
         uri, is_granted = request.payload.params.uri, False
         settle = self.subscriptions.add(request.agent or "", request.serverId, uri)
         try:
@@ -186,7 +181,7 @@ class SocketIoComputer:
         return answer
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
-        """Run the tool, join the call that runs it, or give the result that is kept."""
+        """Run the tool, join the running call, or return the stored result."""
         owner = self._deps.owner
 
         def start(running: RunningCall) -> Stop:
@@ -195,7 +190,7 @@ class SocketIoComputer:
 
             def stop(why: str) -> None:
                 withdraw()
-                if why != "cancelled":  # of that the office is told
+                if why != "cancelled":  # a cancel has reached the office already
                     cancelled = orjson.dumps({"agent": request.agent, "req_id": request.req_id})
                     self._deps.send(self.session, event_frame(CANCEL_EVENT, cancelled))
 
@@ -247,19 +242,18 @@ class SocketIoComputer:
 
 
 def _tool_result(answer: bytes) -> bytes:
-    """The answer, with result-level metadata under the name of our protocol: a Computer may pass on an MCP result."""
+    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is."""
     if b'"_meta"' not in answer:
         return answer
     try:
         result = exact_json.read(answer)
         return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
     except (orjson.JSONDecodeError, RecursionError):
-        return answer  # the gateway of the Agent refuses it, or mends it
+        return answer  # the Agent's gateway refuses or mends it
 
 
 def _checked(argument: bytes | None, limit: int) -> bytes | SmcpError:
-    """The acknowledgement, if it can be a JSON object: the gateway of the Agent reads all of it. A flat error of the
-    Computer is an object like any other."""
+    """The acknowledgement, a flat error too, if it looks like a JSON object. The Agent's gateway parses it."""
     if argument == b"":
         return Internal("the Computer answered nothing, no JSON object: it may not know this request")
     text = (argument or b"").strip()

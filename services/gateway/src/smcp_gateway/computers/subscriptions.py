@@ -1,7 +1,7 @@
-"""Which Agent wants to hear of which resources of one Socket.IO Computer, and what that Computer announces of them.
+"""The subscriptions of Agents to resources of one Socket.IO Computer, and the updates that the Computer announces.
 
-A document is known without its query, which says how it is shown. A subscription counts from the moment when the
-Computer is asked: what it announces before its answer is here is not lost. It ends when the Agent leaves, and after any
+URIs are compared without their query, which only selects a rendering. A subscription counts from the moment when the
+Computer is asked, so that no update before its answer is lost. It ends when the Agent leaves, and after any
 interruption: then the Agent is told to subscribe again (ADR 0019).
 """
 
@@ -19,22 +19,22 @@ from smcp_proto.schemas.resources import MISSED, SmcpCode
 from smcp_proto.uris import resources_above, without_query
 
 MAX_SUBSCRIPTIONS: Final = 1000
-"""That one Agent may have at one Computer; above it 429."""
+"""Of one Agent at one Computer; above it 429."""
 GATHER_S: Final = 0.1
-"""Updates of one resource within it are told once, as native Computers do by default (seconds)."""
+"""Updates of one resource within it are sent once, as native Computers do by default (seconds)."""
 MOST_BYTES: Final = 256 * 1024
-"""What may wait of one Computer. Above it one `resources/list_changed` replaces all of it."""
+"""Of one Computer's waiting updates. Above it one `resources/list_changed` replaces them."""
 UPDATED: Final = "resources_updated"
 LIST_CHANGED: Final = "resources_list_changed"
 HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
-"""Refusals that end by themselves."""
+"""Errors after which a retry may succeed."""
 
 _log: Final = logging.getLogger("smcp_gateway.computers.subscriptions")
 
 
 class Subscriptions:
-    """(MCP server, digest of the URI) by Agent: an entry costs the same whatever an Agent writes into it. The server is
-    None where the Agent named none."""
+    """(MCP server, digest of the URI) by Agent; the digest bounds the size of an entry. The server is None where the
+    Agent named none."""
 
     def __init__(self, *, most: int = MAX_SUBSCRIPTIONS) -> None:
         self._most = most
@@ -44,10 +44,10 @@ class Subscriptions:
         return sum(map(len, self._agents.values()))
 
     def add(self, agent: str, server: str | None, uri: str) -> Callable[[bool], None]:
-        """The Computer is about to be asked. Returns what takes its answer: whether it granted that.
+        """Add a subscription before the Computer is asked. Returns a function that takes whether it granted it.
 
         Raises:
-            RateLimited: the Agent has as many as it may have (`details.limit`).
+            RateLimited: the Agent has `details.limit` subscriptions already.
         """
         mine, key = self._agents.setdefault(agent, set()), (server, _digest(uri))
         is_new = key not in mine
@@ -57,7 +57,7 @@ class Subscriptions:
         mine.add(key)
 
         def settle(granted: bool) -> None:
-            # `mine` is forgotten where the Agent has left meanwhile
+            # `mine` is unused when the Agent has left meanwhile
             if granted:
                 mine.add(key)
             elif is_new:
@@ -66,21 +66,21 @@ class Subscriptions:
         return settle
 
     def end(self, agent: str, server: str | None, uri: str) -> None:
-        """The Agent has unsubscribed; `server` None: at whichever server."""
+        """The Agent has unsubscribed; `server` None: at any server."""
         digest, mine = _digest(uri), self._agents.get(agent, set())
         mine -= {(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)}
 
     def left(self, agent: str) -> bool:
-        """The Agent has left the office; whether it had subscribed to something."""
+        """The Agent has left the office. Returns whether it had subscriptions."""
         return bool(self._agents.pop(agent, None))
 
     def clear(self) -> bool:
-        """End all; whether there were any."""
+        """End all. Returns whether there were any."""
         had, self._agents = len(self) > 0, {}
         return had
 
     def agents(self, server: str | None, uri: str) -> Iterator[str]:
-        """Who subscribed to the resource that changed, or to one that it is a part of.
+        """The Agents that subscribed to the changed resource, or to one that contains it.
 
         Args:
             server: the MCP server that announces it; None, or a subscription without one, means any.
@@ -112,16 +112,16 @@ class Key(NamedTuple):
 
 MISSED_KEY: Final = Key("", None, MISSED)
 Tell = Callable[[str, bytes], Awaitable[object]]
-"""Tells the office, given a verb and JSON. Raises BusError or SmcpError where it did not work."""
+"""Given a verb and JSON: tells the office. Raises BusError or SmcpError."""
 Later = Callable[[str, Callable[[], Awaitable[object]]], None]
 """`BackgroundTasks.until_done`."""
 
 
 class Updates:
-    """What one Computer announces of its resources, on its way to its office; the last word of a resource counts.
+    """The outbox of one Computer's resource updates. A newer update of a resource replaces a waiting one.
 
     Args:
-        later: runs what tells, again and again until it works.
+        later: runs a task, again until it succeeds.
     """
 
     def __init__(self, tell: Tell, later: Later, *, office: str, computer: str) -> None:
@@ -138,24 +138,20 @@ class Updates:
         return len(self._waiting)
 
     def add(self, key: Key, body: bytes) -> None:
-        """A resource changed: told at once, or within `GATHER_S` of the updates before."""
+        """A resource changed: sent at once, or `GATHER_S` after the updates before."""
         if self._bytes + len(body) > MOST_BYTES:
             self.missed()
         else:
             self._add(key, UPDATED, body)
 
     def missed(self) -> None:
-        """Drop what waits, and tell Agents that they missed something and are to subscribe again."""
+        """Drop what waits, and tell Agents that they missed updates and have to subscribe again."""
         self._waiting.clear()
         self._bytes = 0
         self._add(MISSED_KEY, LIST_CHANGED, self._missed)
 
     async def flush(self) -> None:
-        """Tell what waits now.
-
-        Raises:
-            BusError, SmcpError: it does not work now; what was not told waits on.
-        """
+        """Send what waits now. Raises BusError, SmcpError: the rest keeps waiting."""
         async with self._turn:
             for key in list(self._waiting):
                 entry = self._waiting.get(key)
@@ -166,13 +162,13 @@ class Updates:
                 except (SmcpError, BodyTooLarge) as error:
                     if isinstance(error, HEALING):
                         raise
-                    _log.warning("an update cannot be told, and is dropped: %s", type(error).__name__)
-                if self._waiting.get(key) is entry:  # else it was announced once more, or dropped
+                    _log.warning("an update cannot be sent, and is dropped: %s", type(error).__name__)
+                if self._waiting.get(key) is entry:  # else it was replaced or dropped
                     del self._waiting[key]
                     self._bytes -= len(entry[1])
 
     def end(self) -> None:
-        """The Computer is no member here any more: what waits is tried once more."""
+        """The Computer is no longer a member here: try what waits once more."""
         self._ended = True
 
     def _add(self, key: Key, verb: str, body: bytes) -> None:

@@ -1,1 +1,1 @@
-"""What the gateway does with each event: typed handlers behind the dispatcher."""
+"""The handlers of the events that clients may send; the dispatcher calls them."""

@@ -1,7 +1,7 @@
 """`client:resources/list` and `client:resources/templates/list`: of one Computer, or over all of the office.
 
-In a list over the office each page has the items of one Computer, in order of the names, and its envelope names that
-Computer. A Computer that cannot be listed is left out and reported.
+In a list over the office each page has the items of one Computer, named in the envelope, in order of the Computers'
+names. A Computer that cannot be listed is left out and reported.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from smcp_proto.schemas.resources import MAX_CURSOR, SmcpCode
 SHARE_S: Final = 5.0
 """How long one Computer may take (seconds)."""
 PAGE_S: Final = 12.0
-"""How long it is looked for one that has something (seconds); then the page is empty, and the next one goes on."""
+"""How long to look for a Computer with items (seconds); then the page is empty, and the next page goes on."""
 MOST: Final = 32
-"""Computers that are asked for one page; then it is empty, too."""
+"""Computers that are asked for one page; after that the page is empty, too."""
 ITEMS: Final = {"resources_list": "resources", "resources_templates_list": "resourceTemplates"}
-"""By verb: what a result calls its items."""
+"""By verb: the field of a result with the items."""
 SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
-"""In `meta` of a Computer's page: its MCP servers whose items are missing."""
+"""In `meta` of a Computer's page: the MCP servers whose items are missing."""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 
@@ -50,13 +50,13 @@ _MARK: Final = "office"
 @dataclass(frozen=True, slots=True)
 class OfficeCursor:
     verb: str
-    """Of which list: one of resources does not go on as one of templates."""
+    """Of which list: resources or templates."""
     computer: str
     inner: str | None
-    """That Computer's own cursor; None: behind that Computer."""
+    """That Computer's own cursor; None: go on after that Computer."""
 
     def write(self) -> str | None:
-        """The opaque text; None: it would be longer than a cursor may be."""
+        """The opaque text; None: longer than a cursor may be."""
         fields = orjson.dumps([_MARK, self.verb, self.computer, self.inner])
         text = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
         return text if len(text) <= MAX_CURSOR else None
@@ -66,7 +66,7 @@ def read_cursor(text: str, verb: str) -> OfficeCursor:
     """Read what `OfficeCursor.write` wrote.
 
     Raises:
-        Malformed: it did not write that, or for another list; `details.field` is `payload.params.cursor`.
+        Malformed: not such a text, or of another list; `details.field` is `payload.params.cursor`.
     """
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
@@ -88,7 +88,7 @@ def unreadable() -> Malformed:
 
 
 class Skip(Exception):
-    """A Computer gives no page. `a2c_skipped` names it, unless it has left or has no resources (`expected`)."""
+    """A Computer has no page. `a2c_skipped` names it, unless it has left or has no resources (`expected`)."""
 
     def __init__(self, *, expected: bool = False) -> None:
         super().__init__()
@@ -101,11 +101,11 @@ class _Page:
     items: list[Any]
     next: str | None
     is_partial: bool
-    """Whether it names MCP servers whose items it lacks: it says something even where it has no items."""
+    """Whether it names MCP servers whose items are missing. Such a page is returned even without items."""
 
 
 class ListResources:
-    """Who is in the office is known from the gateway's picture of it: what the Agent was told itself (see 0018)."""
+    """Takes the Computers from the office's roster: those that the Agent was told of (ADR 0018)."""
 
     def __init__(self, relay: Carry, offices: Offices) -> None:
         self._relay = relay
@@ -113,10 +113,10 @@ class ListResources:
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, request: Request, call: Call) -> RawJson:
-        """The answer of the Computer that is named, or the next page over all of them.
+        """The answer of the named Computer, or the next page over all of them.
 
         Raises:
-            Malformed: the cursor is none that this list gave (`details.field`).
+            Malformed: this list did not give the cursor (`details.field`).
             NotInOffice: the Agent has just left.
             SmcpError: as `Relay`, where a Computer is named.
         """
@@ -162,11 +162,11 @@ class ListResources:
 
 
 def _following(page: _Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
-    """The cursor of this Computer's next page; None where there is none, or none that can be used."""
+    """The cursor of this Computer's next page; None: there is none, or it cannot be used."""
     if page.next is None:
         return None
     text = None if page.next == inner else cursor.write()
-    if text is None:  # it stands still, or cannot be carried: the rest of this Computer's list is left out
+    if text is None:  # the same cursor again, or too long a one: leave out the rest of its list
         _skip(cursor.computer, left_out)
     return text
 
@@ -203,7 +203,7 @@ def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
     message = envelope.get("payload") if isinstance(envelope, dict) else None
     if not isinstance(message, dict):
         code = envelope.get("code") if isinstance(envelope, dict) else None
-        # a Computer on Socket.IO says its errors in plain replies
+        # a Socket.IO Computer sends its errors as plain replies
         raise _refused(code, envelope.get("details"), inner) if isinstance(code, int) else Skip()
     error, result = message.get("error"), message.get("result")
     if isinstance(error, dict):
@@ -224,7 +224,7 @@ def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
 def _from(
     page: _Page, request: Request, name: str, verb: str, following: str | None, left_out: list[str]
 ) -> dict[str, Any]:
-    """A Computer's own answer, with the office's cursor in it."""
+    """A Computer's answer with the office's cursor."""
     message = page.envelope["payload"]
     result = _result({**message["result"], ITEMS[verb]: page.items}, following, left_out)
     said = {"jsonrpc": "2.0", "id": request.payload.id, "result": result}

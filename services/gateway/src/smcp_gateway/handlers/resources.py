@@ -1,4 +1,4 @@
-"""The rate limit of requests for resources, and the updates that Computers on Socket.IO announce."""
+"""The rate limit of requests for resources, and the updates that Socket.IO Computers announce."""
 
 import math
 from collections.abc import Callable
@@ -13,21 +13,21 @@ from smcp_proto.schemas import ResourceUpdatedNotification
 from smcp_proto.schemas.resources import SmcpCode
 
 MOST_OFFICES: Final = 20_000
-"""Above it the office is forgotten that asked least recently."""
+"""Above it the least recently used bucket is dropped."""
 NEARLY: Final = 1 - 1e-9
-"""A whole token: what is added in many small parts is not exact."""
+"""A whole token, despite rounding errors."""
 
 
 class ReadLimits:
-    """How often Agents may ask for what makes MCP servers work (computer.txt, resources chapter, 4.2).
+    """Limits the requests that make MCP servers work (computer.txt, resources chapter, 4.2).
 
-    One token bucket for an office. An office has one Agent at a time, whose requests come to one replica, so this
-    bounds the session and the room. An Agent that leaves and joins, or connects anew, gets nothing extra.
+    There is one token bucket for each office. An office has one Agent, whose requests come to one replica, so this
+    bounds the session and the room. An Agent that joins or connects again gets no extra tokens.
 
     Args:
         per_s: tokens a second; 0: no limit.
-        burst: tokens that are saved up.
-        clock: seconds; does not go back.
+        burst: capacity of a bucket.
+        clock: monotonic, in seconds.
     """
 
     def __init__(self, *, per_s: float, burst: int, clock: Callable[[], float]) -> None:
@@ -35,13 +35,13 @@ class ReadLimits:
         self._burst = burst
         self._clock = clock
         self._offices: dict[str, tuple[float, float]] = {}
-        """Tokens, and when there were so many; in the order of the last use. A full bucket is not kept."""
+        """(tokens, at that time), in order of the last use. A full bucket is not kept."""
 
     def __len__(self) -> int:
         return len(self._offices)
 
     def before(self, handler: Handler) -> Handler:
-        """The same handler of a metered event, behind the limit: what it refuses does not come to the handler."""
+        """Put the limit before the handler of a metered event."""
 
         async def limited(request: Any, call: Call) -> Any:
             if self._per_s and call.caller.office is not None:
@@ -54,7 +54,7 @@ class ReadLimits:
         """Count a request.
 
         Raises:
-            RateLimited: it is one too many, and not counted (`details.retry_after_s`: when the next one is taken).
+            RateLimited: above the limit, and not counted (`details.retry_after_s`).
         """
         now = self._clock()
         tokens = self._tokens(office, now)
@@ -75,10 +75,10 @@ class ReadLimits:
 
 
 async def resource_updated(request: ResourceUpdatedNotification, call: Call, *, computers: ComputerTable) -> None:
-    """`notify:resources/updated` of a Computer: passed on once for each Agent that subscribed, who is named in it.
+    """Pass `notify:resources/updated` of a Computer on, once for each subscribed Agent, with that Agent's name.
 
     Raises:
-        Malformed: it does not say of which Computer it is.
+        Malformed: it names no Computer.
     """
     if request.computerId is None:
         raise Malformed("computerId: is missing", details={"field": "computerId"})

@@ -45,7 +45,7 @@ async def list_room(
         raise NotInOffice("not in an office")
     body = request.model_dump_json(exclude_unset=True).encode()
     office = offices.get(membership.office)
-    # Any registry may answer, and one may be behind the one that announced what the caller has heard.
+    # the answering registry must know at least what the caller has heard
     after = max(membership.revision, 0 if office is None else office.roster.revision)
     return RawJson(await registry.list_room(*membership.seat, body, after=after))
 
@@ -53,7 +53,7 @@ async def list_room(
 async def update(
     request: BaseModel, call: Call, *, sessions: Sessions, registry: RegistryClient, computers: ComputerTable
 ) -> None:
-    """Pass the event on as it came, behind updates of resources that the Computer sent before and that still wait."""
+    """Pass the event on unchanged, after the Computer's waiting resource updates."""
     caller, loop = call.caller, asyncio.get_running_loop()
     ends = loop.time() + registry.room_s
     assert caller.office is not None
@@ -61,7 +61,7 @@ async def update(
     assert caller.name is not None
     owned = computers.of(caller.session, caller.office)
     if owned is not None:
-        with suppress(BusError, SmcpError, TimeoutError):  # they are told again; this event is not
+        with suppress(BusError, SmcpError, TimeoutError):  # they are retried later; this event is not
             async with asyncio.timeout_at(ends):
                 await owned.updates.flush()
     seat, body = (caller.office, caller.role, caller.name), exact_json.written(call.payload)
@@ -69,14 +69,13 @@ async def update(
     session = sessions.get(caller.session)
     membership = session.membership if session is not None else None
     if isinstance(request, UpdateCapabilitiesReq) and membership is not None and membership.office == caller.office:
-        # the registry may lose the record, and has it from the claim then
+        # if the registry loses the record, the claim restores it
         said = {"capabilities": request.capabilities.model_dump(exclude_unset=True)}
         membership.claim = membership.claim.model_copy(update=said)
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:
-    """Whether that session is a member or about to be one; by that very claim, or in that very seat, where one is
-    named."""
+    """Whether that session is a member or about to be one: by the claim or in the seat, where one is named."""
     if request.session is not None and request.incarnation is not None:
         return AliveAnswer(session=sessions.means(request.session, request.incarnation))
     if request.office is None or request.role is None or request.name is None:

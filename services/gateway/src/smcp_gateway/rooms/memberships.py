@@ -1,4 +1,4 @@
-"""Joins and leaves of this gateway's sessions, as the registry decides, and what becomes of their calls."""
+"""Joins and leaves of this gateway's sessions, decided by the registry. Cancels the calls of sessions that end."""
 
 import asyncio
 import uuid
@@ -25,14 +25,17 @@ from smcp_proto.schemas.rooms import MOVED
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
 
+GRACE_S: Final = ABSENT_S
+"""How long an Agent whose connection broke has to come back before its calls are cancelled (seconds)."""
+
 HangUp = Callable[[Session, str], Awaitable[None]]
 """Closes a client's connection, saying why in the log."""
 
 
 class Memberships:
     """Args:
-    calls: what the sessions wait for.
-    hang_up: for a client that is in no office any more, and does not know it.
+    calls: the pending calls of all sessions.
+    hang_up: disconnects a client that was removed from its office without having asked for it.
     """
 
     def __init__(
@@ -53,13 +56,13 @@ class Memberships:
         self._generations = generations
         self._hang_up = hang_up
         self._calls = calls
-        self._orphaned_calls = OrphanedCalls(registry, offices, calls)
+        self._stopping = asyncio.Event()
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
-        """Make `session` a member, or leave everything as it was.
+        """Make `session` a member, or change nothing.
 
-        A switch claims the new seat before anybody is told, leaves the old one, and has the new one announced. A
-        client whose new seat was lost in between is in no office, and is hung up on.
+        A switch claims the new seat without an announcement, leaves the old one, and has the new one announced. A
+        client that loses its new seat in between is in no office and is disconnected (ADR 0012).
 
         Raises:
             NotAllowed: the seat is another's, or an Agent would switch.
@@ -78,7 +81,7 @@ class Memberships:
         generation, gate = self._generations.current, self._computers.generation
         claimed, announced = False, True
         try:
-            if request.role == "computer":  # whoever learns of the member finds its subject served
+            if request.role == "computer":  # its subject is served before others learn of it
                 await self._computers.serve(session, office.name, request.name)
             joined = await self._claim(office, seat, claim, body, req_id)
             claimed = True
@@ -91,14 +94,14 @@ class Memberships:
             if present is not None and session.membership is None and isinstance(error, Exception):
                 await self._hang_up(session, "it is in no office after a switch that failed")
             raise
-        known_before = joined.taken_up or joined.unchanged  # asked twice, the first one may have taken it up
+        known_before = joined.taken_up or joined.unchanged  # unchanged: an earlier copy took it up
         self._computers.joined(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
         session.joining = session.joining_seat = None
         session.role, session.name = request.role, request.name
         session.membership = Membership(seat, joined.revision, claim, generation, joined.tenure)
         await office.admit(session, session.membership)
         if not announced:
-            self._generations.want()  # it is asserted, which announces it
+            self._generations.want()  # the repair asserts it, which announces it
         if session.closed:
             self.gone(session, goodbye=True)
         if (request.model_extra or {}).get(MOVED) is True and not joined.taken_up:
@@ -116,7 +119,7 @@ class Memberships:
             raise NotInOffice("not in this office", details={"field": "office_id"})
         membership.ending = True
         try:
-            await self._orphaned_calls.cancel(session, membership, self._orphaned_calls.of(session))
+            await self._cancel(session, membership, self._tracked_calls(session))
             await self._release(membership, req_id)
         except BaseException as error:
             membership.ending = False
@@ -127,14 +130,12 @@ class Memberships:
             await self.lost(session)
 
     def gone(self, session: Session, *, goodbye: bool) -> None:
-        """The client has disconnected: its membership ends, as soon as the registry can be told.
+        """The client has disconnected: cancel its calls, then end its membership.
 
-        A member that is moving stays one: it takes its seat up again elsewhere.
-
-        Its calls are cancelled before that. One whose connection broke (no `goodbye`) has `GRACE_S`
-        to come back and repeat them; for so long its seat stands, and is given to whoever asks for it.
+        An Agent whose connection broke (no `goodbye`) has `GRACE_S` to come back and repeat its calls. Its record
+        stays for so long, but its seat is free for another. A member that moves keeps its seat.
         """
-        req_ids = self._orphaned_calls.of(session)
+        req_ids = self._tracked_calls(session)
         lost_at = None if goodbye else asyncio.get_running_loop().time()
         self._calls.abandon(session.id)
         membership = session.membership
@@ -144,7 +145,7 @@ class Memberships:
         kept = session.moving and not goodbye
 
         async def end() -> None:
-            await self._orphaned_calls.settle(session, membership, req_ids, lost_at=lost_at)
+            await self._cancel_orphaned(session, membership, req_ids, lost_at)
             if not kept:
                 await self._release(membership)
             if office is not None:
@@ -153,12 +154,12 @@ class Memberships:
         self._background.until_done("telling of a member that left", end)
 
     def stop(self) -> None:
-        """The gateway stops: its clients come back elsewhere, and their calls are not cancelled."""
-        self._orphaned_calls.stop()
+        """The gateway stops: its clients reconnect elsewhere, so their calls are not cancelled."""
+        self._stopping.set()
 
     async def _claim(self, office: Office, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> Joined:
-        """Claim the seat. The first one to join an office here gets its list with the answer: after an outage its
-        members are told what differs from that."""
+        """Claim the seat. The first session of an office here also gets the list of its members: after an outage the
+        gateway compares with it."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self._registry.room_s
         if not office.roster.known:
@@ -172,7 +173,7 @@ class Memberships:
                             try:
                                 room = await self._registry.room(*seat, after=joined.revision, req_id=req_id)
                             except (SmcpError, BusError) as error:
-                                raise _no_list() from error  # the seat is claimed, whatever became of the list
+                                raise _no_list() from error  # although the seat is claimed
                             sessions = room.sessions
                         office.roster.learn(member_keys(sessions))
                         return joined
@@ -184,13 +185,13 @@ class Memberships:
         try:
             await self._registry.join(*seat, claim, body, req_id=req_id)
         except (BusError, Unavailable):
-            return False  # it is in: there is no way back to the old office
+            return False  # it has left the old office already
         return True
 
     async def lost(self, session: Session) -> None:
         membership = session.membership
         if membership is None:
-            return  # it disconnected meanwhile: `gone` has seen to it
+            return  # it disconnected meanwhile: `gone` did this
         office = self._forget(session, membership)
         if office is not None:
             await self._offices.release(office)
@@ -205,23 +206,23 @@ class Memberships:
 
     async def _release(self, membership: Membership, req_id: str = "") -> None:
         for claim in membership.claims:
-            with suppress(NotInOffice):  # somebody has the seat already, or the lease had run out
+            with suppress(NotInOffice):  # another has the seat already, or the lease expired
                 await self._registry.leave(*membership.seat, claim, req_id=req_id)
                 return
-            membership.former = None  # it is known by it no more
+            membership.former = None
 
     def _stays(self, membership: Membership) -> None:
-        """Its leave failed, and it was told that it stays a member: it is asserted, by a claim of its own.
+        """Its leave failed, and it stays a member: assert it by a new claim.
 
-        Copies of that leave may be carried out later; they are of the claim before.
+        Late copies of that leave name the former claim and change nothing.
         """
-        if membership.former is None:  # else it was by that one that it could not leave
+        if membership.former is None:  # else the leave named the former claim
             anew = membership.claim.model_copy(update={"incarnation": uuid.uuid4().hex})
             membership.former, membership.claim = membership.claim, anew
         self._generations.want()
 
     async def _undo(self, session: Session, office: Office, seat: SeatKey, claim: Claim | None) -> None:
-        """A join failed. `claim`: the one that was granted, or of which nobody knows whether it was."""
+        """A join failed. `claim`: the one that was granted or may have been; None: none was."""
         office.give_up(session)
         session.joining = session.joining_seat = None
         self._computers.close(session, office.name)
@@ -230,11 +231,55 @@ class Memberships:
             return
 
         async def undo() -> None:
-            with suppress(NotInOffice):  # it was not granted
+            with suppress(NotInOffice):
                 await self._registry.leave(*seat, claim)
             await self._offices.release(office)
 
         self._background.until_done("giving up a claim", undo)
+
+    def _tracked_calls(self, session: Session) -> list[str]:
+        """The req_id of each call whose Computer can be told to stop."""
+        return [call.req_id for call in self._calls.of_session(session.id) if call.tracked]
+
+    async def _cancel_orphaned(
+        self, session: Session, membership: Membership, req_ids: list[str], lost_at: float | None
+    ) -> None:
+        """Cancel the calls of a session that is gone, unless the Agent comes back or the gateway stops.
+
+        `lost_at` is the loop time at which its connection broke; None: it said goodbye, so nobody waits for it.
+        Raises Unavailable, BusError: not now; it may be tried again.
+        """
+        if not req_ids:
+            return
+        if lost_at is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(lost_at + GRACE_S):
+                    await self._stopping.wait()
+                    return
+        if await self._is_free(membership):
+            await self._cancel(session, membership, req_ids)
+
+    async def _cancel(self, session: Session, membership: Membership, req_ids: list[str]) -> None:
+        """Raises Unavailable, BusError."""
+        _, role, name = membership.seat
+        if role != "agent":
+            return
+        for req_id in req_ids:
+            body = orjson.dumps({"agent": name, "req_id": req_id})
+            with suppress(NotInOffice):  # the registry has let it go already
+                await self._registry.tell(*membership.seat, "tool_call_cancel", body)
+            self._calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
+
+    async def _is_free(self, membership: Membership) -> bool:
+        """Whether nobody has the seat of a session that is gone. Who came back under its name may have its calls."""
+        office = self._offices.get(membership.office)
+        if office is not None and any(other.seat == membership.seat for other in office.members.values()):
+            return False
+        for claim in membership.claims:
+            found = await self._registry.confirm(*membership.seat, claim)
+            if found.mine or found.view < membership.revision:
+                return True
+        return False
 
 
 def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:
@@ -252,7 +297,7 @@ def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeRe
 
 
 def identity_of(session: Session, request: EnterOfficeReq) -> str:
-    """By which the registry knows whose seat it is: the token's subject, or a hash of office, role and name."""
+    """The identity that a seat is kept for: the token's subject, or a hash of office, role and name."""
     if session.principal is not None:
         return session.principal.identity
     return blake2b(orjson.dumps([request.office_id, request.role, request.name]), digest_size=16).hexdigest()
@@ -265,7 +310,7 @@ def _no_list() -> Unavailable:
 def may_have_run(error: BaseException) -> bool:
     match error:
         case Unavailable(details=details):
-            return bool(details.get("may_have_run", True))  # who does not say that it was not done may have done it
+            return bool(details.get("may_have_run", True))
         case SmcpError(details=details):
             return bool(details.get("may_have_run", False))
         case ConnectionLost() | TransferFailed():
@@ -274,65 +319,3 @@ def may_have_run(error: BaseException) -> bool:
             return False
         case _:
             return True  # cancelled in the middle
-
-
-GRACE_S: Final = ABSENT_S
-"""How long an Agent whose connection broke may take to come back before its calls are cancelled (seconds)."""
-
-
-class OrphanedCalls:
-    def __init__(self, registry: RegistryClient, offices: Offices, calls: CallTable) -> None:
-        self._registry = registry
-        self._offices = offices
-        self._calls = calls
-        self._stopping = asyncio.Event()
-
-    def of(self, session: Session) -> list[str]:
-        """The req_id of each call whose Computer can be told to stop."""
-        return [call.req_id for call in self._calls.of_session(session.id) if call.tracked]
-
-    async def settle(
-        self, session: Session, membership: Membership, req_ids: list[str], *, lost_at: float | None
-    ) -> None:
-        """Cancel these calls of a session that is gone, unless the Agent comes back or the gateway stops.
-
-        `lost_at` is the loop time at which its connection broke; None: it said that it goes, so nobody waits for it.
-        Raises Unavailable, BusError: it cannot be done now; it may be tried again.
-        """
-        if not req_ids or (lost_at is not None and await self._stops(lost_at + GRACE_S)):
-            return
-        if await self._is_free(membership):
-            await self.cancel(session, membership, req_ids)
-
-    def stop(self) -> None:
-        self._stopping.set()
-
-    async def cancel(self, session: Session, membership: Membership, req_ids: list[str]) -> None:
-        """Raises Unavailable, BusError."""
-        _, role, name = membership.seat
-        if role != "agent":
-            return
-        for req_id in req_ids:
-            body = orjson.dumps({"agent": name, "req_id": req_id})
-            with suppress(NotInOffice):  # the registry has let it go already
-                await self._registry.tell(*membership.seat, "tool_call_cancel", body)
-            self._calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
-
-    async def _stops(self, until: float) -> bool:
-        try:
-            async with asyncio.timeout_at(until):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
-        return self._stopping.is_set()
-
-    async def _is_free(self, membership: Membership) -> bool:
-        """Whether nobody has the seat of a session that is gone; who came back under its name may have its calls."""
-        office = self._offices.get(membership.office)
-        if office is not None and any(other.seat == membership.seat for other in office.members.values()):
-            return False
-        for claim in membership.claims:
-            found = await self._registry.confirm(*membership.seat, claim)
-            if found.mine or found.view < membership.revision:
-                return True
-        return False

@@ -1,4 +1,4 @@
-"""Reads notifications from the bus, and writes those that this gateway finds out itself."""
+"""Reads notifications from the bus, and makes those that a comparison after an outage finds."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,23 +16,23 @@ from smcp_proto.member_names import Role, check_name
 from smcp_proto.schemas import Capabilities
 
 UPDATES: Final = ("update_config", "update_tool_list", "update_desktop", "update_finder")
-"""What a Computer tells of itself, without saying what changed."""
+"""A Computer's notifications that say that something changed, without the change itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One notification: its event, its JSON as it came, and the member that it is about."""
+    """One notification: its event, its JSON unchanged, and the member that it is about."""
 
     event: str
     body: bytes
     about: MemberKey | None
-    """Who caused it, and is not told."""
+    """It caused the notification, and does not get it."""
     epoch: int | None = None
     """Of an enter or a leave."""
     told: frozenset[Role] = MEMBER
-    """Members of which roles are told."""
+    """The roles that get it."""
     agent: str | None = None
-    """The one Agent that is told, where it names one."""
+    """The only Agent that gets it, where it names one."""
 
     @property
     def entered(self) -> bool:
@@ -40,7 +40,7 @@ class Notice:
 
 
 def read_notice(incoming: Incoming) -> Notice:
-    """Raises ValueError: it is none of the catalog's notifications, or not an object."""
+    """Raises ValueError: not a notification of the catalog, or not an object."""
     verb = subjects.verb_of(incoming.subject)
     row = catalog.by_verb("notify", verb)
     if row is None:
@@ -65,7 +65,7 @@ def presence(office: str, member: MemberKey, *, entered: bool) -> Notice:
 
 
 def updates(office: str, computer: str, capabilities: Capabilities | None) -> list[Notice]:
-    """What may have changed at a Computer while nothing was heard. `capabilities`: what it can do now."""
+    """One update of each kind for a Computer that may have changed in an outage. `capabilities`: its current ones."""
     body = orjson.dumps({"computer": computer})
     about: MemberKey = ("computer", computer)
     notices = [Notice(f"notify:{verb}", body, about) for verb in UPDATES]
@@ -77,7 +77,7 @@ def updates(office: str, computer: str, capabilities: Capabilities | None) -> li
 
 
 def missed_of(office: str, computer: str) -> Notice:
-    """What a Computer told of its resources may have been missed, and what was subscribed to there may have ended."""
+    """`resources/list_changed` with `a2c_missed`: updates may be missing, and subscriptions may have ended."""
     row = catalog.CATALOG["notify:resources/list_changed"]
     return Notice(row.event, missed_body(office, computer), ("computer", computer), told=row.told)
 

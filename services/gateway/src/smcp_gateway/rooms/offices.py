@@ -1,6 +1,6 @@
-"""The offices of which this gateway holds members: passes on what is heard there.
+"""The offices whose members this gateway holds: passes their notifications from NATS to the sessions.
 
-A gateway listens to an office only while it holds a member of it, or somebody is about to become one.
+A gateway subscribes to an office only while it holds a member of it, or a session is joining it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Tell = Callable[[Iterable[Session], str, bytes], Awaitable[None]]
 
 
 class Generations:
-    """Counts how often this gateway may have missed something, and says when its offices are to be repaired."""
+    """Counts the times in which this gateway may have missed notifications, and wakes the repair."""
 
     def __init__(self) -> None:
         self.current = 0
@@ -47,15 +47,15 @@ class Generations:
 
     @property
     def coming(self) -> int:
-        """The generation that comes out of an outage that goes on; else the current one."""
+        """The generation after the present outage; without one the current generation."""
         return self.current + self._down
 
     def want(self) -> None:
-        """Repair although the connection stood: the lease had run out, or the registry let a member go."""
+        """Repair without an outage: the lease expired, or the registry removed a member."""
         self._wanted.set()
 
     async def wanted(self) -> int:
-        """Wait until there is something to repair; returns the generation that comes out of it."""
+        """Wait until a repair is wanted; returns the current generation."""
         await self._wanted.wait()
         self._wanted.clear()
         return self.current
@@ -63,13 +63,13 @@ class Generations:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """What offices call. `cancelled` and `agent_left` must not block."""
+    """The callbacks of offices. `cancelled` and `agent_left` must not block."""
 
     tell: Tell
     cancelled: Callable[[str, AgentCallData], None]
-    """An office, and a cancel that was heard there."""
+    """Given an office and a cancel in it."""
     agent_left: Callable[[str, str], None]
-    """An office, and the Agent that left it."""
+    """Given an office and the Agent that left it."""
 
 
 class Office:
@@ -80,10 +80,10 @@ class Office:
         self.roster = Roster()
         self.members: dict[Session, Membership] = {}
         self.learning = asyncio.Lock()
-        """Held while the first list is asked for."""
+        """Held while the first list is requested."""
         self._heard: deque[str] = deque(maxlen=HEARD)
         self.compared = -1
-        """Members of generations before this one were told the last comparison."""
+        """Members of earlier generations were told the difference."""
         self.holders = 0
         self.subscription: Subscription | None = None
         self.lock = asyncio.Lock()
@@ -92,15 +92,15 @@ class Office:
         self._generations = generations
 
     def expect(self, session: Session) -> None:
-        """`session` is about to join: keep for it what is heard from now on."""
+        """`session` is joining: keep notifications for it from now on."""
         self._arriving[session] = []
 
     def give_up(self, session: Session) -> None:
-        """`session` does not become a member after all."""
+        """The join of `session` failed."""
         self._arriving.pop(session, None)
 
     async def admit(self, session: Session, membership: Membership) -> None:
-        """`session` is a member now: tell it what was heard since its join."""
+        """`session` is a member now: send it the notifications since its join."""
         missed = self._arriving.pop(session, [])
         self.members[session] = membership
         for notice in missed:
@@ -132,7 +132,7 @@ class Office:
             self._listeners.agent_left(self.name, notice.about[1])
         told_before = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
         if told_before is None:
-            return  # told before: to who is arriving, too
+            return  # a repeat; sessions that are joining have it, too
         self._keep(notice)
         self._check(self.members.items(), notice)
         # an enter's or leave's revision is half its epoch; what is newer than the member's own enter came after it
@@ -157,11 +157,11 @@ class Office:
         generation: int,
         capabilities: Mapping[str, Capabilities | None] = MappingProxyType({}),
     ) -> None:
-        """Compare with the registry's list after the connection was down, and tell members what they missed.
+        """Compare with the registry's list after an outage, and tell members the difference.
 
         Args:
-            generation: of the connection that came back; who joined since then has missed nothing.
-            capabilities: of the Computers, as the list shows them.
+            generation: after the outage; members that joined since then have missed nothing.
+            capabilities: of the Computers, from the list.
         """
         difference = self.roster.compare(members)
         self.compared = generation
@@ -178,14 +178,13 @@ class Office:
                     await self._pass_on(told, notice)
 
     async def missed(self, session: Session) -> None:
-        """Tell an Agent that was no member for a while that its subscriptions ended, and that it may have missed
-        updates."""
+        """Tell an Agent that lost its seat for a while that its subscriptions ended and updates may be missing."""
         for role, name in sorted(self.roster.present):
             if role == "computer":
                 await self._pass_on([session], missed_of(self.name, name))
 
     def _check(self, members: Iterable[tuple[Session, Membership]], notice: Notice) -> None:
-        """A leave of one of these that nobody here asked for: the registry let it go, and it lives."""
+        """Repair when one of these members was removed by the registry although it is connected."""
         if notice.entered or notice.about is None or notice.epoch is None:
             return
         for session, membership in members:
@@ -220,19 +219,19 @@ class Offices:
         return iter(list(self._offices.values()))
 
     def get(self, name: str) -> Office | None:
-        """The office, where this gateway holds a member of it or is about to."""
+        """The office, where this gateway holds a member of it or one is joining."""
         return self._offices.get(name)
 
     def has(self, name: str, member: MemberKey) -> bool:
-        """Whether somebody is in an office, as its members here were told."""
+        """Whether somebody is in an office, by its roster here."""
         office = self._offices.get(name)
         return office is not None and member in office.roster.present
 
     async def hold(self, name: str) -> Office:
-        """The office, listened to: the server knows the subscription when this returns. Each needs one `release`.
+        """The office, subscribed to: nats-server knows the subscription on return. Each `hold` needs one `release`.
 
         Raises:
-            BusError: it cannot be listened to now; then it is not held.
+            BusError: it cannot subscribe now; the office is not held.
         """
         office = self._offices.get(name)
         if office is None:
@@ -248,7 +247,7 @@ class Offices:
         return office
 
     async def release(self, office: Office) -> None:
-        """Stop listening when this was the last that held it."""
+        """Unsubscribe with the last holder."""
         office.holders -= 1
         if office.holders:
             return

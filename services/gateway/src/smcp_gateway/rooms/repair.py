@@ -1,7 +1,7 @@
-"""Asserts the gateway's members at a registry after an outage of NATS, and tells them what they missed.
+"""Repairs the gateway's view of its offices after an outage of NATS, in which it may miss notifications and lose seats.
 
-In an outage the gateway misses notifications and may lose seats. So it renews the lease, asserts all members,
-disconnects those whose seat was taken, and compares the registry's list of each office with what its members know.
+It renews the lease, asserts all members at a registry, disconnects those whose seat was taken, and compares the
+registry's list of each office with its roster. Members are told the difference.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ _log: Final = logging.getLogger("smcp_gateway.rooms.repair")
 
 class Repair:
     """Args:
-    describe: what goes with the renewal of the lease.
-    hang_up: closes a client's connection, saying why in the log.
+    describe: makes the renewal of the lease.
+    hang_up: disconnects a client; the text is logged.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Repair:
         self._hang_up = hang_up
 
     async def run(self) -> None:
-        """Repair whenever it is wanted, until cancelled; what does not work is tried again."""
+        """Repair whenever it is wanted, until cancelled; retry after a failure."""
         backoff = Backoff(first_s=0.2, longest_s=2.0)
         while True:
             generation = await self._generations.wanted()
@@ -83,7 +83,7 @@ class Repair:
 
     async def _repair(self, generation: int) -> None:
         await self._registry.renew_lease(self._describe())
-        # Where this process stood still, some of its clients have gone: that is read before anybody is asserted.
+        # After a suspension of this process, read first which clients have disconnected.
         await asyncio.sleep(READ_FIRST_S)
         members = [(session, session.membership) for session in self._sessions.members() if session.membership]
         for start in range(0, len(members), BATCH):
@@ -110,12 +110,12 @@ class Repair:
             if session.membership is not membership:
                 continue
             if answer.outcome is AssertOutcome.REFUSED:
-                # where it leaves just now, or means another claim since, the refusal says nothing
+                # a refusal counts only for a member that is not leaving and has the same claim
                 if leaves or membership.ending or asked.claim != membership.claim:
                     again += 1
                     continue
                 await self._memberships.lost(session)
-                await self._hang_up(session, answer.why or "its seat is another's now")
+                await self._hang_up(session, answer.why or "another has its seat")
             else:
                 again += await self._settle(session, membership, asked, answer, gate)
         if again:
@@ -124,19 +124,19 @@ class Repair:
     async def _settle(
         self, session: Session, membership: Membership, asked: Member, answer: AssertedMember, gate: int
     ) -> bool:
-        """True: it is to be asked again. `gate` is the generation of the Computers' ownership when it was asked."""
+        """True: ask again. `gate` is the generation of the Computers' ownership when it was asked."""
         unchanged = answer.outcome is AssertOutcome.UNCHANGED
         known = max(membership.revision, membership.ended_by // 2)
         if answer.outcome is AssertOutcome.UNAVAILABLE or (unchanged and answer.revision < known):
-            return True  # not decided, or by a registry that has not seen its leave or its move yet
+            return True  # undecided, or the registry has not seen its leave or move yet
         membership.revision = max(membership.revision, answer.revision)
-        # not by the outcome: asked twice, the first one may have claimed it, and its answer was lost
+        # the tenure tells, not the outcome: an earlier copy whose answer was lost may have claimed it
         kept, membership.tenure = same_tenure(membership.tenure, answer.tenure), answer.tenure
         if not kept and (office := self._offices.get(membership.office)) is not None:
             await office.missed(session)
         if asked.claim != membership.claim:
-            return True  # it has made another one since
-        if not asked.moving:  # that is said of a member by whatever claim
+            return True  # it has a newer claim
+        if not asked.moving:  # `moving` is accepted with either claim
             membership.former = None
         self._computers.asserted(session, membership.office, membership.claims[0], gate, tenure=answer.tenure)
         return False

@@ -1,8 +1,8 @@
 """The members of an office, as its members on this gateway were told. Decides which enters and leaves are new.
 
-Enters and leaves carry epochs (see `smcp_bus.headers.EPOCH`) and may come twice, late, or not at all (the connection
-was down). So the roster keeps the last epoch per member, which drops what is not newer, and who is present as members
-were told, which drops what a comparison with the registry's list has told already.
+Enters and leaves carry epochs (`smcp_bus.headers.EPOCH`) and may come twice, late, or not at all (in an outage). The
+roster keeps the last epoch of each member, so it drops what is not newer. It also keeps who is present, so it drops
+what a comparison with the registry's list has told already.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from smcp_gateway.sockets.session import MemberKey
 from smcp_proto.schemas import SessionInfo
 
 REMEMBERED: Final = 4096
-"""Members that left and whose last epoch is kept; beyond it the oldest are forgotten."""
+"""Epochs of members that left are kept up to this number; the oldest are forgotten."""
 
 
 def member_keys(sessions: Iterable[SessionInfo]) -> list[MemberKey]:
@@ -42,14 +42,14 @@ class Roster:
 
     @property
     def revision(self) -> int:
-        """Of the newest record that was heard of: what a list must have reached to be compared, or shown to members."""
+        """The newest revision that was heard of. A list must have reached it."""
         return self._newest // 2
 
     def event(self, member: MemberKey, *, entered: bool, epoch: int) -> bool | None:
-        """An enter or leave came. None: it is not newer than what came before.
+        """An enter or leave came. None: it is not newer than the last one.
 
-        True: members from before the last outage know it by the comparison, or missed what came between: only later
-        members are to be told. False: all are to be told.
+        True: tell only members that joined after the last outage; the others know it by the comparison, or missed what
+        came between. False: tell all.
         """
         last = self._epochs.get(member)
         if last is not None and epoch <= last:
@@ -67,20 +67,17 @@ class Roster:
         return heard_of and not changed
 
     def learn(self, members: Iterable[MemberKey]) -> None:
-        """The first list: who was there before anybody here was told anything."""
+        """Take the first list of members."""
         if not self.known:
             self._present |= {member for member in members if member not in self._epochs}
             self.known = True
 
     def ask(self) -> None:
-        """A list is asked for: what is heard from now on is newer than the list, or in it."""
+        """A list is requested: events from now on are newer than it, or in it."""
         self._changed.clear()
 
     def compare(self, members: Iterable[MemberKey]) -> Difference:
-        """A list after the connection was down: what those who were told earlier do not know.
-
-        Members of which something was heard since `ask` stand as that said.
-        """
+        """Compare with a list after an outage. Events since `ask` count more than the list."""
         now = (set(members) - self._changed) | (self._present & self._changed)
         difference = Difference(
             entered=sorted(now - self._present), left=sorted(self._present - now), stayed=sorted(now & self._present)
