@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from smcp_testing.line import open_line
 from smcp_testing.profiles import scaled
+from smcp_testing.tcp_proxy import open_line
 from tests.e2e.rooms.bucket import MembersBucket, members_bucket
 from tests.e2e.rooms.native import place_of
 from tests.e2e.rooms.plan import CAST, GATEWAYS, OFFICES, Plan, Round, Step, plans

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 
-from smcp_testing.line import Line
+from smcp_testing.tcp_proxy import Line
 
 Choose = Callable[[str, int], int]
 """The client's address and how many connections there were before; gives the place of a replica, however large."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from bench import published_env
-from smcp_testing.nursery import born
+from smcp_testing.fork_server import born
 from smcp_testing.profiles import scaled
 
 Kind = Literal["async", "sync"]

@@ -9,8 +9,8 @@ from bench import published_env
 from smcp_gateway.rooms.memberships import GRACE_S
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.waiting import eventually
-from tests.interop.couple import OFFICE, couple
 from tests.interop.published import KINDS, READY_S, SELDOM, TOOLS, Kind, published_agent
+from tests.interop.published_pair import OFFICE, couple
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)  # the first test may have to make the environment
 

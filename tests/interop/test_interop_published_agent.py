@@ -13,8 +13,8 @@ from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.mcp_servers.configs import stdio
 from smcp_testing.waiting import eventually
-from tests.interop.couple import LEASE_S, OFFICE
 from tests.interop.published import SELDOM, Kind, PublishedAgent, published_agent
+from tests.interop.published_pair import LEASE_S, OFFICE
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 

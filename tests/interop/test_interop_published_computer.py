@@ -23,8 +23,8 @@ from smcp_agent import (
 )
 from smcp_testing.gateway_world import MIB, World, gateway_world
 from smcp_testing.waiting import eventually
-from tests.interop.couple import LEASE_S, OFFICE
 from tests.interop.published import TOOLS, PublishedComputer, published_computer
+from tests.interop.published_pair import LEASE_S, OFFICE
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 

@@ -9,8 +9,8 @@ import pytest
 from bench import published_env
 from smcp_testing.gateway_world import connected
 from smcp_testing.waiting import eventually
-from tests.interop.couple import OFFICE, couple
 from tests.interop.published import KINDS, SELDOM, TOOLS, Kind
+from tests.interop.published_pair import OFFICE, couple
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 

@@ -12,8 +12,8 @@ from smcp_testing import issuer
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.issuer import open_issuer, signing_key
 from smcp_testing.waiting import eventually
-from tests.interop.couple import LEASE_S, OFFICE
 from tests.interop.published import KINDS, Kind, published_agent, published_computer
+from tests.interop.published_pair import LEASE_S, OFFICE
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 

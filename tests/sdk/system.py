@@ -13,10 +13,10 @@ from smcp_computer.confirmation import Confirm
 from smcp_computer.settings import ComputerSettings
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
-from smcp_testing.line import Line, open_line
 from smcp_testing.mcp_servers.configs import stdio
 from smcp_testing.ports import Ports
 from smcp_testing.service_process import service_process
+from smcp_testing.tcp_proxy import Line, open_line
 
 LEASE_S = 2.0
 START_S = 30.0

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from smcp_agent import Disconnected, Reconnected, SmcpAgent, Unavailable
-from smcp_testing.line import Line, open_line
 from smcp_testing.nats_process import NatsServer
+from smcp_testing.tcp_proxy import Line, open_line
 from smcp_testing.waiting import eventually
 from tests.sdk.system import COMPUTER, LEASE_S, OFFICE, System, gateway_at, open_system
 

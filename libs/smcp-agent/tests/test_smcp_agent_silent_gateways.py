@@ -6,7 +6,7 @@ import pytest
 
 from smcp_agent import Disconnected, Reconnected, SmcpAgent
 from smcp_testing.fake_gateway import answered_the_second_time, fake_gateway
-from smcp_testing.line import open_line
+from smcp_testing.tcp_proxy import open_line
 from smcp_testing.waiting import eventually
 
 PING_TIMEOUT_S = 1.0

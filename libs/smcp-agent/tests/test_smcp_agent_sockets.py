@@ -10,7 +10,7 @@ from smcp_agent import CannotConnect
 from smcp_agent.connecting.connection import connect
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_testing.fake_gateway import fake_gateway
-from smcp_testing.line import open_line
+from smcp_testing.tcp_proxy import open_line
 
 
 @pytest.fixture

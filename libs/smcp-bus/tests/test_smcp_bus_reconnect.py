@@ -11,8 +11,8 @@ from smcp_bus.bus import Connection, Incoming, Reply
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_testing.leaks import assert_no_tasks_beside
-from smcp_testing.line import Line, open_line
 from smcp_testing.nats_process import NatsServer
+from smcp_testing.tcp_proxy import Line, open_line
 from smcp_testing.waiting import eventually, within
 
 MIB = 1024 * 1024

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from smcp_proto.desktop import MAX_WARNED_URI, Window, organize_desktop
-from smcp_testing.part import Part
+from smcp_testing.substring import Part
 
 HOST = "window://com.example"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from smcp_proto.finder import Document
 from smcp_proto.schemas import DPEDocumentSummary
 from smcp_proto.uris import DpeUri
-from smcp_testing.part import Part
+from smcp_testing.substring import Part
 
 URI = "dpe://com.example.docs/rpt-2026"
 REPORT: dict[str, Any] = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.desktop import read_metadata
-from smcp_testing.part import Part
+from smcp_testing.substring import Part
 
 URI = "window://com.example/w"
 

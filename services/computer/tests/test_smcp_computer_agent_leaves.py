@@ -13,10 +13,10 @@ from smcp_registry.member_records import record_key, tombstone
 from smcp_registry.store import open_store, read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
 from smcp_testing.gateway_world import connected, gateway_world
-from smcp_testing.line import Line, open_line
 from smcp_testing.mcp_servers import configs
 from smcp_testing.note_subscriptions import NOTES, asked, downstream, tell, updated
 from smcp_testing.resource_agent import ResourceAgent
+from smcp_testing.tcp_proxy import Line, open_line
 from smcp_testing.waiting import eventually
 
 

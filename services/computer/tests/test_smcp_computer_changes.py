@@ -11,7 +11,7 @@ from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.mcp_servers import configs
-from smcp_testing.office_told import forgotten, next_told, settled
+from smcp_testing.office_events import forgotten, next_told, settled
 from smcp_testing.waiting import eventually
 
 ERAS = pytest.mark.parametrize("era", ["2025", "2026"])

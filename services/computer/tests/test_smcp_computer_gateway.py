@@ -32,8 +32,8 @@ from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import World, gateway_world
 from smcp_testing.issuer import shared_token
 from smcp_testing.leaving_gateway import in_time, two_gateways
-from smcp_testing.line import open_line
 from smcp_testing.mcp_servers import configs
+from smcp_testing.tcp_proxy import open_line
 from smcp_testing.waiting import eventually
 
 OFFICE, NAME = "office", "box"

@@ -19,11 +19,11 @@ from smcp_agent import SmcpAgent
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
+from smcp_testing.fork_server import born
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.issuer import settings as issued
 from smcp_testing.issuer import shared_token
 from smcp_testing.mcp_servers import configs
-from smcp_testing.nursery import born
 from smcp_testing.waiting import eventually
 
 COMMAND = str(Path(sys.executable).with_name("smcp-computer"))

@@ -16,9 +16,9 @@ from smcp_gateway.auth.settings import is_loopback
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import SettingsError
+from smcp_testing.fork_server import born
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.issuer import key_set, signing_key
-from smcp_testing.nursery import born
 from smcp_testing.service_process import service_process
 
 COMMAND = Path(sys.executable).with_name("smcp-gateway")

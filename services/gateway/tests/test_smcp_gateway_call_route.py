@@ -11,10 +11,10 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_gateway.calls import table as call_route
-from smcp_testing.deaf_agent import DeafAgent, deaf_agent
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.nats_process import NatsServer
-from smcp_testing.socketio_couple import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
+from smcp_testing.slow_reader import SlowReader, slow_reader
+from smcp_testing.socketio_pair import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
 from smcp_testing.waiting import eventually
 
 CALL = "client:tool_call"
@@ -171,7 +171,7 @@ async def test_a_result_of_20_mb_arrives_from_a_computer_of_the_same_replica(nat
         await eventually(lambda: len(pair.owner.route) == pair.owner.route.waiting_bytes == 0)
 
 
-async def refusals(anna: DeafAgent, calls: int) -> list[dict[str, Any]]:
+async def refusals(anna: SlowReader, calls: int) -> list[dict[str, Any]]:
     """Read the answers of so many calls; returns those that are errors."""
     refused, answered = [], 0
     while answered < calls:
@@ -190,7 +190,7 @@ async def test_large_unread_results_wait_within_a_bound(nats_url: str, calls: in
     async with (
         gateway_world(nats_url, max_payload=MIB, lease_s=30) as world,
         connected(world.url) as box,
-        deaf_agent(world.url, OFFICE) as anna,
+        slow_reader(world.url, OFFICE) as anna,
     ):
 
         async def tool(_: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_testing.nursery import born
+from smcp_testing.fork_server import born
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 

@@ -10,9 +10,9 @@ import pytest
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult
 from smcp_gateway.sockets import engine
-from smcp_testing.deaf_agent import deaf_agent
 from smcp_testing.gateway_world import MIB, NAMESPACE, connected
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call, gone, in_time, two_gateways
+from smcp_testing.slow_reader import slow_reader
 from smcp_testing.waiting import eventually
 
 
@@ -117,7 +117,7 @@ async def test_a_slow_reader_gets_all_answers_before_it_is_disconnected(
     async with (
         two_gateways(nats_url, drain_s=9) as (staying, leaving, leave),
         connected(staying.url, auth={"max_message": 33 * MIB}, take=34 * MIB) as client,
-        deaf_agent(leaving.url, OFFICE) as anna,
+        slow_reader(leaving.url, OFFICE) as anna,
     ):
         released, asked = asyncio.Event(), list[str]()
 

@@ -9,9 +9,9 @@ import pytest
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway.app import Gateway
 from smcp_testing.box_calls import ask, call
-from smcp_testing.deaf_agent import deaf_agent
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
-from smcp_testing.held import held_bytes
+from smcp_testing.held_counts import held_bytes
+from smcp_testing.slow_reader import slow_reader
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -92,7 +92,7 @@ async def test_unread_large_answers_stay_at_their_computer(nats_url: str) -> Non
     async with (
         gateway_world(nats_url, max_payload=4 * MIB, lease_s=30) as world,
         world.computer(OFFICE, "box", serve) as box,
-        deaf_agent(world.url, OFFICE) as anna,
+        slow_reader(world.url, OFFICE) as anna,
     ):
         gateway, bus = world.gateways[0], world.buses[0]
         for number in range(1, 25):
@@ -131,7 +131,7 @@ async def test_unread_answers_in_one_message_are_503_above_a_limit(nats_url: str
     async with (
         gateway_world(nats_url, max_payload=MIB, lease_s=30) as world,
         world.computer(OFFICE, "box", serve),
-        deaf_agent(world.url, OFFICE) as anna,
+        slow_reader(world.url, OFFICE) as anna,
     ):
         gateway = world.gateways[0]
         for number in range(1, 41):
@@ -162,7 +162,7 @@ async def test_a_client_gets_a_noop_packet_right_before_a_large_answer(nats_url:
     async with (
         gateway_world(nats_url, lease_s=30) as world,
         world.computer(OFFICE, "box", serve),
-        deaf_agent(world.url, OFFICE) as anna,
+        slow_reader(world.url, OFFICE) as anna,
     ):
         await anna.send(1, "client:tool_call", call(1, timeout=60))
         heard = [await anna.read()]

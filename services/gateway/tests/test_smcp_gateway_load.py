@@ -7,7 +7,7 @@ import pytest
 
 from smcp_gateway import app
 from smcp_testing.gateway_world import MIB, connected, gateway_world
-from smcp_testing.held import alive, held_bytes
+from smcp_testing.held_counts import alive, held_bytes
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"

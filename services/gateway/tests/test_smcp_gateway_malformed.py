@@ -24,7 +24,7 @@ from smcp_proto.catalog import Ack, Row, SizeClass
 from smcp_testing.event_payloads import GOOD, OFFICE
 from smcp_testing.gateway_world import MIB, Client, World, connected, gateway_world, reply
 from smcp_testing.guarded_nats import GuardedNats
-from smcp_testing.odd_payloads import Place, bodies, changed, mended, places
+from smcp_testing.malformed_payloads import Place, bodies, changed, mended, places
 from smcp_testing.profiles import scaled
 from smcp_testing.raw_client import RawClient, raw_client
 

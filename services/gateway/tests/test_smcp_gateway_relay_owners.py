@@ -17,7 +17,7 @@ from smcp_gateway.rooms.offices import Office
 from smcp_gateway.sockets.session import SeatKey
 from smcp_testing.box_calls import Hanging, ask, call, echo
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
-from smcp_testing.socketio_couple import RESULT, serve
+from smcp_testing.socketio_pair import RESULT, serve
 from smcp_testing.waiting import Stopwatch, eventually
 
 OFFICE = "office"

@@ -13,8 +13,8 @@ from smcp_bus.headers import ERROR
 from smcp_proto.schemas.resources import MISSED
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses
-from smcp_testing.line import open_line
 from smcp_testing.nats_process import NatsServer
+from smcp_testing.tcp_proxy import open_line
 from smcp_testing.waiting import Stopwatch, eventually
 
 OFFICE = "office"

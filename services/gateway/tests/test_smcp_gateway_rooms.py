@@ -14,7 +14,7 @@ import pytest
 from smcp_bus.bus import Incoming, Reply
 from smcp_registry.bucket_watch import Change
 from smcp_testing.bad_buses import DOUBLED, BadBuses, Faults
-from smcp_testing.bad_fates import Rates
+from smcp_testing.fault_schedule import Rates
 from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 

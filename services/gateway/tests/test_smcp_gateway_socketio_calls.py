@@ -13,7 +13,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Reply
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.nats_process import NatsServer
-from smcp_testing.socketio_couple import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
+from smcp_testing.socketio_pair import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
 from smcp_testing.waiting import Stopwatch, eventually
 
 pytestmark = pytest.mark.parametrize("replicas", [1, 2], ids=["one replica", "two replicas"])

@@ -12,7 +12,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, connected, gateway_world, reply
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.service_process import service_process
-from smcp_testing.socketio_couple import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
+from smcp_testing.socketio_pair import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
 from smcp_testing.waiting import Stopwatch, eventually
 
 

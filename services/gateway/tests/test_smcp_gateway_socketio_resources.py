@@ -9,7 +9,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_testing.gateway_world import MIB, NAMESPACE, Client, connected
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
 from smcp_testing.profiles import scaled
-from smcp_testing.socketio_couple import BOX, OFFICE, Couple, couple, query, serve
+from smcp_testing.socketio_pair import BOX, OFFICE, Couple, couple, query, serve
 from smcp_testing.waiting import eventually
 
 URI = "dpe://盒子/a b"

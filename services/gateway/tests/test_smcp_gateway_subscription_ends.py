@@ -17,7 +17,7 @@ from smcp_testing.gateway_world import Client, World, connected, gateway_world
 from smcp_testing.granting_computer import BOX, OFFICE, URI, Granting, ask, heard, scene
 from smcp_testing.interposed_buses import InterposedBuses, as_it_is
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
-from smcp_testing.line import Line, open_line
+from smcp_testing.tcp_proxy import Line, open_line
 from smcp_testing.waiting import eventually
 
 PATIENCE_S = 40.0

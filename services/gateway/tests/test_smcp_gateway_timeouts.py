@@ -15,7 +15,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_computer.computer import Computer
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world, reply
-from smcp_testing.held import FOR_SOME_TIME, held, held_at_rest, kept
+from smcp_testing.held_counts import FOR_SOME_TIME, held, held_at_rest, kept
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
 from smcp_testing.waiting import eventually

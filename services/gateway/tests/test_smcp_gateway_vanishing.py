@@ -10,7 +10,7 @@ from aiohttp import web
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import World, gateway_world, reply
-from smcp_testing.held import alive, held, held_at_rest, places
+from smcp_testing.held_counts import alive, held, held_at_rest, places
 from smcp_testing.profiles import scaled
 from smcp_testing.raw_client import RawClient, raw_client
 from smcp_testing.waiting import eventually

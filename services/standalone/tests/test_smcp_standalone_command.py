@@ -17,7 +17,7 @@ import pytest
 
 from smcp_agent import SmcpAgent
 from smcp_standalone.up import OPTIONS
-from smcp_testing.nursery import born
+from smcp_testing.fork_server import born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 

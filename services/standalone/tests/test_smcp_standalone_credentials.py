@@ -12,7 +12,7 @@ import pytest
 
 from smcp_standalone.nats_config_file import parse_model
 from smcp_standalone.nats_server import NatsServer, open_nats_server
-from smcp_testing.nursery import born
+from smcp_testing.fork_server import born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 

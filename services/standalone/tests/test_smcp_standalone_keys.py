@@ -14,7 +14,7 @@ import pytest
 
 from smcp_agent import NotAuthenticated, SmcpAgent
 from smcp_gateway.auth import api_keys as key_file
-from smcp_testing.nursery import born
+from smcp_testing.fork_server import born
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 

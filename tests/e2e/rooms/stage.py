@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from smcp_testing.line import Line
+from smcp_testing.tcp_proxy import Line
 from smcp_testing.waiting import eventually
 from tests.e2e.rooms.plan import Hurt
 from tests.e2e.rooms.record import Record

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_agent import SmcpAgent
-from smcp_testing.nursery import born
+from smcp_testing.fork_server import born
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import member
 from tests.e2e.actors.bystanders import undisturbed

@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from smcp_testing.held import FOR_SOME_TIME
+from smcp_testing.held_counts import FOR_SOME_TIME
 from smcp_testing.profiles import scaled
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import BareMember, FlatError, member

@@ -214,7 +214,7 @@ def hand_over(path: Path) -> None:
 def in_image(server: Mapping[str, object]) -> dict[str, object]:
     """The configuration of an MCP server of the tests, as it is started in the image smcp-computer-testing.
 
-    In a run of tests it names a program that stands for one that is forked (`smcp_testing.nursery`); what is forked
+    In a run of tests it names a program that stands for one that is forked (`smcp_testing.fork_server`); what is forked
     would run outside of the container.
     """
     parameters = server.get("server_parameters")

@@ -9,8 +9,8 @@ from uuid import uuid4
 from smcp_standalone import nats_files
 from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import find_binary
-from smcp_testing.line import Line
 from smcp_testing.ports import Ports
+from smcp_testing.tcp_proxy import Line
 from tests.e2e.worlds.layout import PLACES, Place, command
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.running import running

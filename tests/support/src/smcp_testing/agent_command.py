@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_testing.fake_gateway import FakeGateway
-from smcp_testing.nursery import born
+from smcp_testing.fork_server import born
 
 COMMAND: Final = Path(sys.executable).with_name("smcp-agent")
 PATIENCE_S: Final = 60.0
@@ -27,7 +27,7 @@ async def start(
     forked: bool = False,
 ) -> Any:
     """Args:
-    forked: see `nursery`; in less time, for what gets no signals and prints where it can.
+    forked: see `fork_server`; in less time, for what gets no signals and prints where it can.
     """
     environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": str(columns)}
     command = born(COMMAND, *arguments, knows=("smcp_agent.cli.main",)) if forked else [str(COMMAND), *arguments]

@@ -29,8 +29,8 @@ from smcp_bus.bus import (
 from smcp_bus.errors import ConnectionLost, RequestTimedOut
 from smcp_bus.nats.bus import BusStats, NatsBus
 from smcp_bus.nats.chunks import Send
-from smcp_testing.bad_fates import SOUND, Fates
-from smcp_testing.bad_fates import Rates as Rates
+from smcp_testing.fault_schedule import SOUND, Fates
+from smcp_testing.fault_schedule import Rates as Rates
 
 T = TypeVar("T")
 

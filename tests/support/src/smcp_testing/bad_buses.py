@@ -8,7 +8,7 @@ from typing import Final
 
 from smcp_bus.nats.bus import NatsBus
 from smcp_testing.bad_bus import BadBus
-from smcp_testing.bad_fates import SOUND, Rates
+from smcp_testing.fault_schedule import SOUND, Rates
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from smcp_testing.nursery import MODULE as NURSERY
+from smcp_testing.fork_server import MODULE as NURSERY
 
 _PATIENCE_S = 2.0
 """How long the end of a test may take to become quiet: a cancelled task needs a round of the loop, a child its exit."""

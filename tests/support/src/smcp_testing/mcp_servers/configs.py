@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from smcp_testing.nursery import born
+from smcp_testing.fork_server import born
 from smcp_testing.ports import Ports
 
 _START_S = 60.0
@@ -130,7 +130,7 @@ class HttpServer:
     async def kill(self) -> None:
         """Kill it, and wait."""
         if self._process is not None:
-            # Not SIGKILL: it has to have ended when what stands for it has (see `newborn`): its port is wanted again.
+            # Not SIGKILL: it has to have ended when what stands for it has (`fork_client`): its port is wanted again.
             self._process.send_signal(signal.SIGQUIT)
             await self._process.wait()
             self._process = None

@@ -1,6 +1,6 @@
-"""The program that stands for one that a nursery forks: it asks for it, and ends as that one ends.
+"""The program that stands for one that a fork server forks: it asks for it, and ends as that one ends.
 
-    python -I -S newborn.py SOCKET TARGET [ARGUMENT ...]
+    python -I -S fork_client.py SOCKET TARGET [ARGUMENT ...]
 
 Its arguments, environment, directory and standard streams become the other's. It imports as little as it can. When it
 is told to end (SIGTERM), the other one is told; when it is killed, the other one is killed. A SIGQUIT kills the other
@@ -27,36 +27,36 @@ BORN_S: Final = 60.0
 
 
 def reach(path: str) -> socket.socket:
-    """A connection to the nursery, which may be just being started.
+    """A connection to the server, which may be just being started.
 
     Raises:
         OSError: it did not come.
     """
     deadline = time.monotonic() + BORN_S
     while True:
-        nursery = socket.socket(socket.AF_UNIX)
+        server = socket.socket(socket.AF_UNIX)
         try:
-            nursery.connect(path)
+            server.connect(path)
         except (FileNotFoundError, ConnectionRefusedError):
-            nursery.close()
+            server.close()
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
         else:
-            return nursery
+            return server
 
 
 def main() -> NoReturn:
     path, target, *arguments = sys.argv[1:]
     wish = marshal.dumps((target, arguments, dict(os.environ), os.getcwd()))  # noqa: PTH109 -- pathlib is much
-    nursery = reach(path)
-    socket.send_fds(nursery, [HEADER.pack(len(wish))], list(range(STREAMS)))
-    nursery.sendall(wish)
-    signal.signal(signal.SIGTERM, lambda *_: nursery.send(TOLD_TO_END))
-    signal.signal(signal.SIGQUIT, lambda *_: nursery.shutdown(socket.SHUT_WR))
+    server = reach(path)
+    socket.send_fds(server, [HEADER.pack(len(wish))], list(range(STREAMS)))
+    server.sendall(wish)
+    signal.signal(signal.SIGTERM, lambda *_: server.send(TOLD_TO_END))
+    signal.signal(signal.SIGQUIT, lambda *_: server.shutdown(socket.SHUT_WR))
     for stream in range(STREAMS):
         os.close(stream)  # they are the other's: who reads them sees when it has ended
-    (status,) = STATUS.unpack(nursery.recv(STATUS.size))
+    (status,) = STATUS.unpack(server.recv(STATUS.size))
     if status < 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), -status)

@@ -11,7 +11,7 @@ import orjson
 from smcp_testing.gateway_world import MIB
 
 
-class DeafAgent:
+class SlowReader:
     """Its answers stay in the line until `read`."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -36,7 +36,7 @@ class DeafAgent:
 
 
 @asynccontextmanager
-async def deaf_agent(url: str, office: str) -> AsyncIterator[DeafAgent]:
+async def slow_reader(url: str, office: str) -> AsyncIterator[SlowReader]:
     """One in its office, that takes 64 MiB in a message, and of which the kernel takes little."""
     address = f"{url}/socket.io/?EIO=4&transport=websocket"
     connector = aiohttp.TCPConnector(socket_factory=_small_socket)
@@ -44,7 +44,7 @@ async def deaf_agent(url: str, office: str) -> AsyncIterator[DeafAgent]:
         aiohttp.ClientSession(connector=connector) as http,
         http.ws_connect(address, max_msg_size=64 * MIB) as connection,
     ):
-        agent = DeafAgent(connection)
+        agent = SlowReader(connection)
         await agent.join(office)
         yield agent
 

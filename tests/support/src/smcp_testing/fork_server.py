@@ -1,11 +1,11 @@
-"""Where programs are born quickly: a process that has imported what they need, and forks.
+"""Starts programs quickly: a process that has imported what they need, and forks.
 
-    python -m smcp_testing.nursery SOCKET MODULE [MODULE ...]
+    python -m smcp_testing.fork_server SOCKET MODULE [MODULE ...]
 
 A fresh Python computes for a second or two until it has imported the MCP SDK, or one of our services, and the tests
-start hundreds of such programs. What is forked here is a process of its own all the same, with the arguments, the
-environment, the directory and the standard streams of who asks, see `newborn`. It gets the SIGTERM that who asked for
-it gets, and is killed when that one is gone; all are when the nursery's own standard input ends.
+start hundreds of such programs. What is forked here is a process of its own, with the arguments, environment, directory
+and standard streams of the process that asks (`fork_client`). It gets each SIGTERM that the asking process gets, and is
+killed when that one is gone. All are killed when the fork server's own standard input ends.
 
 Not for tests of how a program starts, of other signals that it gets, or of what becomes of its children.
 """
@@ -29,10 +29,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, NoReturn
 
-from smcp_testing import newborn
-from smcp_testing.newborn import HEADER, STATUS, STREAMS
+from smcp_testing import fork_client
+from smcp_testing.fork_client import HEADER, STATUS, STREAMS
 
-MODULE: Final = "smcp_testing.nursery"
+MODULE: Final = "smcp_testing.fork_server"
 _WISH_S: Final = 5.0
 _END_S: Final = 30.0
 
@@ -52,14 +52,14 @@ def born(
         python: an interpreter, maybe of another environment; of that one are the modules.
         imported_with: variables of the environment, for what looks at them when it is imported.
     """
-    nursery = _nursery(python, knows, imported_with)
-    return [python, "-I", "-S", newborn.__file__, str(nursery), str(target), *map(str, arguments)]
+    server = _server_of(python, knows, imported_with)
+    return [python, "-I", "-S", fork_client.__file__, str(server), str(target), *map(str, arguments)]
 
 
 @cache
-def _nursery(python: str, knows: tuple[str, ...], imported_with: tuple[tuple[str, str], ...]) -> Path:
-    """Where the nursery is asked; it is started at the first call, and ends with this process."""
-    path = Path(tempfile.mkdtemp(prefix="nursery-")) / "socket"
+def _server_of(python: str, knows: tuple[str, ...], imported_with: tuple[tuple[str, str], ...]) -> Path:
+    """Where the fork server is asked; it is started at the first call, and ends with this process."""
+    path = Path(tempfile.mkdtemp(prefix="fork-server-")) / "socket"
     support = str(Path(__file__).parents[1])
     process = subprocess.Popen(
         [python, "-m", MODULE, str(path), *knows],
@@ -72,7 +72,7 @@ def _nursery(python: str, knows: tuple[str, ...], imported_with: tuple[tuple[str
     return path
 
 
-class Nursery:
+class ForkServer:
     """Args:
     listener: where it is asked.
     """
@@ -169,7 +169,7 @@ class Nursery:
 
 
 def _live(wish: bytes, streams: list[int]) -> NoReturn:
-    """Be the program that was wished for, and nothing else: nothing that the nursery does is done on its way out."""
+    """Be the program that was asked for: nothing of the fork server runs on its way out."""
     code = 1
     try:
         _become(wish, streams)
@@ -186,11 +186,11 @@ def _become(wish: bytes, streams: list[int]) -> None:
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-    # The nursery's own are of another kind: what is a pipe, or a terminal, is found out when it is opened.
+    # The fork server's own are of another kind: what is a pipe, or a terminal, is found out when it is opened.
     sys.stdin = os.fdopen(0, closefd=False, encoding="utf-8")
     sys.stdout = os.fdopen(1, "w", closefd=False, encoding="utf-8")
     sys.stderr = os.fdopen(2, "w", 1, closefd=False, encoding="utf-8", errors="backslashreplace")
-    os.closerange(STREAMS, os.sysconf("SC_OPEN_MAX"))  # what is the nursery's, and the others'
+    os.closerange(STREAMS, os.sysconf("SC_OPEN_MAX"))  # what is the fork server's, and the others'
     _, arguments, environ, directory = marshal.loads(wish)
     os.chdir(directory)
     os.environ.clear()
@@ -228,7 +228,7 @@ def main() -> None:
         listener.bind(str(path))
         listener.listen(64)
         try:
-            Nursery(listener).run()
+            ForkServer(listener).run()
         finally:
             shutil.rmtree(path.parent)
 
