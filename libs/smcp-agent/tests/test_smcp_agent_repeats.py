@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from smcp_agent import ConnectionLost, SmcpAgent, SmcpError, Unavailable, may_have_run, timing
+from smcp_agent import ConnectionLost, SmcpAgent, SmcpError, Unavailable, may_have_run, rpc
 from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway
 from smcp_testing.waiting import eventually
 
@@ -98,10 +98,10 @@ async def test_the_age_of_a_repeat_counts_the_time_in_which_the_host_was_suspend
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
-        now = timing.now
+        now = rpc.clock
 
         async def answer(data: JsonObject) -> JsonObject:
-            monkeypatch.setattr(timing, "now", lambda: now() + 600)
+            monkeypatch.setattr(rpc, "clock", lambda: now() + 600)
             return {"content": []} if "a2c_repeat" in data else MAY_HAVE_RUN
 
         gateway.answers["client:tool_call"] = answer

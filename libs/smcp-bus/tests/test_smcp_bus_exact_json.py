@@ -9,6 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from smcp_bus import exact_json
+from smcp_proto.errors import Malformed
+from smcp_proto.validation import MAX_TEXT
 
 LEAVES = (
     st.none()
@@ -50,3 +52,46 @@ def test_invalid_json_is_refused(text: bytes) -> None:
 def test_json_too_deep_for_the_exact_reader_is_still_read() -> None:
     deep = b"[" * 1000 + b"%d" % 2**64 + b"]" * 1000
     assert isinstance(exact_json.read(deep), list)
+
+
+def nested(levels: int, kind: type = dict) -> Any:
+    """`levels` objects or lists, one in another."""
+    value: Any = kind()
+    for _ in range(levels - 1):
+        value = {"d": value, "e": 1} if kind is dict else ["d", value]
+    return value
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_a_field_nested_too_deep_is_refused(kind: type) -> None:
+    exact_json.check_depth({"params": nested(exact_json.MAX_DEPTH, kind)})
+    with pytest.raises(Malformed) as caught:
+        exact_json.check_depth({"params": nested(exact_json.MAX_DEPTH + 1, kind)})
+    assert caught.value.details == {
+        "field": "params",
+        "reason": f"is nested more than {exact_json.MAX_DEPTH} levels deep",
+    }
+    assert caught.value.message.startswith("params: ")
+
+
+def test_the_depth_of_unknown_fields_counts_too() -> None:
+    with pytest.raises(Malformed) as caught:
+        exact_json.check_depth({"more": nested(2000)})
+    assert caught.value.details["field"] == "more"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("x" * (MAX_TEXT - 1), "x" * (MAX_TEXT - 1)), ("x" * MAX_TEXT, "x" * MAX_TEXT),
+     ("x" * (MAX_TEXT + 1), "x" * (MAX_TEXT - 1) + "…"), ("x" * 10_000, "x" * (MAX_TEXT - 1) + "…")],
+    ids=len,
+)  # fmt: skip
+def test_the_name_of_a_field_is_cut_where_it_is_too_long_to_be_shown(name: str, shown: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        exact_json.check_depth({name: nested(exact_json.MAX_DEPTH + 1)})
+    assert caught.value.details["field"] == shown
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5))
+def test_usual_nesting_is_accepted(payload: dict[str, Any]) -> None:
+    exact_json.check_depth(payload)

@@ -11,7 +11,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import NoResponder
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.ownership import CLOSED_REPLY, Ownership, owned
+from smcp_bus.ownership import Ownership, owned
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -24,7 +24,7 @@ async def owner(url: str, lease_s: float = 10) -> AsyncIterator[tuple[NatsBus, O
     async with open_bus(BusConfig(url=url, name="owner")) as bus, asyncio.TaskGroup() as tasks:
         ownership = Ownership(bus, lease_s=lease_s)
         running = tasks.create_task(ownership.run())
-        await bus.serve(SUBJECT, owned(echo, lambda: None if ownership.is_open else CLOSED_REPLY), queue="owner")
+        await bus.serve(SUBJECT, owned(echo, ownership.refusal), queue="owner")
         yield bus, ownership
         running.cancel()
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import ERRORS, ErrorCode, Malformed, SmcpError
 from smcp_proto.schemas import GetToolsRet, ListResourcesReq, ToolCallReq
-from smcp_proto.validation import MAX_DEPTH, MAX_TEXT, check_depth, malformed
+from smcp_proto.validation import MAX_TEXT, malformed
 from smcp_testing.profiles import scaled
 
 CALL: dict[str, Any] = {
@@ -136,43 +136,3 @@ def test_every_code_has_its_error_and_every_error_says_its_own() -> None:
 @pytest.mark.rule("answers.errors.codes")
 def test_the_codes_of_the_wire() -> None:
     assert sorted(ERRORS) == [400, 401, 403, 404, 408, 413, 429, 500, 503, 4008, 4103]
-
-
-def nested(levels: int, kind: type = dict) -> Any:
-    """`levels` objects or lists, one in another."""
-    value: Any = kind()
-    for _ in range(levels - 1):
-        value = {"d": value, "e": 1} if kind is dict else ["d", value]
-    return value
-
-
-@pytest.mark.parametrize("kind", [dict, list])
-def test_a_field_nested_too_deep_is_refused(kind: type) -> None:
-    check_depth(CALL | {"params": nested(MAX_DEPTH, kind)})
-    with pytest.raises(Malformed) as caught:
-        check_depth(CALL | {"params": nested(MAX_DEPTH + 1, kind)})
-    assert caught.value.details == {"field": "params", "reason": f"is nested more than {MAX_DEPTH} levels deep"}
-    assert caught.value.message.startswith("params: ")
-
-
-def test_the_depth_of_unknown_fields_counts_too() -> None:
-    with pytest.raises(Malformed) as caught:
-        check_depth(CALL | {"more": nested(2000)})
-    assert caught.value.details["field"] == "more"
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [("x" * (MAX_TEXT - 1), "x" * (MAX_TEXT - 1)), ("x" * MAX_TEXT, "x" * MAX_TEXT),
-     ("x" * (MAX_TEXT + 1), "x" * (MAX_TEXT - 1) + "…"), ("x" * 10_000, "x" * (MAX_TEXT - 1) + "…")],
-    ids=len,
-)  # fmt: skip
-def test_the_name_of_a_field_is_cut_where_it_is_too_long_to_be_shown(name: str, shown: str) -> None:
-    with pytest.raises(Malformed) as caught:
-        check_depth({name: nested(MAX_DEPTH + 1)})
-    assert caught.value.details["field"] == shown
-
-
-@given(st.dictionaries(st.text(max_size=5), json_values, max_size=5))
-def test_usual_nesting_is_accepted(payload: dict[str, Any]) -> None:
-    check_depth(payload)

@@ -11,7 +11,7 @@ from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.metadata_cache import MetadataCache
-from smcp_computer.resources.index import History
+from smcp_computer.tools import History
 from smcp_proto import catalog
 from smcp_testing.document_servers import Servers, answer, listed, opened, titles
 

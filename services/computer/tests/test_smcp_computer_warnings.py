@@ -3,7 +3,7 @@
 import pytest
 
 from smcp_computer.mcp.events import MOST_WARNINGS, ResourceUpdated, ServerEvents, ServerReady
-from smcp_computer.resources.index import History
+from smcp_computer.tools import History
 
 
 def test_a_warning_is_logged_once_in_each_life_of_a_server(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from smcp_gateway.app import Gateway
-from smcp_gateway.sockets.outbox import Outbox
+from smcp_gateway.sockets.engine import Outbox
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session
 from smcp_gateway.sockets.websocket import ANNOUNCED, AT_ONCE, text_header

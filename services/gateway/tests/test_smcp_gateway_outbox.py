@@ -7,7 +7,7 @@ from engineio.packet import MESSAGE, PING, Packet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.sockets.outbox import PORTION, ROOMY, Outbox
+from smcp_gateway.sockets.engine import PORTION, ROOMY, Outbox
 from smcp_gateway.sockets.packet import Frame
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus import clock
+from smcp_bus import ownership
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR
 from smcp_gateway.calls.table import STANDSTILL_S
@@ -58,12 +58,12 @@ async def test_the_age_of_a_repeat_is_unknown_on_a_connection_from_before_a_susp
     async def ages(_: str, incoming: Incoming) -> Reply:
         return Reply(orjson.dumps({"age": orjson.loads(incoming.body)[REPEAT]}))
 
-    repeat, now = call() | {REPEAT: 100}, clock.now
+    repeat, now = call() | {REPEAT: 100}, ownership.now
     async with gateway_world(nats_url) as world, world.computer(OFFICE, "box", ages):
         async with connected(world.url) as anna:
             await anna.join("agent", "anna", OFFICE)
             assert await ask(anna, repeat) == {"age": 100}
-            monkeypatch.setattr(clock, "now", lambda: now() + STANDSTILL_S + 0.1)
+            monkeypatch.setattr(ownership, "now", lambda: now() + STANDSTILL_S + 0.1)
             assert await ask(anna, repeat) == {"age": True}
             assert await ask(anna, repeat) == {"age": True}
         async with connected(world.url) as anna:

@@ -10,7 +10,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.dispatch import failed
-from smcp_bus.requests import to_reply
+from smcp_bus.subjects import to_reply
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.resources import MISSED
 from smcp_testing.gateway_world import Client, World, connected, gateway_world

@@ -17,10 +17,10 @@ from smcp_agent.connecting.options import (
     Transport,
     check_token,
 )
-from smcp_agent.desktop import DesktopMethods
+from smcp_agent.desktop import DesktopMethods, DesktopQuery
 from smcp_agent.errors import Closed, NoAnswer, not_open
 from smcp_agent.events import Event, EventHub, EventStream
-from smcp_agent.finder import FinderMethods
+from smcp_agent.finder import FinderMethods, FinderQuery
 from smcp_agent.llm import DEFAULT_TIMEOUT_S, ModelMethods
 from smcp_agent.office import ROOM_S, Office
 from smcp_agent.resources import ResourceMethods
@@ -168,7 +168,11 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
                 self._rpc.cancel(request.req_id, within=max(left, GRACE_S), fields=traced.fields)
                 raise
             finally:
-                self._room.called(request.computer)
+                # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
+                self._answers.outdate(
+                    lambda query, _: isinstance(query, DesktopQuery | FinderQuery) and query.computer == computer,
+                    again=False,
+                )
             result = call_result(
                 reply,
                 req_id=request.req_id,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
+from smcp_agent.backoff import Backoff
 from smcp_agent.cache import AnswerCache, Query, ToolCache
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
@@ -30,7 +31,6 @@ from smcp_agent.finder import FinderQuery
 from smcp_agent.resources import ListQuery, is_listed
 from smcp_agent.rpc import reply_of
 from smcp_agent.subscriptions import Subscriptions
-from smcp_agent.timing import Backoff
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 from smcp_proto.schemas.resources import MISSED
 
@@ -136,10 +136,6 @@ class Office:
 
     def on_refused(self, why: str) -> None:
         self._publish(RejoinRefused(why))
-
-    def called(self, computer: str) -> None:
-        """A tool was called, which reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)."""
-        self._answers.outdate(_about(computer, DesktopQuery, FinderQuery), again=False)
 
     def on_notice(self, name: str, data: Mapping[str, Any]) -> None:
         """Take a notification of the server."""

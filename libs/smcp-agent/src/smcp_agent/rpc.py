@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import BaseModel, ValidationError
 
-from smcp_agent import timing
+from smcp_agent.backoff import Backoff
 from smcp_agent.cache import Spawn
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
@@ -50,6 +51,8 @@ QUERY_S: Final = 30.0
 MAX_TIMEOUT_S: Final = 3600
 SECONDS: Final = f"whole seconds from 1 to {MAX_TIMEOUT_S}"
 
+_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -61,6 +64,11 @@ class McpAnswer(NamedTuple):
     result: dict[str, Any]
     computer: str | None
     sender: str
+
+
+def clock() -> float:
+    """Seconds of a monotonic clock that counts suspension; on Linux that of the event loop does not."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class RpcClient:
@@ -231,18 +239,18 @@ class _Tries:
         self.ends_at = ends_at
         self.began = 0.0
         self.sent_at: float | None = None
-        """When it was first sent, if that try may have arrived (`timing.now`)."""
+        """When it was first sent, if that try may have arrived (`clock`)."""
         self._stamped_at = 0.0
         self.lost: Unavailable | None = None
         """The last 503 that said that it may have run."""
         self.rejoined = False
         """Whether the last try was refused with 4103: twice in a row is an answer."""
         self._breaks = 0
-        self._backoff = timing.Backoff(0.15, 2.0)
+        self._backoff = Backoff(0.15, 2.0)
 
     def begin(self, now: float) -> None:
         """Give the request the time that is left, and its age where it is a repeat."""
-        self.began, self._stamped_at = now, timing.now()
+        self.began, self._stamped_at = now, clock()
         if "timeout" in self.data:
             self.data["timeout"] = max(1, min(self.data["timeout"], math.ceil(self.ends_at - now)))
         if self.sent_at is not None and self.event == TOOL_CALL:

@@ -1,7 +1,7 @@
 """The one way through a process: every request of every transport goes through `Dispatcher.dispatch`.
 
 It alone validates, authorises, traces, and maps exceptions to answers. The Socket.IO server and the bus
-(`smcp_bus.requests`) are thin transports in front of it; behind it are typed handlers.
+(`smcp_bus.subjects`) are thin transports in front of it; behind it are typed handlers.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from smcp_proto.errors import (
     Unavailable,
 )
 from smcp_proto.member_names import Role
-from smcp_proto.validation import HALF, MAX_TEXT, check_depth, field_with_half, malformed
+from smcp_proto.validation import HALF, MAX_TEXT, field_with_half, malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class Dispatcher:
         try:
             try:
                 payload = _parse(body)
-                check_depth(payload)
+                exact_json.check_depth(payload)
                 payload = _signed(row, caller, payload)
                 request = row.request.model_validate(payload)
             except Malformed as error:

@@ -1,43 +1,11 @@
-"""Metrics: how requests ended, with labels from small closed sets, and what the connection to NATS holds."""
+"""Metrics of the connection to NATS."""
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from smcp_bus.bus import Connection
-from smcp_bus.dispatch import Answer
 from smcp_bus.nats.bus import NatsBus
-from smcp_bus.registry_contract import is_internal
-from smcp_bus.tracing import tool_failure
-from smcp_proto.catalog import CATALOG, Row
-from smcp_proto.errors import ErrorCode
-
-OTHER: Final = "other"
-"""An event that is not in the catalog, or a code that is not in the protocol."""
-
-_CODES: Final = {int(code): str(int(code)) for code in ErrorCode}
-_LONGEST: Final = 4096
-"""Bytes of an answer that may be one of those that a server makes in the place of a tool's: they are short."""
-
-
-def counted(add: Callable[[float, str, str], None]) -> Callable[[Row, float, Answer | None], None]:
-    """For a dispatcher's `ended`: each request goes to `add` as its seconds, its event and its outcome."""
-
-    def ended(row: Row, seconds: float, answer: Answer | None) -> None:
-        event = row.event if row.event in CATALOG or is_internal(row) else OTHER
-        add(seconds, event, outcome_of(answer))
-
-    return ended
-
-
-def outcome_of(answer: Answer | None) -> str:
-    """`ok`, `timeout` or `cancelled` (a tool's, by its result's `meta`), the error's code, `other`, or `broken_off`."""
-    if answer is None:
-        return "broken_off"
-    if answer.error is not None:
-        return _CODES.get(answer.error, OTHER)
-    failure = tool_failure(answer.body) if len(answer.body) <= _LONGEST else ""
-    return failure if failure in ("timeout", "cancelled") else "ok"
 
 
 class Instruments(Protocol):

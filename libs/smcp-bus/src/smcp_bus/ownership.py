@@ -7,18 +7,21 @@ confirmation that was asked for before does not count.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
 
-from smcp_bus import clock, registry_contract, subjects
+from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_proto.errors import ErrorCode, Unavailable
 
 _log = logging.getLogger("smcp_bus.ownership")
+
+_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 MOVING: Final = "moving"
 """The value of `Smcp-Not-Run` where the Computer changes its owner just now."""
@@ -29,6 +32,11 @@ CLOSED_REPLY: Final = Reply(
 """Nothing was run, asking again is safe."""
 MOVING_REPLY: Final = replace(CLOSED_REPLY, headers={**CLOSED_REPLY.headers, NOT_RUN: MOVING})
 """The same of a Computer that is on its way here, or leaves."""
+
+
+def now() -> float:
+    """Seconds of a clock that goes on while the host is suspended; on Linux that of the event loop does not."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +70,7 @@ class Ownership:
         self._generation = 0
         self._closed = asyncio.Event()
         self._closed.set()
-        self._beat = clock.now()
+        self._beat = now()
 
     @property
     def is_open(self) -> bool:
@@ -81,7 +89,7 @@ class Ownership:
         self._look()
         if generation != self._generation or not self._bus.connected:
             return False
-        self._beat = clock.now()
+        self._beat = now()
         self._open = True
         self._closed.clear()
         return True
@@ -94,6 +102,10 @@ class Ownership:
         self._generation += 1
         self._closed.set()
 
+    def refusal(self) -> Reply | None:
+        """What a request is answered that may not run now."""
+        return None if self.is_open else CLOSED_REPLY
+
     async def wait_closed(self) -> None:
         """Return when it is closed: time to have the claim confirmed."""
         await self._closed.wait()
@@ -104,7 +116,7 @@ class Ownership:
         try:
             while True:
                 self._look()
-                self._beat = clock.now()
+                self._beat = now()
                 await asyncio.sleep(self._longest_silence / 4)
         finally:
             unwatch()
@@ -112,9 +124,9 @@ class Ownership:
 
     def _look(self) -> None:
         """A suspension since the last beat is a closing, also where it is closed: the generation changes."""
-        now = clock.now()
-        if now - self._beat > self._longest_silence:
-            self._beat = now  # once for each
+        at = now()
+        if at - self._beat > self._longest_silence:
+            self._beat = at  # once for each
             self.close("the process was suspended")
 
     def _on_connection(self, connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Spans around what goes through the dispatcher and over the bus.
+"""Spans around what goes through the dispatcher and over the bus, and how each request ended, for metrics.
 
 Names and attributes follow OpenTelemetry's conventions for messaging: `send <destination>` (PRODUCER) on the side that
 asks, `process <destination>` (CONSUMER) on the side that answers, where the destination is the subject's template
@@ -25,10 +25,11 @@ from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, Sta
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.dispatch import Answer, Call, Tracing
+from smcp_bus.dispatch import Answer, Call, Ended, Observe, Tracing
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
-from smcp_proto.errors import SmcpError
+from smcp_proto.catalog import CATALOG, Row
+from smcp_proto.errors import ErrorCode, SmcpError
 from smcp_proto.tool_results import CANCELLED, TIMED_OUT
 from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
 
@@ -96,6 +97,11 @@ def trace_id_of(call: Call) -> int:
         if parent.is_valid:
             return parent.trace_id
     return _own_trace_id(call)
+
+
+def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
+    """For a dispatcher: `bind` gets what stands on each line of the log that is written in the middle of a call."""
+    return lambda call: bind(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call))
 
 
 def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
@@ -256,3 +262,31 @@ def tool_failure(body: bytes) -> str:
 def _mark(span: Span, error_type: str) -> None:
     span.set_attribute("error.type", error_type)
     span.set_status(Status(StatusCode.ERROR))
+
+
+OTHER: Final = "other"
+"""An event that is not in the catalog, or a code that is not in the protocol."""
+
+_CODES: Final = {int(code): str(int(code)) for code in ErrorCode}
+_LONGEST: Final = 4096
+"""Bytes of an answer that may be one of those that a server makes in the place of a tool's: they are short."""
+
+
+def counted(add: Callable[[float, str, str], None]) -> Ended:
+    """For a dispatcher's `ended`: each request goes to `add` as its seconds, its event and its outcome."""
+
+    def ended(row: Row, seconds: float, answer: Answer | None) -> None:
+        event = row.event if row.event in CATALOG or registry_contract.is_internal(row) else OTHER
+        add(seconds, event, outcome_of(answer))
+
+    return ended
+
+
+def outcome_of(answer: Answer | None) -> str:
+    """`ok`, `timeout` or `cancelled` (a tool's, by its result's `meta`), the error's code, `other`, or `broken_off`."""
+    if answer is None:
+        return "broken_off"
+    if answer.error is not None:
+        return _CODES.get(answer.error, OTHER)
+    failure = tool_failure(answer.body) if len(answer.body) <= _LONGEST else ""
+    return failure if failure in ("timeout", "cancelled") else "ok"

@@ -1,7 +1,6 @@
 """Turns pydantic's errors into the flat 400 that the caller gets, and repairs JSON with half surrogate pairs."""
 
 import json
-from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from pydantic import Discriminator, ValidationError
@@ -12,39 +11,6 @@ from smcp_proto.errors import Malformed
 MAX_TEXT: Final = 200
 """Characters of a field's path or of a reason: a peer's own input may stand in both."""
 
-MAX_DEPTH: Final = 128
-"""Levels of objects and lists in a field. Deeper JSON is lost on the way: Python's MCP servers read 200 levels and do
-not answer above that, and writers of JSON end soon after."""
-
-
-def check_depth(payload: Mapping[str, Any]) -> None:
-    """Let a request through whose fields are not nested deeper than `MAX_DEPTH`.
-
-    Raises:
-        Malformed: one is; `details` as in `malformed`.
-    """
-    for field, value in payload.items():
-        if _is_container(value) and _is_deeper(value, MAX_DEPTH):
-            raise _refused(_short(field), f"is nested more than {MAX_DEPTH} levels deep")
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    level = [value]
-    for _ in range(levels):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if _is_container(inner)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _is_container(value: Any) -> bool:
-    return type(value) is dict or type(value) is list  # what JSON is parsed to; every request comes by here
-
 
 def malformed(error: ValidationError) -> Malformed:
     """The 400 for the first thing that is wrong: `details` are `{"field": "a.b.0", "reason": str}`.
@@ -52,10 +18,12 @@ def malformed(error: ValidationError) -> Malformed:
     `field` is empty where the whole is meant. Neither holds what the caller sent beyond the names of fields.
     """
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return _refused(field_of(first), reason_of(first))
+    return refused(field_of(first), reason_of(first))
 
 
-def _refused(field: str, reason: str) -> Malformed:
+def refused(field: str, reason: str) -> Malformed:
+    """The 400 for this field. The path is cut where it is too long to be shown."""
+    field = _short(field)
     message = f"{field}: {reason}" if field else reason
     return Malformed(message, details={"field": field, "reason": reason})
 

@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypedDict, Unpack
 
@@ -14,7 +13,7 @@ from smcp_bus.dispatch import Call, Dispatcher, Handler, Tracing
 from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
-from smcp_bus.tracing import office_of, trace_id_of
+from smcp_bus.tracing import log_fields
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.config.redact import shown
@@ -29,11 +28,11 @@ from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.metrics import calls_timed, measure
 from smcp_computer.outbox import CAPABILITIES, TOOL_LIST, OfficeClient, Outbox
 from smcp_computer.resources.changes import ResourceChanges
-from smcp_computer.resources.index import History, ResourceIndex
+from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings
-from smcp_computer.tools import Catalogue
+from smcp_computer.tools import Catalogue, History
 from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 from smcp_service.health import Readiness
@@ -149,9 +148,7 @@ class Computer:
                 **handlers,
             },
             tracing=tracing,
-            observe=lambda call: bind_call(
-                req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
-            ),
+            observe=log_fields(bind_call),
         )
         self._config = shown(config)
         measure(self.metrics, self.fleet, self.owner, may_tell)

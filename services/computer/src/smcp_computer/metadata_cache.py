@@ -25,7 +25,7 @@ from smcp_computer.resources.index import Listing
 from smcp_proto.errors import Malformed
 from smcp_proto.finder import Document
 from smcp_proto.uris import parse_dpe_uri
-from smcp_proto.validation import check_depth, mended
+from smcp_proto.validation import mended
 from smcp_service.lifecycle import Background
 
 MAX_BYTES: Final = 32 * 1024
@@ -270,7 +270,7 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
         raise Unreadable("its metadata are not JSON") from None
     if isinstance(summary, dict):
         try:
-            check_depth(summary)
+            exact_json.check_depth(summary)
         except Malformed:
             raise Unreadable("its metadata are nested too deep") from None
     document, warnings = Document.of(server, summary, listed=uri)

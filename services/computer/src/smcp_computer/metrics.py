@@ -7,15 +7,14 @@ from smcp_bus.owner import Owner
 from smcp_computer.mcp.supervisor import Fleet, State
 from smcp_service.metrics import Metrics
 
-CallEnded = Callable[[str, float], None]
-"""Told of each request for a tool how it ended (`CallRecord.outcome`), and how long it took (seconds)."""
+CallEnded = Callable[[float, str], None]
+"""Told of each request for a tool how long it took (seconds), and how it ended (`CallRecord.outcome`)."""
 
 
 def calls_timed(metrics: Metrics) -> CallEnded:
-    durations = metrics.durations(
+    return metrics.durations(
         "smcp_computer_call_duration", "Requests for tools, until they are answered", "outcome"
-    )
-    return lambda outcome, seconds: durations.add(seconds, outcome)
+    ).add
 
 
 def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:

@@ -13,9 +13,9 @@ from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_bus.dispatch import Call, Dispatcher
 from smcp_bus.headers import EPOCH
 from smcp_bus.owner import Owner
-from smcp_bus.ownership import CLOSED_REPLY, Ownership, Seat, owned
+from smcp_bus.ownership import Ownership, Seat, owned
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
-from smcp_bus.requests import computer_route, host_route, request_handler, serve_requests
+from smcp_bus.subjects import computer_route, host_route, request_handler, serve_requests
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.trace_ids import trace_id
@@ -115,7 +115,7 @@ async def serving(
     Raises:
         BusError: nats-server does not permit it, or is not there.
     """
-    handler = owned(request_handler(dispatcher, computer_route), lambda: None if ownership.is_open else CLOSED_REPLY)
+    handler = owned(request_handler(dispatcher, computer_route), ownership.refusal)
     host = subjects.hosts(credential, process, registry_contract.ALIVE.verb)
     calls = subjects.client_all(seat.office, seat.computer)
     subscriptions: list[Subscription] = [

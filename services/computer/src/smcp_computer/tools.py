@@ -107,6 +107,22 @@ class Catalogue:
         )
 
 
+class History:
+    """The MCP servers of the tool calls, for the order of windows and documents. Only the last call of each counts."""
+
+    def __init__(self) -> None:
+        self._servers: dict[str, None] = {}
+
+    def called(self, server: str) -> None:
+        self._servers.pop(server, None)
+        self._servers[server] = None
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The one called last stands at the end."""
+        return tuple(self._servers)
+
+
 def tool_meta_of(server: MCPServerConfig, tool: str) -> ToolMeta | None:
     """What is configured about a tool, by its original name: its own entry, else the server's default as a whole."""
     return server.tool_meta.get(tool, server.default_tool_meta)

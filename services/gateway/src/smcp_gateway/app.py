@@ -8,12 +8,12 @@ from typing import Final
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.dispatch import Call, Dispatcher, Handler
+from smcp_bus.dispatch import Dispatcher, Handler
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
-from smcp_bus.requests import host_route, serve_requests
-from smcp_bus.tracing import client_spans, office_of, trace_id_of
+from smcp_bus.subjects import host_route, serve_requests
+from smcp_bus.tracing import client_spans, log_fields
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
 from smcp_gateway.calls.table import CallRoute, CallTable
@@ -75,7 +75,7 @@ class Gateway:
             is_present=lambda office, member: self.offices.has(office, member),  # noqa: PLW0108 -- it is made below
             unconfirmed=generations.want,
             lease_s=settings.lease_s,
-            observe=log_fields,
+            observe=log_fields(bind_call),
         )
         listeners = Listeners(self.transport.tell, self.computers.cancelled, self.computers.agent_left)
         self.offices = Offices(bus, listeners, generations)
@@ -88,7 +88,7 @@ class Gateway:
             generations,
             hang_up=self.transport.hang_up,
         )
-        self.route = CallRoute(bus, self.computers.serving)
+        self.route = CallRoute(bus, self.computers.by_subject)
         self.transport.gone = self._memberships.gone
         relay = Relay(self.route, registry, calls, sessions, self._background)
         clock = asyncio.get_running_loop().time
@@ -206,6 +206,7 @@ class Gateway:
                 "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
                 "server:list_room": partial(list_room, sessions=sessions, offices=self.offices, registry=registry),
                 "server:tool_call_cancel": relay.cancel,
+                "client:tool_call": relay,
                 "client:get_desktop": showing,
                 "client:get_finder": showing,
                 "client:resources/list": listing,
@@ -214,7 +215,7 @@ class Gateway:
             },
             otherwise=fallback,
             tracing=client_spans(),
-            observe=log_fields,
+            observe=log_fields(bind_call),
             ended=calls_timed(self.front.metrics),
         )
 
@@ -256,8 +257,3 @@ async def open_gateway(
         gateway = Gateway(settings, bus, front, tasks)
         async with gateway.serving(tasks):
             yield gateway
-
-
-def log_fields(call: Call) -> bind_call:
-    """The fields of each log line that is written during a call."""
-    return bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call))

@@ -2,7 +2,7 @@
 
 from smcp_bus.dispatch import Ended
 from smcp_bus.lease import LeaseKeeper
-from smcp_bus.metrics import counted
+from smcp_bus.tracing import counted
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Offices

@@ -12,8 +12,8 @@ from nats.js import JetStreamContext
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Dispatcher
-from smcp_bus.requests import host_route, registry_route, serve_requests
-from smcp_bus.tracing import bus_spans, office_of, trace_id_of
+from smcp_bus.subjects import host_route, registry_route, serve_requests
+from smcp_bus.tracing import bus_spans, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
 from smcp_registry.handlers.caller import Callers
@@ -100,7 +100,7 @@ async def open_registry(
         },
         otherwise=lambda row: notify if row.notifies is not None else None,
         tracing=bus_spans(),
-        observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)),
+        observe=log_fields(bind_call),
         ended=requests_timed(metrics),
     )
     try:

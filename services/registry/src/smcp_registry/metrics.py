@@ -1,7 +1,7 @@
 """The registry's metrics."""
 
 from smcp_bus.dispatch import Ended
-from smcp_bus.metrics import counted
+from smcp_bus.tracing import counted
 from smcp_registry.announcer import Announcer
 from smcp_registry.leases import Leases
 from smcp_registry.members_view import MembersView

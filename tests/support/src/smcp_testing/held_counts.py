@@ -13,7 +13,7 @@ from nats.js.errors import NotFoundError
 from smcp_gateway.app import Gateway
 from smcp_gateway.computers.socketio_computer import SocketIoComputer
 from smcp_gateway.rooms.offices import Office
-from smcp_gateway.sockets.outbox import Outbox
+from smcp_gateway.sockets.engine import Outbox
 from smcp_gateway.sockets.session import Session
 from smcp_gateway.sockets.websocket import Connection
 from smcp_testing.gateway_world import World, WorldBus

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
+from smcp_agent.backoff import Backoff
 from smcp_agent.connecting.addresses import Addresses, respite
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
 from smcp_agent.connecting.options import ConnectionOptions
@@ -19,7 +20,6 @@ from smcp_agent.errors import (
     anew,
     received_error,
 )
-from smcp_agent.timing import Backoff
 from smcp_proto.errors import ERRORS, read_refusal
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 from smcp_proto.schemas.rooms import MOVED

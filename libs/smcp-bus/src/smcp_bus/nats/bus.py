@@ -12,11 +12,11 @@ from nats.js import JetStreamContext
 
 from smcp_bus.bus import NO_HEADERS, Admit, Headers, NoticeHandler, Progress, Reply, RequestHandler, Watcher
 from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
-from smcp_bus.nats.chunks import SIZE, Outgoing
+from smcp_bus.nats.chunks import SIZE, Outgoing, is_chunk
 from smcp_bus.nats.client import NatsClient
 from smcp_bus.nats.config import BusConfig as BusConfig
 from smcp_bus.nats.config import BusStats as BusStats
-from smcp_bus.nats.inbox import ROOT, Inbox, PendingReply
+from smcp_bus.nats.inbox import ROOT, Awaited, Inbox
 from smcp_bus.nats.serving import Serving
 from smcp_bus.nats.transfers import Transfers
 from smcp_bus.nats.wire import decode_head, encode_head, encode_request_head, is_no_responders
@@ -27,6 +27,28 @@ OPEN_CREDENTIAL: Final = "open"
 """The credential's name where nats-server asks for none."""
 _FLUSH_S: Final = 5.0
 _DENIAL: Final = re.compile(r'for (?P<to>publish|subscription) to "(?P<subject>[^"]*)"')
+
+
+RawAnswer = tuple[str, bytes, bytes]
+"""Reply subject, header block, body."""
+
+
+class PendingReply(Awaited[RawAnswer]):
+    """A request that waits for its answer, and meanwhile gives the rest of its own body."""
+
+    __slots__ = ("outgoing", "subject")
+
+    def __init__(self, subject: str, outgoing: Outgoing | None) -> None:
+        super().__init__()
+        self.subject = subject
+        self.outgoing = outgoing
+
+    def receive(self, reply: str, head: bytes, body: bytes) -> None:
+        if head and is_chunk(head):
+            if self.outgoing is not None:
+                self.outgoing.answer(reply, head)
+        elif not self.future.done():
+            self.future.set_result((reply, head, body))
 
 
 class NatsBus:
@@ -82,11 +104,12 @@ class NatsBus:
 
     def stats(self) -> BusStats:
         """What it holds now: for metrics, and for tests that nothing is left."""
+        requests = [entry.outgoing for entry in self._inbox.entries.values() if isinstance(entry, PendingReply)]
         return BusStats(
             pending=len(self._inbox.entries),
             running=sum(received.running for received in self._received.values()),
             waiting=sum(received.waiting for received in self._received.values()),
-            outgoing_bytes=self.transfers.outgoing_bytes,
+            outgoing_bytes=self.transfers.kept_bytes + sum(outgoing.plan.total for outgoing in requests if outgoing),
             budget_used=self.transfers.budget.used,
             budget_waiting=self.transfers.budget.waiting,
             subscriptions=len(self._received),
@@ -110,7 +133,7 @@ class NatsBus:
         deadline = self._loop.time() + timeout
         outgoing: Outgoing | None = None
         part: bytes | memoryview = body
-        if len(body) > self.transfers.chunk:
+        if len(body) > self.client.chunk:
             if len(body) > self.max_body:
                 raise BodyTooLarge(len(body), self.max_body)
             outgoing = self.transfers.outgoing(body)
@@ -219,7 +242,7 @@ class NatsBus:
     async def open(self) -> None:
         await self.client.open(self.inbox_prefix)
         try:
-            self._inbox.subscribe(self.client)
+            self.client.attach(self._inbox.subject, "", self._inbox.receive)
             await self.flush()
         except BaseException:
             await self.client.close()

@@ -18,11 +18,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from smcp_bus.bus import Headers, Progress
 from smcp_bus.byte_budget import ByteBudget, Grant
-from smcp_bus.errors import BodyTooLarge, BusError, ConnectionLost, RequestTimedOut, TransferFailed
+from smcp_bus.errors import BodyTooLarge, TransferFailed
+from smcp_bus.nats.inbox import Awaited
 from smcp_bus.nats.wire import is_no_responders
 
 SIZE: Final = "Smcp-Size"
@@ -32,7 +33,6 @@ CHUNKS: Final = "Smcp-Chunks"
 CHUNK: Final = "Smcp-Chunk"
 """In a pull the index that is asked for, `done`, or `here`; in its answer the index that comes, or `gone`."""
 
-MAX_CHUNK: Final = 512 * 1024
 MAX_CHUNKS: Final = 8192
 """More than any body within the limits needs: a peer cannot make us ask for bytes one by one."""
 
@@ -44,7 +44,6 @@ GONE: Final = b"gone"
 _CHUNK_HEAD: Final = b"NATS/1.0\r\nSmcp-Chunk: "
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")
 
-T = TypeVar("T")
 Send = Callable[[str, str, bytes, bytes | memoryview], None]
 """Sends subject, reply subject, header block and body; drops them while there is no connection."""
 
@@ -146,27 +145,6 @@ _SIGN_S: Final = 2.0
 """How often who waits for a share of its budget says so to whoever keeps the body (seconds)."""
 _STALL_S: Final = 15.0
 """How long nothing at all may come: a peer that is suspended must not hold its share of the budget for an hour."""
-
-
-class Awaited(Generic[T]):
-    """Part of an entry of the inbox: `future` ends with what is awaited, or with the `BusError` that stands for it: as
-    a result, never raised, so that nothing is left to be reported where the one who waits was cancelled."""
-
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[T | BusError] = asyncio.get_running_loop().create_future()
-
-    def lost(self) -> None:
-        self.fail(ConnectionLost("the connection to nats-server broke"))
-
-    def expire(self) -> None:
-        self.fail(RequestTimedOut("the answer did not arrive in time"))
-
-    def fail(self, error: BusError) -> None:
-        """The outcome is this error, unless there is one."""
-        if not self.future.done():
-            self.future.set_result(error)
 
 
 class Pulling(Awaited[bytes]):

@@ -33,6 +33,10 @@ _FIRST_NUMBER: Final = 1_000_000_000
 """Of the bus's subscriptions on this connection; nats-py numbers its own from 1."""
 _GATHERED: Final = 16 * 1024
 """Bytes from which a message is written as it lies in memory, where copying it to one place costs more."""
+MAX_CHUNK: Final = 512 * 1024
+"""Bytes of a body that go in one message; a larger one goes in chunks."""
+_HEADROOM: Final = 16 * 1024
+"""Of a message's size, kept free for its headers."""
 _CONGESTED: Final = 4 * 1024 * 1024
 """Bytes waiting to be written from which on senders have to wait."""
 _RECONNECT_S: Final = (0.05, 0.4)
@@ -99,6 +103,11 @@ class NatsClient:
     @property
     def max_payload(self) -> int:
         return self._nats.max_payload
+
+    @property
+    def chunk(self) -> int:
+        """Bytes of a body that go in one message to this server."""
+        return min(MAX_CHUNK, max(self.max_payload - _HEADROOM, self.max_payload // 2))
 
     def jetstream(self, timeout: float) -> JetStreamContext:
         return self._nats.jetstream(timeout=timeout)

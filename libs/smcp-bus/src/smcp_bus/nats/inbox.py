@@ -1,12 +1,12 @@
 """The one subscription on which answers to this process arrive, and the requests that wait for them."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
-from smcp_bus.nats.chunks import Awaited, Outgoing, is_chunk
-from smcp_bus.nats.client import NatsClient
+from smcp_bus.errors import BusError, ConnectionLost, RequestTimedOut
 
 ROOT: Final = "_INBOX"
 """Every inbox of the system lies under it: `_INBOX.<credential>`, or `_INBOX` itself without credentials."""
@@ -15,6 +15,8 @@ _SECRET: Final = 8
 """Random bytes of a token that nobody can guess."""
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def is_inbox(address: bytes) -> bool:
@@ -34,6 +36,27 @@ class Entry(Protocol):
         """The connection broke."""
 
 
+class Awaited(Generic[T]):
+    """Part of an entry of the inbox: `future` ends with what is awaited, or with the `BusError` that stands for it: as
+    a result, never raised, so that nothing is left to be reported where the one who waits was cancelled."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[T | BusError] = asyncio.get_running_loop().create_future()
+
+    def lost(self) -> None:
+        self.fail(ConnectionLost("the connection to nats-server broke"))
+
+    def expire(self) -> None:
+        self.fail(RequestTimedOut("the answer did not arrive in time"))
+
+    def fail(self, error: BusError) -> None:
+        """The outcome is this error, unless there is one."""
+        if not self.future.done():
+            self.future.set_result(error)
+
+
 class Inbox:
     """`<prefix>.<process>.*`: token → entry.
 
@@ -44,12 +67,10 @@ class Inbox:
         """`stray` is called with reply subject and header block of a message that asks a token that has gone."""
         self._stray = stray
         self._root = f"{prefix}.{process}."
+        self.subject = f"{self._root}*"
         self._cut = len(self._root)
         self._count = 0
         self.entries: dict[bytes, Entry] = {}
-
-    def subscribe(self, client: NatsClient) -> None:
-        client.attach(f"{self._root}*", "", self._receive)
 
     def enter(self, entry: Entry) -> tuple[bytes, str]:
         """Give `entry` a token; returns it and the subject that reaches it."""
@@ -66,7 +87,7 @@ class Inbox:
         for entry in list(self.entries.values()):
             entry.lost()
 
-    def _receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
+    def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
         if reply and not is_inbox(reply):
             _log.warning("a message wants its answer outside of the inboxes; it gets none")
             reply = b""
@@ -75,25 +96,3 @@ class Inbox:
             entry.receive(reply.decode(), head, body)
         elif reply and head:
             self._stray(reply.decode(), head)
-
-
-RawAnswer = tuple[str, bytes, bytes]
-"""Reply subject, header block, body."""
-
-
-class PendingReply(Awaited[RawAnswer]):
-    """A request that waits for its answer, and meanwhile gives the rest of its own body."""
-
-    __slots__ = ("outgoing", "subject")
-
-    def __init__(self, subject: str, outgoing: Outgoing | None) -> None:
-        super().__init__()
-        self.subject = subject
-        self.outgoing = outgoing
-
-    def receive(self, reply: str, head: bytes, body: bytes) -> None:
-        if head and is_chunk(head):
-            if self.outgoing is not None:
-                self.outgoing.answer(reply, head)
-        elif not self.future.done():
-            self.future.set_result((reply, head, body))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from smcp_bus.bus import Headers, Incoming, Reply
-from smcp_bus.errors import NotConnected
+from smcp_bus.errors import BodyTooLarge, NotConnected
 from smcp_bus.headers import BUDGET, ERROR
 from smcp_bus.nats.chunks import CHUNKS, SIZE
 from smcp_bus.nats.inbox import is_inbox
-from smcp_bus.nats.wire import decode_head
+from smcp_bus.nats.wire import decode_head, encode_head
 from smcp_proto.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -126,12 +126,11 @@ class Serving:
             self._overrun = False  # the next message that is dropped is logged again
 
     async def _run(self, incoming: Incoming, reply: str) -> None:
-        transfers = self._bus.transfers
         try:
             answer = await self._answer(incoming, reply)
         except asyncio.CancelledError:
             if reply:  # Only the bus cancels: it closes. Who waits should not wait until its time is over.
-                transfers.respond(reply, error_reply(ErrorCode.UNAVAILABLE, "shutting down"), None)
+                self._respond(reply, error_reply(ErrorCode.UNAVAILABLE, "shutting down"), None)
             raise
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
@@ -141,14 +140,37 @@ class Serving:
         if self._bus.client.congested:
             try:
                 # The request counts until then: with nats-server slow, what is answered is bounded as what runs is.
-                await transfers.room(incoming.deadline)
+                await self._bus.transfers.room(incoming.deadline)
             except NotConnected as error:
                 _log.info("an answer was dropped: %s", error)
                 return
             except asyncio.CancelledError:
-                transfers.respond(reply, answer, incoming.deadline)  # the bus closes, and sends what there is
+                self._respond(reply, answer, incoming.deadline)  # the bus closes, and sends what there is
                 raise
-        transfers.respond(reply, answer, incoming.deadline)
+        self._respond(reply, answer, incoming.deadline)
+
+    def _respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
+        """Send an answer, in chunks if it has to be; above the limit a 413 in its place."""
+        size, limit = len(reply.body), self._bus.max_body
+        if size > limit:
+            reply = error_reply(ErrorCode.TOO_LARGE, "the answer is too large", limit=limit, size=size)
+        try:
+            if len(reply.body) > self._bus.client.chunk:
+                refusal = self._bus.transfers.keep(subject, reply, deadline)
+                if refusal is None:
+                    return
+                reply = refusal
+            self._send(subject, reply)
+        except NotConnected:
+            _log.info("an answer was dropped: not connected to nats-server")
+        except (ValueError, BodyTooLarge):
+            _log.exception("an answer could not be sent")
+            self._send(subject, error_reply(ErrorCode.INTERNAL, "internal error"))
+
+    def _send(self, subject: str, reply: Reply) -> None:
+        head = encode_head(reply.headers)
+        self._bus.client.check(subject, len(reply.body), len(head))
+        self._bus.client.send(subject, "", head, reply.body)
 
     async def _answer(self, incoming: Incoming, reply: str) -> Reply | None:
         if self._answers and SIZE in incoming.headers:

@@ -1,4 +1,4 @@
-"""Bodies larger than a message, both ways; and the answers to requests, which may be such."""
+"""Bodies larger than a message, both ways."""
 
 import asyncio
 import logging
@@ -7,13 +7,12 @@ from typing import Final
 
 from smcp_bus.bus import Admit, Headers, Reply
 from smcp_bus.byte_budget import ByteBudget, Grant
-from smcp_bus.errors import BodyTooLarge, BusError, ConnectionLost, NotConnected, RequestTimedOut, TransferFailed
+from smcp_bus.errors import BodyTooLarge, BusError, ConnectionLost, RequestTimedOut, TransferFailed
 from smcp_bus.headers import NOT_RUN
 from smcp_bus.nats.chunks import (
     CHUNKS,
     DONE,
     GONE,
-    MAX_CHUNK,
     SIZE,
     Outgoing,
     Pulling,
@@ -22,16 +21,14 @@ from smcp_bus.nats.chunks import (
     chunk_head,
     is_chunk,
 )
-from smcp_bus.nats.client import NatsClient
-from smcp_bus.nats.inbox import Inbox, PendingReply
+from smcp_bus.nats.client import MAX_CHUNK, NatsClient
+from smcp_bus.nats.inbox import Inbox
 from smcp_bus.nats.serving import error_reply
 from smcp_bus.nats.wire import decode_head, encode_head, is_no_responders
 from smcp_proto.errors import ErrorCode
 
 _log = logging.getLogger(__name__)
 
-_HEADROOM: Final = 16 * 1024
-"""Of a message's size, kept free for its headers."""
 _FLIGHT: Final = 32 * MAX_CHUNK
 """Bytes that all bodies together have asked for and not got: a fraction of what nats-server holds for a client
 before it cuts it off (64 MiB)."""
@@ -58,22 +55,12 @@ class Transfers:
         self.kept_bytes = 0
         """Of answers that are being pulled; at most `kept`, but for a single one that is larger."""
 
-    @property
-    def chunk(self) -> int:
-        limit = self._client.max_payload
-        return min(MAX_CHUNK, max(limit - _HEADROOM, limit // 2))
-
-    @property
-    def outgoing_bytes(self) -> int:
-        requests = (entry.outgoing for entry in self.inbox.entries.values() if isinstance(entry, PendingReply))
-        return self.kept_bytes + sum(outgoing.plan.total for outgoing in requests if outgoing is not None)
-
     def interpose(self, wrap: Callable[[Send], Send]) -> None:
         """Let every chunk, and every question for one, go through `wrap(send)`: for a bad network in tests."""
         self._send = wrap(self._send)
 
     def outgoing(self, body: bytes) -> Outgoing:
-        return Outgoing(self._send, body, self.chunk)
+        return Outgoing(self._send, body, self._client.chunk)
 
     async def pull(
         self, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None = None
@@ -147,38 +134,19 @@ class Transfers:
     async def room(self, deadline: float | None) -> None:
         await self._client.room(self._until(deadline))
 
-    def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
-        """Send an answer, in chunks if it has to be; above the limit a 413 in its place."""
-        size = len(reply.body)
-        if size > self.max_body:
-            reply = error_reply(ErrorCode.TOO_LARGE, "the answer is too large", limit=self.max_body, size=size)
-        try:
-            self._respond(subject, reply, deadline)
-        except NotConnected:
-            _log.info("an answer was dropped: not connected to nats-server")
-        except (ValueError, BodyTooLarge):
-            _log.exception("an answer could not be sent")
-            self._respond(subject, error_reply(ErrorCode.INTERNAL, "internal error"), deadline)
-
-    def _respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
-        if len(reply.body) > self.chunk:
-            self._keep(subject, reply, deadline)
-            return
-        head = encode_head(reply.headers)
-        self._client.check(subject, len(reply.body), len(head))
-        self._client.send(subject, "", head, reply.body)
-
-    def _keep(self, subject: str, reply: Reply, deadline: float | None) -> None:
+    def keep(self, subject: str, reply: Reply, deadline: float | None) -> Reply | None:
+        """Send the first chunk of a large answer, and keep it for the others; the Reply that takes its place where too
+        many are kept. Raises as `NatsClient.check`."""
         outgoing = self.outgoing(reply.body)
         head = encode_head({**outgoing.headers, **reply.headers})
         self._client.check(subject, len(outgoing.first), len(head))
         if self.kept_bytes and self.kept_bytes + outgoing.plan.total > self._kept_limit:
             _log.warning("a large answer was not sent: %d bytes of others are being taken", self.kept_bytes)
             full = "too many large answers are on their way; ask again"
-            self._respond(subject, error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True), deadline)
-            return
+            return error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True)
         kept = _Kept(self, outgoing, self._until(deadline))
         self._client.send(subject, kept.subject, head, outgoing.first)
+        return None
 
     def _until(self, deadline: float | None) -> float:
         return self._loop.time() + _PATIENCE_S if deadline is None else deadline

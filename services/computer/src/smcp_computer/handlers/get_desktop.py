@@ -11,8 +11,9 @@ from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import SHOWN, Json, Resources
 from smcp_computer.reply_limits import giving_way, reply_limit
 from smcp_computer.resources.errors import too_large
-from smcp_computer.resources.index import History, ResourceIndex
+from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import window_uri
+from smcp_computer.tools import History
 from smcp_proto.desktop import OrganizedDesktop, Window, organize_desktop
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.tools import GetDeskTopReq

@@ -11,7 +11,8 @@ from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.reply_limits import Budget, giving_way, reply_limit
 from smcp_computer.resources.errors import bad_field
-from smcp_computer.resources.index import History, Listing
+from smcp_computer.resources.index import Listing
+from smcp_computer.tools import History
 from smcp_proto.errors import TooLarge
 from smcp_proto.finder import organize_finder
 from smcp_proto.schemas.finder import GetFinderReq

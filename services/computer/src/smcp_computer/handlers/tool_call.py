@@ -16,8 +16,7 @@ from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.metrics import CallEnded
 from smcp_computer.resources.errors import too_large
-from smcp_computer.resources.index import History
-from smcp_computer.tools import Catalogue
+from smcp_computer.tools import Catalogue, History
 from smcp_proto import tool_results
 from smcp_proto.errors import SmcpError, TooLarge
 from smcp_proto.schemas.tools import ToolCallReq
@@ -78,7 +77,7 @@ class ToolCalls:
         *,
         max_body: int,
         trace_content: bool = False,
-        ended: CallEnded = lambda outcome, seconds: None,
+        ended: CallEnded = lambda seconds, outcome: None,
     ) -> None:
         self._catalogue = catalogue
         self._owner = owner
@@ -133,7 +132,7 @@ class ToolCalls:
             raise
         finally:
             record.log()
-            self._ended(record.outcome, record.seconds)
+            self._ended(record.seconds, record.outcome)
         return RawJson(body)
 
     def held(self) -> dict[str, int]:
@@ -149,9 +148,10 @@ class ToolCalls:
             self._owner.settle(running, exact_json.written(await work))
         except Exception as error:  # noqa: BLE001 -- handed on to whoever awaits the call, unless it is settled
             self._owner.settle(running, error)
-        finally:  # a task that somebody else cancelled
+        except asyncio.CancelledError:  # where somebody else cancelled it than `stop`
             broken_off = tool_results.failed("the call was broken off on the Computer")
             self._owner.settle(running, exact_json.written(broken_off))
+            raise
 
     async def _run(self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord) -> dict[str, Any]:
         name = request.tool_name

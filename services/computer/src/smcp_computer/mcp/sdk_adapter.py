@@ -5,13 +5,16 @@ streams of a transport are wrapped: the wrappers see the end of the connection, 
 server sent it. No private name of the SDK is used. Three quirks of version 2.3 matter (hence `mcp<2.4`):
 
 - It looks for `last_context` on the stream that it reads, and opens a span in the task that sends a request.
-- Its HTTP transports report an answer that they could not read by an error, whose text tells why (`bounded_input`).
+- Its HTTP transports report an answer that they could not read by an error, whose text tells why (`unread`).
+  Oversized or unparsable answers become errors for the waiting request, on every transport.
 - A failed POST of its SSE transport is only logged, and nobody is told (`transports`).
 """
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,8 +31,16 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, Status, StatusCode
 from pydantic import BaseModel, ValidationError
 
-from smcp_computer.mcp.bounded_input import read_again, unread
-from smcp_computer.mcp.errors import SAID_ALOUD, BadAnswer, RequestRefused, ServerDied, ServerError, ServerTimedOut
+from smcp_computer.mcp.errors import (
+    SAID_ALOUD,
+    AnswerTooLarge,
+    BadAnswer,
+    RequestRefused,
+    ServerDied,
+    ServerError,
+    ServerTimedOut,
+)
+from smcp_proto.validation import mended
 
 CONTENT_CHARS: Final = 16 * 1024
 """What is recorded of a call's arguments and of its result at most, where they are recorded at all."""
@@ -252,3 +263,65 @@ class Requests:
                 return ServerDied(self.server, "was started again")
             case _:
                 return RequestRefused(self.server, error.code, error.message, error.error.data)
+
+
+KEPT: Final = 2048
+"""Characters of the beginning, and of the end, that are kept of a line that is too long."""
+ROOM: Final = 64 * 1024
+"""Bytes that a message may have beside what it carries."""
+ABOVE_LIMIT: Final = "the answer is above the limit"
+"""The text of the error by which a transport of ours breaks off an answer over HTTP."""
+
+_CANNOT_BE_READ: Final = "sent an answer that cannot be read"
+_EVENT_TOO_LARGE: Final = "SSE stream failed: Server-sent event exceeded"
+
+_ID: Final = r'"id"\s*:\s*"?(?P<id>[0-9]{1,18})"?'
+"""The SDK counts its requests."""
+_VERSION: Final = r'"jsonrpc"\s*:\s*"2\.0"'
+_OUTCOME: Final = r'"(?:result|error)"\s*:'
+_ID_FIRST: Final = re.compile(rf"\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_ID}\s*,\s*(?:{_VERSION}\s*,\s*)?{_OUTCOME}")
+_ID_LAST: Final = re.compile(rf"{_ID}\s*(?:,\s*{_VERSION}\s*)?\}}\s*\Z")
+_IS_ANSWER: Final = re.compile(rf"\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_OUTCOME}")
+
+
+def read_again(server: str, refused: ValidationError) -> SessionMessage | ValidationError:
+    """What the SDK's transport over HTTP could not read, read once more, with what pydantic refuses replaced."""
+    text = refused.errors(include_url=False, include_context=False)[0]["input"]
+    message = (message_of(text) or unreadable(server, text)) if isinstance(text, str) else None
+    return refused if message is None else SessionMessage(message)
+
+
+def message_of(text: str) -> types.JSONRPCMessage | None:
+    """None: it is none. Halves of surrogate pairs, which pydantic refuses, are replaced by U+FFFD."""
+    with suppress(ValueError):
+        return types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+    with suppress(ValueError):
+        return types.jsonrpc_message_adapter.validate_json(mended(text), by_name=False)
+    return None
+
+
+def unreadable(server: str, text: str) -> types.JSONRPCError | None:
+    return in_its_place(text[:KEPT], text[-KEPT:], BadAnswer(server, _CANNOT_BE_READ))
+
+
+def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError | None:
+    """The error for the request whose answer has these ends; its `data` is `why`. None: they do not name a request."""
+    found = _ID_FIRST.match(head)
+    if found is None and _IS_ANSWER.match(head) is not None:
+        found = _ID_LAST.search(tail)
+    if found is None:
+        return None
+    error = types.ErrorData(code=types.PARSE_ERROR, message="the answer was not read", data=why)
+    return types.JSONRPCError(jsonrpc="2.0", id=int(found["id"]), error=error)
+
+
+def unread(server: str, error: MCPError, *, limit: int) -> ServerError | None:
+    """The error of an answer that was not read (of `limit` bytes at most); None: it is an error of the server's own."""
+    if isinstance(error.data, ServerError):
+        return error.data
+    is_refused = error.code == types.PARSE_ERROR
+    if (is_refused and ABOVE_LIMIT in error.message) or (
+        error.code == types.CONNECTION_CLOSED and error.message.startswith(_EVENT_TOO_LARGE)
+    ):
+        return AnswerTooLarge(server, limit=limit)
+    return BadAnswer(server, _CANNOT_BE_READ) if is_refused else None

@@ -1,7 +1,7 @@
 """The stdio transport: the process of an MCP server, and newline-delimited JSON-RPC over its standard streams.
 
-The SDK's own transport does not expose its process, does not end children that outlive it, and cannot log what the
-server writes to standard error.
+The SDK's own transport does not bound its lines, does not expose its process, does not end children that outlive it,
+and cannot log what the server writes to standard error.
 
 Each server runs in a process group of its own. `stop` ends the group and all descendants, also those that
 left the group: `uvx`, `npx` and shells start the real server as a child.
@@ -15,17 +15,18 @@ import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
+import mcp_types as types
 import psutil
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from smcp_computer.mcp.bounded_input import ROOM, Cut, Lines, parsed
-from smcp_computer.mcp.errors import ServerFailed
-from smcp_computer.mcp.sdk_adapter import Streams
+from smcp_computer.mcp.errors import AnswerTooLarge, ServerFailed
+from smcp_computer.mcp.sdk_adapter import KEPT, ROOM, Streams, in_its_place, message_of, unreadable
 from smcp_computer.mcp.server_log import MAX_LINE, StderrLog
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
@@ -40,6 +41,65 @@ REAP_S: Final = 2.0
 FLUSH_S: Final = 0.5
 POLL_S: Final = 0.02
 READ_LIMIT: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A line that was longer than allowed: what is known of it."""
+
+    head: str
+    tail: str
+    size: int
+    """Its bytes in UTF-8."""
+
+
+class Lines:
+    """Splits bytes into lines. Of a line above `longest` bytes (of UTF-8) only its ends are kept."""
+
+    def __init__(self, decoder: codecs.IncrementalDecoder, longest: int) -> None:
+        self._decoder = decoder
+        self._longest = longest
+        self._parts: list[str] = []
+        self._size = 0
+        self._head: str | None = None
+        """Of a line that is too long by now; its end is the one part then."""
+
+    def feed(self, chunk: bytes) -> list[str | Cut]:
+        """The lines that `chunk` completes. Raises UnicodeDecodeError."""
+        first, *others = self._decoder.decode(chunk).split("\n")
+        self._add(first)
+        lines = []
+        for other in others:
+            lines.append(self._end())
+            self._add(other)
+        return lines
+
+    def _add(self, text: str) -> None:
+        self._size += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        self._parts.append(text)
+        if self._size <= self._longest:
+            return
+        whole = "".join(self._parts)
+        self._head = whole[:KEPT] if self._head is None else self._head + text[: KEPT - len(self._head)]
+        self._parts = [whole[-KEPT:]]
+
+    def _end(self) -> str | Cut:
+        text = "".join(self._parts)
+        line = text if self._head is None else Cut(self._head, text, self._size)
+        self._parts, self._size, self._head = [], 0, None
+        return line
+
+
+def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMessage | None:
+    """A line of a program: a message, or the error for the request whose answer it is; None: nothing for anybody."""
+    if isinstance(text, Cut):
+        log.warning("sent a message of %d bytes, more than %d: it is not read", text.size, max_message)
+        return in_its_place(text.head, text.tail, AnswerTooLarge(log.server, limit=max_message, size=text.size))
+    if not text.strip():
+        return None
+    if (message := message_of(text)) is None:
+        log.warning("wrote a line that is no message: %.200r", text)
+    return message or unreadable(log.server, text)
 
 
 @asynccontextmanager

@@ -9,9 +9,8 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from smcp_computer.mcp.bounded_input import ABOVE_LIMIT, ROOM
 from smcp_computer.mcp.errors import ServerFailed
-from smcp_computer.mcp.sdk_adapter import Streams, Watch
+from smcp_computer.mcp.sdk_adapter import ABOVE_LIMIT, ROOM, Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_proto.schemas.config import (

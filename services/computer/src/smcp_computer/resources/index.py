@@ -225,19 +225,3 @@ class ResourceIndex:
     def _tell(self, server: str) -> None:
         for listener in self._listeners:
             listener(server)
-
-
-class History:
-    """The MCP servers of the tool calls, for the order of windows and documents. Only the last call of each counts."""
-
-    def __init__(self) -> None:
-        self._servers: dict[str, None] = {}
-
-    def called(self, server: str) -> None:
-        self._servers.pop(server, None)
-        self._servers[server] = None
-
-    @property
-    def servers(self) -> tuple[str, ...]:
-        """The one called last stands at the end."""
-        return tuple(self._servers)

@@ -10,8 +10,9 @@ from smcp_computer.mcp.errors import ServerError
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.errors import bad_field, not_found, not_supported
-from smcp_computer.resources.index import History, Listing, ResourceIndex
+from smcp_computer.resources.index import Listing, ResourceIndex
 from smcp_computer.resources.pages import Item, Kind
+from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.sorting import server_order
 from smcp_proto.uris import (

@@ -6,17 +6,17 @@ request that stays here behaves as on the bus: its handler has its own task and 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import orjson
 
-from smcp_bus import clock
+from smcp_bus import ownership, subjects
 from smcp_bus.bus import Admit, Bus, Headers, Incoming, Progress, Reply, RequestHandler
 from smcp_bus.dispatch import RawJson
 from smcp_bus.errors import BodyTooLarge, RequestTimedOut
-from smcp_bus.nats.chunks import MAX_CHUNK
+from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.nats.serving import error_reply
 from smcp_proto.errors import ErrorCode, SmcpError
 
@@ -103,7 +103,7 @@ class CallTable:
 
     def __init__(self) -> None:
         self._by_session: dict[str, dict[PendingCall, None]] = {}
-        self._beat = clock.now()
+        self._beat = ownership.now()
         self._went_on_at = 0.0
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class CallTable:
 
     def beat(self) -> None:
         """Look at the clock; to be called often."""
-        now = clock.now()
+        now = ownership.now()
         if now - self._beat > STANDSTILL_S:
             self._went_on_at = asyncio.get_running_loop().time()
         self._beat = now
@@ -202,16 +202,24 @@ KEPT: Final = 16
 
 _log: Final = logging.getLogger("smcp_gateway.calls.table")
 
-Serving = Callable[[str], RequestHandler | None]
-"""What answers on a subject in this process now; None: nothing here may."""
+
+class LocalComputer(Protocol):
+    """A Computer that this process owns."""
+
+    @property
+    def takes_calls(self) -> bool: ...
+
+    @property
+    def handle(self) -> RequestHandler: ...
 
 
 class CallRoute:
     """Hands a request to the Computer's owner in this process, or to the bus. `close` it before the bus."""
 
-    def __init__(self, bus: Bus, serving: Serving) -> None:
+    def __init__(self, bus: Bus, here: Mapping[str, Sequence[LocalComputer]]) -> None:
+        """`here`: by subject without its verb."""
         self.bus = bus
-        self._serving = serving
+        self._here = here
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Reply]] = set()
         self._waiting_bytes = 0
@@ -236,7 +244,8 @@ class CallRoute:
         admit: Admit | None,
     ) -> Reply:
         """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break."""
-        handler = self._serving(subject)
+        computers = self._here.get(subjects.without_verb(subject), ())
+        handler = next((computer.handle for computer in computers if computer.takes_calls), None)
         if handler is None:
             return await self.bus.request(
                 subject, body, timeout=timeout, headers=headers, progress=progress, admit=admit

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from smcp_bus import subjects
-from smcp_bus.bus import Bus, RequestHandler
+from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Observe
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Ownership
@@ -62,8 +62,8 @@ class ComputerTable:
         self._stopping = False
         self._owned: dict[Key, SocketIoComputer] = {}
         self._offices: dict[str, set[SocketIoComputer]] = {}
-        self._by_subject: dict[str, list[SocketIoComputer]] = {}
-        """One each, or two while a name changes its session here."""
+        self.by_subject: dict[str, list[SocketIoComputer]] = {}
+        """By their subject without the verb: one each, or two while a name changes its session here."""
         self.owner = Owner()
         self._deps = ComputerDeps(
             send,
@@ -122,7 +122,7 @@ class ComputerTable:
         owned = SocketIoComputer(session, office, name, self._deps)
         self._owned[session.id, office] = owned
         self._offices.setdefault(office, set()).add(owned)
-        self._by_subject.setdefault(subjects.without_verb(subject), []).append(owned)
+        self.by_subject.setdefault(subjects.without_verb(subject), []).append(owned)
         try:
             owned.subscription = await self._bus.serve(
                 subject, owned.handle, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS
@@ -164,20 +164,13 @@ class ComputerTable:
         if not here:
             del self._offices[office]
         subject = subjects.without_verb(subjects.client_all(office, owned.name))
-        served = self._by_subject[subject]
+        served = self.by_subject[subject]
         served.remove(owned)
         if not served:
-            del self._by_subject[subject]
+            del self.by_subject[subject]
         owned.close()
         if owned.subscription is not None:
             self._background.once("giving up a Computer's subject", owned.subscription.drain)
-
-    def serving(self, subject: str) -> RequestHandler | None:
-        """The handler of that subject, if its Computer is here, confirmed, and not leaving."""
-        for owned in self._by_subject.get(subjects.without_verb(subject), ()):
-            if owned.is_open and not owned.session.leaving:
-                return owned.handle
-        return None
 
     def of(self, session_id: str, office: str) -> SocketIoComputer | None:
         """That session's Computer in that office, if any."""

@@ -19,7 +19,7 @@ from smcp_bus.dispatch import Call, Dispatcher, Handler, Observe, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
-from smcp_bus.requests import computer_route, request_handler
+from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans
 from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, granted
 from smcp_gateway.sockets.packet import Frame, event_frame, request_frame
@@ -94,6 +94,11 @@ class SocketIoComputer:
     def is_open(self) -> bool:
         """Whether calls run: it is a member, and confirmed in the present ownership."""
         return not self.closed and self._deps.is_open(self.confirmed)
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether a call of this process may run here now: its claim is confirmed, and its client stays."""
+        return self.is_open and not self.session.leaving
 
     def granted(self, claim: Claim, tenure: int | None) -> None:
         """The registry holds it by that claim."""

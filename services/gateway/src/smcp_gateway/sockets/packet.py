@@ -11,11 +11,11 @@ from typing import Any, Final
 import orjson
 from socketio import packet as sio
 
+from smcp_bus import exact_json
 from smcp_bus.dispatch import Answer, failed
 from smcp_proto import tool_results
 from smcp_proto.catalog import Ack, Row
 from smcp_proto.errors import ErrorBody, Malformed, TooLarge, refusal
-from smcp_proto.validation import check_depth
 
 NAMESPACE: Final = "/smcp"
 
@@ -176,7 +176,7 @@ def _auth(text: bytes) -> dict[str, Any] | str | None:
     try:
         auth = orjson.loads(text)
         if isinstance(auth, dict):
-            check_depth(auth)
+            exact_json.check_depth(auth)
     except (orjson.JSONDecodeError, Malformed):
         return UNREADABLE
     return auth if auth is None or isinstance(auth, dict) else UNREADABLE

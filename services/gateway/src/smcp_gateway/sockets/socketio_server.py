@@ -31,8 +31,7 @@ from smcp_gateway.sockets.packet import (
     event_frame,
     read_packet,
 )
-from smcp_gateway.sockets.reply_budget import ReplyBudget, ReplyShare
-from smcp_gateway.sockets.session import DEFAULT_MAX_MESSAGE, Session, Sessions
+from smcp_gateway.sockets.session import DEFAULT_MAX_MESSAGE, ReplyBudget, ReplyShare, Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, Row, SizeClass, upstream
 from smcp_proto.errors import NOTHING_BEGUN, Internal, Malformed, RateLimited, SmcpError, TooLarge, Unavailable

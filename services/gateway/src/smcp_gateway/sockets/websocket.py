@@ -14,8 +14,7 @@ from engineio.packet import NOOP, Packet
 from smcp_gateway.sockets.packet import Frame
 
 if TYPE_CHECKING:
-    from smcp_gateway.sockets.engine import Engine
-    from smcp_gateway.sockets.outbox import Outbox
+    from smcp_gateway.sockets.engine import Engine, Outbox
 
 LINGER_S: Final = 5.0
 """How long a connection that was closed may take to say its last words."""

@@ -1,9 +1,7 @@
-"""Pauses between retries, and a clock that goes on while the host is suspended."""
+"""Pauses between retries."""
 
 import random
-import time
 from dataclasses import dataclass
-from typing import Final
 
 
 @dataclass
@@ -18,11 +16,3 @@ class Backoff:
         """The pause before the next try."""
         self._step = min(self.longest_s, 2 * self._step if self._step else self.first_s)
         return self._step * random.uniform(0.5, 1.0)  # noqa: S311 -- spreads load; no secret
-
-
-_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
-
-
-def now() -> float:
-    """Seconds of a monotonic clock that counts suspension; on Linux that of the event loop does not."""
-    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
