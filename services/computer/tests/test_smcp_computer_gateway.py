@@ -29,7 +29,7 @@ from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer
-from smcp_testing.gateway_world import World, gateway_world
+from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.issuer import shared_token
 from smcp_testing.leaving_gateway import in_time, two_gateways
 from smcp_testing.mcp_servers import configs
@@ -37,16 +37,27 @@ from smcp_testing.tcp_proxy import open_line
 from smcp_testing.waiting import eventually
 
 OFFICE, NAME = "office", "box"
+MIB = 1024 * 1024
 SECRET = "a shared secret of the tests, long enough"
 LOCKED = issuer.settings(auth_secret=SECRET)
 
 
 @asynccontextmanager
 async def box(
-    *urls: str, joined: bool = True, token: Token | None = None, drain_s: float = 10.0, **servers: Any
+    *urls: str,
+    joined: bool = True,
+    token: Token | None = None,
+    drain_s: float = 10.0,
+    max_payload: int = 32 * MIB,
+    **servers: Any,
 ) -> AsyncIterator[Computer]:
     settings = ComputerSettings(
-        gateway_url=",".join(urls), config=Path("unused"), office=OFFICE, name=NAME, drain_s=drain_s
+        gateway_url=",".join(urls),
+        config=Path("unused"),
+        office=OFFICE,
+        name=NAME,
+        drain_s=drain_s,
+        max_payload=max_payload,
     )
     config = parse_config(json.dumps({"servers": servers}))
     async with open_gateway_computer(settings, token=token, config=config, environ={}) as computer:
@@ -165,6 +176,35 @@ async def test_an_answer_too_large_for_the_gateway_is_413_and_keeps_the_connecti
             await agent.call_tool(NAME, "big", {"size": 1024 * 1024})
         assert (await agent.call_tool(NAME, "echo", {"text": "x"})).text == "x"
         assert connection_of(computer) is connection
+
+
+@pytest.mark.rule("answers.errors.tool-call")
+@pytest.mark.parametrize("flat_errors", [True, False])
+async def test_a_published_agent_reads_the_errors_of_a_computer_behind_a_gateway(
+    nats_url: str, flat_errors: bool
+) -> None:
+    def shown(answer: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        error = answer if flat_errors else answer["meta"]["a2c_error"]
+        assert flat_errors or answer["isError"] is True
+        return error["code"], error["details"]
+
+    call = {"agent": "anna", "computer": NAME, "tool_name": "big", "params": {"size": 100_000}, "timeout": 30}
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url, flat_errors=flat_errors) as agent,
+        box(world.url, max_payload=64 * 1024, tools=configs.stdio()) as computer,
+    ):
+        assert await agent.join("agent", "anna", OFFICE) == [True, None]
+        for _ in range(2):
+            code, details = shown(await agent.call("client:tool_call", call | {"req_id": "large"}))
+            assert (code, details["limit"]) == (413, 64 * 1024)
+        membership = computer.membership
+        assert isinstance(membership, GatewayMembership)
+        again = call | {"req_id": "stopping", "tool_name": "echo", "params": {"text": "x"}}
+        membership.serving = False
+        assert shown(await agent.call("client:tool_call", again)) == (503, {"may_have_run": False})
+        membership.serving = True
+        assert (await agent.call("client:tool_call", again))["content"][0]["text"] == "x"
 
 
 async def test_a_computer_reconnects_and_its_interrupted_call_runs_once(nats_url: str, tmp_path: Path) -> None:

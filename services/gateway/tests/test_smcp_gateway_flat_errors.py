@@ -9,6 +9,8 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR
 from smcp_proto.errors import Internal, NotAllowed, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
+from smcp_testing.socketio_pair import RESULT, call, couple
+from smcp_testing.socketio_pair import serve as serve_box
 
 CALL: dict[str, Any] = {
     "agent": "anna", "req_id": "1", "computer": "box", "tool_name": "t", "params": {}, "timeout": 5,
@@ -61,3 +63,71 @@ async def test_a_client_that_does_not_say_that_it_reads_flat_errors_gets_a_faile
                 assert answer == {"content": [text], "isError": True, "meta": {"a2c_error": error}}
             other = await client.call("client:get_tools", {"agent": "anna", "computer": "box"})
             assert other["code"] == 400  # no tool call
+
+
+@pytest.mark.rule("answers.errors.tool-call")
+@pytest.mark.parametrize("flat_errors", [True, False])
+async def test_the_flat_error_of_a_socketio_computer_is_an_error_for_every_client_and_every_repeat(
+    nats_url: str, flat_errors: bool
+) -> None:
+    details = {"size": 2**70, "limit": None, "content": [1.5]}
+    async with couple(nats_url, flat_errors=flat_errors) as pair:
+
+        async def refuse(payload: dict[str, Any]) -> Any:
+            return {"code": payload["params"]["code"], "message": "深", "details": details}
+
+        asked = serve_box(pair.box, "client:tool_call", refuse)
+        for code in (400, 404, 413, 503, 4014, 4711):
+            error = {"code": code, "message": "深", "details": details}
+            result = {
+                "content": [{"type": "text", "text": "深"}],
+                "isError": True,
+                "meta": {"a2c_error": {"code": code, "details": details}},
+            }
+            expected = error if flat_errors or code in {404, 4014} else result
+            for _ in range(2):
+                assert await pair.anna.call("client:tool_call", call(code, code=code)) == expected
+        assert len(asked) == 6  # no repeat ran
+
+
+async def test_a_call_that_a_socketio_computer_says_it_did_not_run_runs_when_it_is_repeated(nats_url: str) -> None:
+    async with couple(nats_url) as pair:
+        answers = iter([{"code": 503, "message": "stopping", "details": {"may_have_run": False}}, RESULT])
+
+        async def answer(_: dict[str, Any]) -> Any:
+            return next(answers)
+
+        asked = serve_box(pair.box, "client:tool_call", answer)
+        assert (await pair.anna.call("client:tool_call", call()))["details"] == {"may_have_run": False}
+        assert await pair.anna.call("client:tool_call", call() | {"a2c_repeat": 10}) == RESULT
+        assert await pair.anna.call("client:tool_call", call() | {"a2c_repeat": 20}) == RESULT
+        assert len(asked) == 2
+        assert (await pair.anna.call("client:tool_call", call(x=1)))["details"] == {"field": "req_id"}
+
+
+async def test_no_field_of_a_socketio_computers_error_breaks_an_answer(nats_url: str) -> None:
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+    async with couple(nats_url, flat_errors=False) as pair:
+        answers: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            ({"code": True, "message": "m"}, {"code": True, "message": "m"}),
+            ({"code": 500, "message": None}, {"code": 500, "message": None}),
+            (RESULT | {"code": 500, "message": "m"}, RESULT | {"code": 500, "message": "m"}),
+            (
+                {"code": 500, "message": "m", "details": []},
+                {
+                    "content": [{"type": "text", "text": "m"}],
+                    "isError": True,
+                    "meta": {"a2c_error": {"code": 500, "details": {}}},
+                },
+            ),
+            ({"code": 500, "message": "m", "details": {"deep": deep}},) * 2,
+        ]
+
+        async def answer(payload: dict[str, Any]) -> Any:
+            return answers[payload["params"]["n"]][0]
+
+        serve_box(pair.box, "client:tool_call", answer)
+        for number, (_, heard) in enumerate(answers):
+            assert await pair.anna.call("client:tool_call", call(number, n=number)) == heard

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from smcp_proto.errors import (
     CUT_OFF,
-    ERRORS,
     ErrorCode as ErrorCode,
     Internal as Internal,
     Malformed as Malformed,
@@ -23,6 +22,7 @@ from smcp_proto.errors import (
     TooLarge as TooLarge,
     Unavailable as Unavailable,
     VersionRefused as VersionRefused,
+    flat_error,
 )
 from smcp_proto.schemas import SmcpCode
 
@@ -118,13 +118,7 @@ def received_error(data: object, *, expected: Collection[str] = ()) -> SmcpError
 
     `expected` are fields of the reply that was asked for: what has one of them is no error.
     """
-    if not isinstance(data, dict) or any(field in data for field in expected):
-        return None
-    code, message, details = data.get("code"), data.get("message"), data.get("details")
-    if not isinstance(code, int) or isinstance(code, bool) or not isinstance(message, str):
-        return None
-    details = details if isinstance(details, dict) else {}
-    kind = ERRORS.get(code)
-    if kind is None:
-        return UnknownError(message, received=code, details=details)
-    return kind(message, details=details)
+    error = flat_error(data, expected)
+    if error is None or type(error) is not SmcpError:
+        return error
+    return UnknownError(error.message, received=error.code, details=error.details)

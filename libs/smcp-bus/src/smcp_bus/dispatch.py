@@ -285,7 +285,7 @@ async def _not_available(request: Any, call: Call) -> None:
 
 
 def failed(body: ErrorBody) -> Answer:
-    return Answer(orjson.dumps(body.model_dump()), error=body.code)
+    return Answer(exact_json.written(body.model_dump()), error=body.code)
 
 
 def _answer(result: BaseModel | RawJson | None) -> Answer:

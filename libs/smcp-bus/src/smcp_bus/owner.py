@@ -20,7 +20,7 @@ from smcp_bus import exact_json
 from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_proto import tool_results
-from smcp_proto.errors import Malformed, SmcpError, Unavailable
+from smcp_proto.errors import Malformed, SmcpError, Unavailable, error_of
 from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq
 
 _log = logging.getLogger("smcp_bus.owner")
@@ -160,7 +160,8 @@ class Owner:
             Malformed: the `req_id` was used for another call.
             Unavailable: a repeat of a call that is not known here and that another owner may have run
                 (`details.may_have_run` and `details.unknown_repeat`).
-            Whatever `start` raises, or the call was settled with.
+            Whatever `start` raises, or the call was settled with. A repeat gets the same error, unless it says that
+            nothing was run (`details.may_have_run` is False): then it runs.
         """
         key = (seat.office, seat.computer, request.agent, request.req_id)
         digest = digest_of(request.tool_name, request.params)
@@ -296,14 +297,18 @@ class Owner:
         ended = self._ended.get(key)
         if ended is not None:
             _same(ended.digest, digest)
-            if ended.error is not None:
+            if ended.error is None:
+                return ended.body if ended.body is not None else exact_json.written(tool_results.expired())
+            if ended.error.details.get("may_have_run") is not False:
                 raise _again(ended.error)
-            return ended.body if ended.body is not None else exact_json.written(tool_results.expired())
+            del self._ended[key]
         if (seat.office, request.agent, request.req_id) in self._tombstones:
             return exact_json.written(tool_results.cancelled(request.tool_name))
         repeat = request.a2c_repeat
+        if ended is not None or repeat is None or repeat is False:
+            return None
         waited = request.timeout - left  # at gateways, and on its way in parts
-        if repeat is not None and repeat is not False and not self._would_be_known(repeat, waited, seat.held_since):
+        if not self._would_be_known(repeat, waited, seat.held_since):
             raise Unavailable(
                 "this Computer does not know the call that is repeated; whether it ran is not known",
                 details={"may_have_run": True, UNKNOWN_REPEAT: True},
@@ -358,7 +363,7 @@ class Owner:
 
 def _again(error: SmcpError) -> SmcpError:
     """The same without its traceback, which holds on to the whole request."""
-    return type(error)(error.message, details=error.details)
+    return error_of(error.code, error.message, error.details)
 
 
 def _same(known: bytes, digest: bytes) -> None:

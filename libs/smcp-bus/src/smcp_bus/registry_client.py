@@ -31,7 +31,7 @@ from smcp_bus.registry_contract import (
     Left,
 )
 from smcp_bus.tracing import sending
-from smcp_proto.errors import ERRORS, ErrorBody, Internal, NotAllowed, SmcpError, Unavailable
+from smcp_proto.errors import ErrorBody, Internal, NotAllowed, SmcpError, Unavailable, error_of
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import ListRoomRet
 
@@ -187,8 +187,7 @@ def to_error(reply: Reply) -> SmcpError:
         body = ErrorBody.model_validate_json(reply.body)
     except ValidationError:
         return Internal("the other side sent an error that cannot be read")
-    kind = ERRORS.get(body.code, Internal)
-    return kind(body.message, details=body.details)
+    return error_of(body.code, body.message, body.details)
 
 
 def _read(model: type[Model], body: bytes) -> Model:

@@ -4,7 +4,7 @@ Code raises a `SmcpError`; the dispatcher (`smcp_bus.dispatch`) turns it into an
 is raised becomes a 500 without its text: no text of an internal exception ever reaches a peer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import IntEnum
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ class ErrorBody(BaseModel):
 class SmcpError(Exception):
     """An error that a peer may see: its code, its message and its details go over the wire as they are."""
 
-    code: ErrorCode = ErrorCode.INTERNAL
+    code: int = ErrorCode.INTERNAL
 
     def __init__(self, message: str, *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -133,6 +133,24 @@ class NotInOffice(SmcpError):
 
 ERRORS: Mapping[int, type[SmcpError]] = {int(kind.code): kind for kind in SmcpError.__subclasses__()}
 """The class for each code: what a client raises for an error it received."""
+
+
+def error_of(code: int, message: str, details: Mapping[str, Any]) -> SmcpError:
+    """The exception for a flat error that somebody else sent; it keeps a code that is not known here."""
+    error = ERRORS.get(code, SmcpError)(message, details=details)
+    if code not in ERRORS:
+        error.code = code
+    return error
+
+
+def flat_error(data: object, expected: Collection[str]) -> SmcpError | None:
+    """The exception for a flat error; None if `data` is none. A reply has one of the `expected` fields."""
+    if not isinstance(data, dict) or any(field in data for field in expected):
+        return None
+    code, message, details = data.get("code"), data.get("message"), data.get("details")
+    if not isinstance(code, int) or isinstance(code, bool) or not isinstance(message, str):
+        return None
+    return error_of(code, message, details if isinstance(details, dict) else {})
 
 
 def refusal(error: ErrorBody) -> str:

@@ -78,17 +78,23 @@ class Couple:
 
 @asynccontextmanager
 async def couple(
-    nats_url: str, replicas: int = 2, *, auth: Any = None, take: int | None = None, **options: Any
+    nats_url: str,
+    replicas: int = 2,
+    *,
+    auth: Any = None,
+    take: int | None = None,
+    flat_errors: bool = True,
+    **options: Any,
 ) -> AsyncIterator[Couple]:
     """The Agent is on the first replica, its Computer on the last.
 
     Args:
-        auth, take: the Agent's (`connected`).
+        auth, take, flat_errors: the Agent's (`connected`).
         options: of `gateway_world`.
     """
     async with (
         gateway_world(nats_url, gateways=replicas, **options) as world,
-        connected(world.gateways[0].url, auth=auth, take=take) as anna,
+        connected(world.gateways[0].url, auth=auth, take=take, flat_errors=flat_errors) as anna,
         connected(world.gateways[-1].url) as box,
     ):
         assert await box.join("computer", BOX, OFFICE) == [True, None]

@@ -24,7 +24,7 @@ from smcp_bus.tracing import bus_spans
 from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, granted
 from smcp_gateway.sockets.packet import Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
-from smcp_proto.errors import GONE, Internal, SmcpError, TimedOut, TooLarge, Unavailable
+from smcp_proto.errors import GONE, Internal, Malformed, SmcpError, TimedOut, TooLarge, Unavailable, flat_error
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
 from smcp_proto.tool_results import with_meta
 
@@ -32,6 +32,9 @@ CANCEL_EVENT: Final = "notify:tool_call_cancel"
 
 CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
+
+RESULT_FIELDS: Final = ("content", "isError")
+"""A tool's result has one of them, and an error none."""
 
 LARGE_BYTES: Final = 64 * 1024
 """A request of this size waits until the client has read what was sent before."""
@@ -246,14 +249,18 @@ class SocketIoComputer:
         return withdraw
 
 
-def _tool_result(answer: bytes) -> bytes:
-    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is."""
-    if b'"_meta"' not in answer:
+def _tool_result(answer: bytes) -> bytes | SmcpError:
+    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is; or its error."""
+    may_be_error = b'"code"' in answer and b'"message"' in answer
+    if not may_be_error and b'"_meta"' not in answer:
         return answer
     try:
         result = exact_json.read(answer)
+        if may_be_error and (error := flat_error(result, RESULT_FIELDS)) is not None:
+            exact_json.check_depth(error.details)
+            return error
         return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
-    except (orjson.JSONDecodeError, RecursionError):
+    except (orjson.JSONDecodeError, RecursionError, Malformed):
         return answer  # the Agent's gateway refuses or mends it
 
 
