@@ -1,7 +1,7 @@
 """The way of one `client:tool_call` stays short enough to read: from the SDK to the MCP server and back."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -13,10 +13,8 @@ from smcp_testing.gateway_world import gateway_world
 from smcp_testing.mcp_servers.configs import stdio
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-OFF_THE_WAY: Final = (
-    "services/registry/",  # in the same process here, and not asked by a call
-    "services/gateway/src/smcp_gateway/http_server.py",  # handed the WebSocket over before: it only waits for its end
-)
+OFF_THE_WAY: Final = "services/registry/"
+"""In the same process here, and not asked by a call."""
 MOST_FILES: Final = 40
 CALLS: Final = 5
 """What is on the way of each of them counts: between two messages of one call others have their turn, too (a lease that
@@ -24,19 +22,21 @@ is renewed, an owner that is asked after its calls)."""
 
 
 @contextmanager
-def called_code() -> Iterator[set[CodeType]]:
-    """The code of every function that this thread calls meanwhile, or goes on with."""
-    called: set[CodeType] = set()
+def executed_code() -> Iterator[set[CodeType]]:
+    """The code of every function of which this thread executes a line meanwhile."""
+    executed: set[CodeType] = set()
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            called.add(frame.f_code)
+    def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
+        if event == "line":
+            executed.add(frame.f_code)
+        return trace
 
-    sys.setprofile(note)
+    before = sys.gettrace()
+    sys.settrace(trace)
     try:
-        yield called
+        yield executed
     finally:
-        sys.setprofile(None)
+        sys.settrace(before)
 
 
 def project_file(code: CodeType) -> str | None:
@@ -57,9 +57,9 @@ async def test_a_tool_call_passes_at_most_40_files(nats_url: str) -> None:
     ):
         await agent.call_tool("pc", "echo", {"text": "warm"})
         for _ in range(CALLS):
-            with called_code() as called:
+            with executed_code() as executed:
                 assert (await agent.call_tool("pc", "echo", {"text": "x"})).text == "x"
-            calls.append(called)
+            calls.append(executed)
     functions: dict[str, set[str]] = {}
     for code in set.intersection(*calls):
         if (file := project_file(code)) is not None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_standalone.up import OPTIONS
+from smcp_standalone.app import OPTIONS
 from smcp_testing.fork_server import born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
@@ -37,7 +37,7 @@ def smcp(*arguments: str, fresh: bool = False, **environment: str) -> subprocess
     fresh: in a Python of its own.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
-    known = ("smcp_standalone.main", "smcp_standalone.up")
+    known = ("smcp_standalone.main", "smcp_standalone.app")
     command = [str(SMCP), *arguments] if fresh else born(SMCP, *arguments, knows=known)
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment})
 

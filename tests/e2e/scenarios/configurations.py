@@ -15,7 +15,7 @@ from tests.e2e.worlds.layout import ALPHA, command
 from tests.e2e.worlds.world import LAB, World, child_environment
 
 END_S: Final = 60.0
-KNOWN: Final = ("smcp_computer.main", "smcp_standalone.main", "smcp_standalone.up")
+KNOWN: Final = ("smcp_computer.main", "smcp_standalone.main", "smcp_standalone.app")
 GOOD: Final = {"type": "stdio", "server_parameters": {"command": "true", "args": []}}
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_agent import CallResult, SmcpAgent
+from smcp_standalone.app import uvx_server
 from smcp_standalone.nats_server import find_command
-from smcp_standalone.up import uvx_server
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import member

@@ -1,4 +1,4 @@
-"""Pauses between retries."""
+"""Pauses between retries: a copy of `smcp_bus.backoff`. The SDK installs no bus; smcp-proto draws nothing at random."""
 
 import random
 from dataclasses import dataclass

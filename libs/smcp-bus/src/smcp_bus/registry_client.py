@@ -42,6 +42,8 @@ ROOM_S: Final = 10.0
 CONFIRM_S: Final = 2.5
 AGAIN_S: Final = 0.3
 """A request without an answer is asked again after so long (seconds), then each `1 / TRIES` of its time."""
+SHORTEST_S: Final = 0.1
+"""Never sooner than so: a request of a tenth of a second, of which many are sent when a host dies, is sent once."""
 TRIES: Final = 20
 """A request may have only a lease of 2 s. With one of two registries suspended each try misses at even odds: one try a
 second fails one request in 8, twenty tries one in 2**20 (table of faults: a registry hangs past a lease)."""
@@ -139,7 +141,7 @@ class RegistryClient:
     ) -> bytes:
         loop = asyncio.get_running_loop()
         timeout = self.room_s if timeout is None else timeout
-        deadline, then = loop.time() + timeout, timeout / TRIES if again_s is None else again_s
+        deadline, then = loop.time() + timeout, max(SHORTEST_S, timeout / TRIES) if again_s is None else again_s
         patience, backoff = min(then, again_s or AGAIN_S), Backoff(first_s=0.02, longest_s=0.5)
         asked: set[asyncio.Task[Reply]] = set()
         ended: set[asyncio.Task[Reply]] = set()

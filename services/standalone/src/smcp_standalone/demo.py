@@ -27,8 +27,8 @@ from smcp_computer.confirmation import Confirm
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone import die_with_parent
+from smcp_standalone.app import System, UpOptions, UpSettings, load_up_settings, open_system, uvx_server
 from smcp_standalone.nats_server import find_command
-from smcp_standalone.up import System, UpOptions, UpSettings, load_up_settings, open_system, uvx_server
 
 OFFICE: Final = "demo office"
 COMPUTER: Final = "demo computer"

@@ -26,7 +26,7 @@ _REMOVALS: Final = 5
 """A nats-server that is being stopped may write into a directory while it is removed."""
 
 if TYPE_CHECKING:
-    from smcp_standalone.up import System, UpOptions
+    from smcp_standalone.app import System, UpOptions
 
 app = typer.Typer(
     name="smcp",
@@ -68,21 +68,21 @@ def run_up(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
-    from smcp_standalone import up  # noqa: PLC0415 -- it takes seconds to load, and other commands need none of it
+    from smcp_standalone import app as system_app  # noqa: PLC0415 -- it takes seconds to load, and other commands need none of it
 
-    chosen = up.UpOptions(
+    chosen = system_app.UpOptions(
         office=office, name=name, port=port, config=config, data=data, hosts=hosts, insecure=insecure or None
     )
     if check_config:
-        chosen = up.without_data(chosen)
-    with up.up_directory(chosen) as directory:
-        settings = up.load_up_settings(chosen, directory)
-        up.up_model(chosen)  # what is wrong with the hosts is said before anything starts
+        chosen = system_app.without_data(chosen)
+    with system_app.up_directory(chosen) as directory:
+        settings = system_app.load_up_settings(chosen, directory)
+        system_app.up_model(chosen)  # what is wrong with the hosts is said before anything starts
 
         @asynccontextmanager
         async def open_and_tell() -> AsyncIterator["System"]:
             typer.echo("Starting (the first start of an MCP server may download it) ...")
-            async with up.open_system(chosen, settings, directory) as system:
+            async with system_app.open_system(chosen, settings, directory) as system:
                 typer.echo(_greeting(system, chosen, asks_who=settings.gateway.auth_configured))
                 yield system
 
@@ -92,8 +92,8 @@ def run_up(
             open_and_tell,
             check_config=check_config,
             parts=(settings.registry, settings.computer),
-            also_read=up.read_variables(),
-            options=up.OPTIONS,
+            also_read=system_app.read_variables(),
+            options=system_app.OPTIONS,
             at_once=partial(_end, directory if chosen.data is None else None),
         )
 

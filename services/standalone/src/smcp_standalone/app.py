@@ -165,7 +165,7 @@ _OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER})
 STILL_S: Final = 5.0
 """After how many seconds it is said which MCP servers are waited for."""
 
-_log = logging.getLogger("smcp_standalone.up")
+_log = logging.getLogger("smcp_standalone.app")
 
 
 @dataclass(frozen=True, slots=True)
