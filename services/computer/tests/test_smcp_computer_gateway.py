@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_types import HEADER_MISMATCH
 
 from smcp_agent import (
     ComputerEntered,
@@ -205,6 +206,33 @@ async def test_a_published_agent_reads_the_errors_of_a_computer_behind_a_gateway
         assert shown(await agent.call("client:tool_call", again)) == (503, {"may_have_run": False})
         membership.serving = True
         assert (await agent.call("client:tool_call", again))["content"][0]["text"] == "x"
+
+
+async def test_a_call_that_does_not_fit_a_changed_tool_fails_once_and_the_tools_are_listed_again(nats_url: str) -> None:
+    mismatch = json.dumps({"jsonrpc": "2.0", "id": "$ID", "error": {"code": HEADER_MISMATCH, "message": "secret"}})
+    counts = {"content": [{"type": "text", "text": "$LISTS lists, $CALLS calls"}]}
+    async with (
+        gateway_world(nats_url) as world,
+        box(world.url, raw=configs.stdio("raw")) as computer,
+        anna(world.url) as agent,
+    ):
+        refused = await agent.call_tool(NAME, "say", {"text": mismatch.replace('"$ID"', "$ID")})
+        assert refused.is_error
+        assert refused.text == (
+            "MCP server 'raw' ran nothing, since the tool has changed and is being listed again; call it again"
+        )
+        asked = 1
+
+        async def listed() -> bool:
+            nonlocal asked
+            asked += 1
+            answer = json.dumps({"jsonrpc": "2.0", "id": "$ID", "result": counts}).replace('"$ID"', "$ID")
+            said = (await agent.call_tool(NAME, "say", {"text": answer})).text
+            assert said.endswith(f", {asked} calls")
+            return said.startswith("2 lists")
+
+        await eventually(listed)
+        assert computer.fleet.supervisors["raw"].starts == 1
 
 
 async def test_a_computer_reconnects_and_its_interrupted_call_runs_once(nats_url: str, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ RESOURCE_NOT_FOUND: Final = -32002
 
 SAID_ALOUD: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, RESOURCE_NOT_FOUND})
 """Codes of JSON-RPC errors whose text is about the caller's request; others may hold the text of an exception."""
+OUTDATED: Final = "ran nothing, since the tool has changed and is being listed again; call it again"
+"""What a server of the 2026 era means that misses a header, or gets a wrong one (`HEADER_MISMATCH`)."""
 LONGEST_TEXT: Final = 500
 """Characters of a server's text that are passed on."""
 
@@ -58,7 +60,8 @@ class RequestRefused(ServerError):
         self.code = code
         self.said = message[:LONGEST_TEXT] if aloud else f"the MCP server {server!r} failed"
         self.data = data if aloud else None
-        super().__init__(server, f"refused the request (MCP error {code})" + (f": {self.said}" if aloud else ""))
+        what = f"refused the request (MCP error {code})" + (f": {self.said}" if aloud else "")
+        super().__init__(server, OUTDATED if code == types.HEADER_MISMATCH else what)
 
 
 class NotTold(ServerError):

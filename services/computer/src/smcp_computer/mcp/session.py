@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
@@ -17,7 +16,7 @@ from mcp.client import Client
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from smcp_computer import __version__
-from smcp_computer.mcp.errors import RequestRefused, ServerTimedOut
+from smcp_computer.mcp.errors import ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk_adapter import CallSpan, Requests, Watch
@@ -79,18 +78,9 @@ class Connection:
             TimeoutError: no answer within `timeout` seconds.
         """
         span.goes_to(self._described)
-        send = partial(
-            self._requests.send, "tools/call", {"name": tool, "arguments": dict(arguments)}, timeout=timeout, span=span
-        )
+        params = {"name": tool, "arguments": dict(arguments)}
         try:
-            try:
-                return await send(strict=True)
-            except RequestRefused as error:
-                if error.code != types.HEADER_MISMATCH:
-                    raise
-            # the tool's schema changed since it was listed, and the server ran nothing: list again, ask again
-            await self.list_tools()
-            return await send(strict=True)
+            return await self._requests.send("tools/call", params, timeout=timeout, span=span, strict=True)
         except ServerTimedOut:
             raise TimeoutError from None
 

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from smcp_bus.backoff import Backoff
 from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.mcp.errors import ServerFailed, ServerNotRunning
+from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerNotRunning
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk_adapter import CallSpan
@@ -109,7 +109,12 @@ class Supervisor:
         """Run a tool under its original name; raises as `Connection.call`, and ServerNotRunning: nothing was run."""
         if self._connection is None:
             raise ServerNotRunning(self.name, f"is not running ({self.state})")
-        return await self._connection.call(tool, arguments, timeout=timeout, span=span)
+        try:
+            return await self._connection.call(tool, arguments, timeout=timeout, span=span)
+        except RequestRefused as error:
+            if error.code == types.HEADER_MISMATCH:
+                self._wake.set()  # the list of tools is outdated, and with it the headers that the SDK makes of it
+            raise
 
     def stop(self) -> None:
         """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""

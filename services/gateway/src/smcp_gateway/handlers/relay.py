@@ -36,7 +36,7 @@ from smcp_proto.validation import mended
 _log = logging.getLogger("smcp_gateway.relay")
 
 WAIT_S: Final = 5.0
-"""How long a request waits for a member that nobody answers for (seconds); longer only while the Computer moves."""
+"""How long a request waits for a member that nobody answers for (seconds); counted anew where the Computer moves."""
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: an outage is told within a second."""
 DEEPEST: Final = 254

@@ -3,19 +3,22 @@
     python -m smcp_testing.mcp_servers.raw [--transport stdio|streamable|sse] [--port N] [--plain]
 
 `say(text, big?)`: `$ID` in the text becomes the id of the request, `$BIG` as many `x` as `big` says, and over stdio
-`$BYTE` a byte that is no UTF-8. Over Streamable HTTP the text is an event of a stream, with `--plain` it is the body.
-Over HTTP it prints its URL to standard output.
+`$BYTE` a byte that is no UTF-8; `$LISTS` and `$CALLS` how often the tools were listed and called. Over Streamable HTTP
+the text is an event of a stream, with `--plain` it is the body. Over HTTP it prints its URL to standard output.
 """
 
 import argparse
 import json
 import queue
 import sys
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 TOOL: Final = {"name": "say", "inputSchema": {"type": "object"}}
 NO_METHOD: Final = -32601
+ASKED: Final = Counter[str]()
+"""How often, by method."""
 
 
 def answer(message: dict[str, Any]) -> str | None:
@@ -24,6 +27,7 @@ def answer(message: dict[str, Any]) -> str | None:
         return None
     params = message.get("params") or {}
     result: dict[str, Any] = {}
+    ASKED[message["method"]] += 1
     match message["method"]:
         case "initialize":
             result = {
@@ -36,6 +40,7 @@ def answer(message: dict[str, Any]) -> str | None:
         case "tools/call":
             asked = params["arguments"]
             text: str = asked["text"]
+            text = text.replace("$LISTS", str(ASKED["tools/list"])).replace("$CALLS", str(ASKED["tools/call"]))
             return text.replace("$ID", str(message["id"])).replace("$BIG", "x" * asked.get("big", 0))
         case "ping":
             pass
