@@ -79,6 +79,23 @@ async def test_an_agent_stays_if_no_other_gateway_is_ready(monkeypatch: pytest.M
         assert second.received == []
 
 
+async def test_an_agent_stays_if_nats_comes_back_to_another_gateway_a_little_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_agent.connecting.link.SETTLE_S", 3600.0)  # a little, on however slow a machine
+    async with two_gateways() as (first, second), agent_at(first, second) as agent:
+        stream = agent.events()
+        lose_nats(first)
+        asked = second.readiness_asked
+        while second.readiness_asked < asked + 3:
+            assert await is_refused(agent)
+            await asyncio.sleep(0)
+        first.answers, first.ready = {}, True
+        assert (await agent.call_tool("red", "echo")).text == "echo"
+        assert stream.waiting == 0, "it was connected all the time"
+        assert second.received == []
+
+
 async def test_a_503_that_is_not_about_nats_causes_no_failover(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_agent.connecting.link.SETTLE_S", 0.0)
     async with two_gateways() as (first, second), agent_at(first, second) as agent:

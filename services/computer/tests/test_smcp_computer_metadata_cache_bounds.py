@@ -64,6 +64,20 @@ async def test_documents_that_did_not_fit_are_read_once_there_is_room() -> None:
         assert cache.as_listed({"b"}) == 0
 
 
+@pytest.mark.rule("answers.finder.kept")
+async def test_room_for_one_document_is_used_and_no_more_documents_are_read_for_it() -> None:
+    servers = Servers()
+    servers.say = described
+    async with opened(servers, cache_bytes=4000) as cache:
+        lists = {"a": listed("a", 30)}
+        await cache.documents(lists, timeout=10)
+        missing = cache.as_listed({"a"})
+        fewer = {uri: resource for uri, resource in lists["a"].items() if uri != "dpe://a/d0"}
+        await cache.documents({"a": fewer}, timeout=10)
+        assert cache.as_listed({"a"}) == missing - 1
+        assert len(servers.read) == 31
+
+
 async def test_ten_thousand_documents_of_20_servers_are_answered_from_the_cache_within_50_ms() -> None:
     servers = Servers()
     servers.say = described

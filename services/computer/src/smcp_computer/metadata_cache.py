@@ -61,7 +61,8 @@ class _Entry:
     size: int = 0
     is_refused: bool = False
     """Its server refuses it: it is not in the catalog."""
-    had_no_room: bool = False
+    needs: int = 0
+    """Bytes for which there was no room."""
     retry_at: float = 0.0
     """Loop time; it is not read before."""
     reading: "asyncio.Task[None] | None" = None
@@ -189,13 +190,16 @@ class MetadataCache:
             server.entries[uri] = _Entry(uri, old.resource, old.listed)
 
     def _expire(self, server: _Server) -> None:
-        """Forget what is too old to be kept without updates, and what had no room where there is room now."""
-        told, has_room = self._told(server.name), self._bytes <= self._most_bytes // 2
+        """Forget what is too old to be kept without updates, and of what had no room as much as there is room for."""
+        told, room = self._told(server.name), self._most_bytes - self._bytes
         oldest = self._loop.time() - UNTOLD_S
 
         def is_over(entry: _Entry) -> bool:
-            if entry.had_no_room:
-                return has_room
+            nonlocal room
+            if entry.needs:
+                fits = entry.needs <= room
+                room -= entry.needs if fits else 0
+                return fits
             return entry.answered_at is not None and entry.answered_at <= oldest and entry.uri not in told
 
         self._forget(server, [uri for uri, entry in server.entries.items() if is_over(entry)])
@@ -246,7 +250,7 @@ class MetadataCache:
 
     def _keep(self, server: str, entry: _Entry, document: Document, size: int) -> None:
         if self._bytes + size > self._most_bytes:
-            entry.had_no_room = True
+            entry.needs = size
             most = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
             self._events.warn(server, f"documents are shown as they are listed: {most}")
             return
