@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partialmethod
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
 from smcp_gateway.app import Gateway
+from smcp_gateway.drain import Drain
 from smcp_gateway.rebalance import PER_S, due, surplus
 from smcp_registry.bucket_watch import Change
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
@@ -30,6 +32,12 @@ async def full_and_empty(nats_url: str, *, rebalance_s: float = SPREAD_S) -> Asy
         nats_url, gateways=2, lease_s=SHORT_LEASE_S, settings={"rebalance_s": rebalance_s}
     ) as world:
         yield world
+
+
+def keep_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the registry a minute to keep a seat: the test holds its answer back while a call begins."""
+    keep_seat = Drain.keep_seat
+    monkeypatch.setattr(Drain, "keep_seat", partialmethod(keep_seat, within=60.0))
 
 
 class Roaming:
@@ -179,6 +187,7 @@ async def test_a_client_that_starts_a_call_while_its_seat_is_being_kept_stays(
 ) -> None:
     asked, go, answered = asyncio.Event(), asyncio.Event(), list[bool]()
     assert_members = RegistryClient.assert_members
+    keep_for_a_minute(monkeypatch)
 
     async def slowly(registry: RegistryClient, assertion: Assertion, **how: Any) -> AssertionResult:
         moving = [member.moving for member in assertion.members if member.name == "anna"]
@@ -219,6 +228,7 @@ async def test_a_client_that_starts_a_call_while_its_seat_is_being_kept_stays(
 async def test_a_client_that_stays_is_asserted_alone(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, go, asserted = asyncio.Event(), asyncio.Event(), list[list[tuple[str, bool]]]()
     assert_members = RegistryClient.assert_members
+    keep_for_a_minute(monkeypatch)
 
     async def slowly(registry: RegistryClient, assertion: Assertion, **how: Any) -> AssertionResult:
         asserted.append([(member.name, member.moving) for member in assertion.members])

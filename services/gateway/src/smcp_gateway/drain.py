@@ -30,10 +30,8 @@ COMPUTERS_SHARE: Final = 5 / 12
 """The same for Computers: later, so that calls of Agents here do not wait until their Computer has moved."""
 LAST_WORDS_S: Final = 1.0
 """Kept of the drain time (at most a tenth) for the 503 answers at its end."""
-KEEP_S: Final = 2.0
-"""How long the registry may take to keep a seat (seconds), retries included."""
-DRAIN_KEEP_S: Final = 8.0
-"""The same in a drain, in which many ask at once."""
+KEEP_S: Final = 8.0
+"""How long the registry may take to keep a seat (seconds), retries included: in a drain many ask at once."""
 KEEP_AGAIN_S: Final = 0.5
 """Between two requests to keep a seat; longer than for a join, since many ask at once."""
 KEPT_AT_ONCE: Final = 32
@@ -138,7 +136,7 @@ class Drain:
 
     async def _keep(self, session: Session, until: float) -> float:
         """When the seat was kept (loop time); -inf: it was not."""
-        kept = await self.keep_seat(session, within=min(DRAIN_KEEP_S, until - self._loop.time()))
+        kept = await self.keep_seat(session, within=min(KEEP_S, until - self._loop.time()))
         return self._loop.time() if kept else -math.inf
 
     def _again_at(self, kept_at: float) -> float:

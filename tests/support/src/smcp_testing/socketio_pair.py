@@ -16,7 +16,7 @@ RESULT: Final[dict[str, Any]] = {"content": [{"type": "text", "text": "done"}], 
 Answer = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
-def call(number: int = 0, *, timeout: int = 5, **params: Any) -> dict[str, Any]:
+def call(number: int = 0, *, timeout: int = 30, **params: Any) -> dict[str, Any]:
     return {
         "agent": "anna", "req_id": f"r{number}", "computer": BOX, "tool_name": "t", "params": params,
         "timeout": timeout,
