@@ -32,7 +32,7 @@ async def test_known_and_unknown_requests_are_relayed_under_their_own_names(nats
 @pytest.mark.parametrize(
     "error",
     [
-        {"code": 404, "message": "no such tool"},
+        {"code": 404, "message": "no such tool", "details": {}},
         {"code": 4014, "message": "MCP Server not registered", "mcp_server": "x"},
         {"code": 403, "message": "no", "details": {"field": "computer"}},
     ],

@@ -24,7 +24,17 @@ from smcp_bus.tracing import bus_spans
 from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, granted
 from smcp_gateway.sockets.packet import Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
-from smcp_proto.errors import GONE, Internal, Malformed, SmcpError, TimedOut, TooLarge, Unavailable, flat_error
+from smcp_proto.errors import (
+    GONE,
+    ErrorBody,
+    Internal,
+    Malformed,
+    SmcpError,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    flat_error,
+)
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
 from smcp_proto.tool_results import with_meta
 
@@ -33,8 +43,8 @@ CANCEL_EVENT: Final = "notify:tool_call_cancel"
 CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
 
-RESULT_FIELDS: Final = ("content", "isError")
-"""A tool's result has one of them, and an error none."""
+ERROR_FIELDS: Final = frozenset(ErrorBody.model_fields)
+"""An error with others (`mcp_server` beside 4014) is one that published Agents read, and passes as it is."""
 
 LARGE_BYTES: Final = 64 * 1024
 """A request of this size waits until the client has read what was sent before."""
@@ -256,7 +266,7 @@ def _tool_result(answer: bytes) -> bytes | SmcpError:
         return answer
     try:
         result = exact_json.read(answer)
-        if may_be_error and (error := flat_error(result, RESULT_FIELDS)) is not None:
+        if may_be_error and set(result) <= ERROR_FIELDS and (error := flat_error(result, ())) is not None:
             exact_json.check_depth(error.details)
             return error
         return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
