@@ -22,7 +22,7 @@ from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, sa
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans
 from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, granted
-from smcp_gateway.sockets.packet import Frame, event_frame, request_frame
+from smcp_gateway.sockets.packet import READ_BY_PUBLISHED, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
 from smcp_proto.errors import (
     GONE,
@@ -43,8 +43,8 @@ CANCEL_EVENT: Final = "notify:tool_call_cancel"
 CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
 
-ERROR_FIELDS: Final = frozenset(ErrorBody.model_fields)
-"""An error with others (`mcp_server` beside 4014) is one that published Agents read, and passes as it is."""
+RESULT_FIELDS: Final = ("content", "isError")
+"""A tool's result has one of them, and an error none."""
 
 LARGE_BYTES: Final = 64 * 1024
 """A request of this size waits until the client has read what was sent before."""
@@ -260,13 +260,18 @@ class SocketIoComputer:
 
 
 def _tool_result(answer: bytes) -> bytes | SmcpError:
-    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is; or its error."""
+    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is; or its error.
+
+    An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014).
+    """
     may_be_error = b'"code"' in answer and b'"message"' in answer
     if not may_be_error and b'"_meta"' not in answer:
         return answer
     try:
         result = exact_json.read(answer)
-        if may_be_error and set(result) <= ERROR_FIELDS and (error := flat_error(result, ())) is not None:
+        if may_be_error and (error := flat_error(result, RESULT_FIELDS)) is not None:
+            if error.code in READ_BY_PUBLISHED and not result.keys() <= ErrorBody.model_fields.keys():
+                return answer
             exact_json.check_depth(error.details)
             return error
         return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
