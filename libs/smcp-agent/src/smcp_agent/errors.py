@@ -118,6 +118,8 @@ def received_error(data: object, *, expected: Collection[str] = ()) -> SmcpError
 
     `expected` are fields of the reply that was asked for: what has one of them is no error.
     """
+    if not isinstance(data, dict) or "code" not in data:
+        return None
     error = flat_error(data, expected)
     if error is None or type(error) is not SmcpError:
         return error
