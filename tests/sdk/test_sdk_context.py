@@ -114,7 +114,11 @@ async def test_changes_are_events_and_update_the_caches(nats_url: str, era: Era)
             return f"dpe://{PAGE_HOST}/new" in {each["uri"] for each in await agent.resources(COMPUTER)}
 
         await eventually(listed, timeout=PATIENCE_S)
-        assert any(isinstance(event, ResourcesChanged) and event.server == "docs" for event in events)
+        await eventually(lambda: any(is_of_docs(event) for event in events), timeout=PATIENCE_S)
+
+
+def is_of_docs(event: Event) -> bool:
+    return isinstance(event, ResourcesChanged) and event.server == "docs"
 
 
 @pytest.mark.rule("computer.resources.agent.subscribe", "computer.resources.agent.updated")
