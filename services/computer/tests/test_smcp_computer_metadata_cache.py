@@ -222,8 +222,7 @@ async def test_a_document_with_too_large_metadata_is_shown_as_listed(
     assert "more than 32768" in caplog.text
 
 
-async def test_metadata_that_are_too_large_are_read_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "RETRY_S", 0.0)
+async def test_metadata_that_are_too_large_are_read_again_only_after_a_change() -> None:
     servers, lists = Servers(), {"a": listed("a", 1)}
     servers.say = lambda server, uri: answer(title="t" * 50_000)
     async with opened(servers) as cache:

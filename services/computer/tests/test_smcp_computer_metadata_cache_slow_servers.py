@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from smcp_computer import metadata_cache as cache_module
-from smcp_computer.mcp.errors import ServerNotRunning, ServerTimedOut
+from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning, ServerTimedOut
 from smcp_computer.metadata_cache import PER_SERVER
-from smcp_testing.document_servers import Servers, answer, listed, opened, titles
+from smcp_testing.document_servers import Servers, listed, opened, titles
 from smcp_testing.waiting import eventually
 
 
@@ -33,41 +32,6 @@ async def test_a_late_document_is_shown_as_listed_until_its_metadata_have_come()
         assert len(servers.read) == 20, "what was asked for already is not asked for twice"
 
 
-async def test_a_server_that_never_answers_is_not_read_again_until_it_announces_a_change() -> None:
-    servers = Servers()
-
-    def say(server: str, uri: str) -> dict[str, Any]:
-        if server == "dead":
-            raise ServerTimedOut("dead", "did not answer in time")
-        return answer(title=uri)
-
-    servers.say = say
-    lists = {"dead": listed("dead", 100), "well": listed("well", 100)}
-    async with opened(servers) as cache:
-        documents = await cache.documents(lists, timeout=10)
-        assert titles(documents)[:2] == ["name 0", "name 1"], "shown as listed"
-        assert titles(documents)[100:102] == ["dpe://well/d0", "dpe://well/d1"]
-        asked = sum(uri.startswith("dpe://dead") for uri in servers.read)
-        assert asked < 2 * PER_SERVER
-        await cache.documents(lists, timeout=10)
-        assert sum(uri.startswith("dpe://dead") for uri in servers.read) == asked
-        cache.changed("dead", "dpe://dead/d0")
-        await cache.documents(lists, timeout=10)
-        assert sum(uri.startswith("dpe://dead") for uri in servers.read) > asked, "a change makes the document unread"
-
-
-async def test_a_server_that_is_not_running_is_asked_for_a_few_documents_only() -> None:
-    servers = Servers()
-
-    def say(server: str, uri: str) -> dict[str, Any]:
-        raise ServerNotRunning("a", "is not running")
-
-    servers.say = say
-    async with opened(servers) as cache:
-        assert len(await cache.documents({"a": listed("a", 100)}, timeout=10)) == 100
-        assert len(servers.read) <= PER_SERVER
-
-
 async def test_servers_that_hang_do_not_delay_the_documents_of_another_server() -> None:
     servers, never = Servers(), asyncio.Event()
 
@@ -84,36 +48,26 @@ async def test_servers_that_hang_do_not_delay_the_documents_of_another_server() 
 
 
 @pytest.mark.rule("answers.finder.unreadable")
-async def test_a_document_that_timed_out_is_not_read_again_until_it_changes_or_the_pause_is_over(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("error", [ServerTimedOut, ServerNotRunning, ServerDied])
+async def test_a_document_that_did_not_come_costs_no_other_one_and_the_next_request_reads_it_again(
+    error: type[ServerError],
 ) -> None:
     servers, lists = Servers(), {"a": listed("a", 100)}
     is_silent = True
 
     async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
         result = await servers(server, uri, timeout)
-        if is_silent and uri.endswith("/d99"):
-            raise ServerTimedOut("a", "did not answer in time")
+        if is_silent and uri.endswith("/d0"):
+            raise error("a", "did not answer in time")
         return result
 
     async with opened(read) as cache:
-        documents = await cache.documents(lists, timeout=10)
-        assert titles(documents)[97:] == ["title of 97", "title of 98", "name 9"]
+        assert titles(await cache.documents(lists, timeout=10))[0] == "name 0"
+        assert cache.as_listed({"a"}) == 1
+        assert len(servers.read) == 100, "once for each request"
         is_silent = False
-        assert await cache.documents(lists, timeout=60) == documents
-        assert servers.read.count("dpe://a/d99") == 1
-        cache.changed("a", "dpe://a/d99")
-        assert titles(await cache.documents(lists, timeout=10))[99] == "title of 99"
-        monkeypatch.setattr(cache_module, "RETRY_S", 0.05)
-        is_silent = True
-        cache.changed("a", "dpe://a/d99")
-        await cache.documents(lists, timeout=0.01)
-        is_silent = False
-
-        async def is_read_again() -> bool:
-            return titles(await cache.documents(lists, timeout=0.01))[99] == "title of 99"
-
-        await eventually(is_read_again)
+        assert titles(await cache.documents(lists, timeout=10))[0] == "title of d0"
+        assert servers.read[100:] == ["dpe://a/d0"]
 
 
 async def test_no_document_is_read_after_its_request_has_ended_however_often_it_changes() -> None:
@@ -146,21 +100,3 @@ async def test_documents_not_read_in_time_are_read_by_the_next_request_and_not_i
         assert cache.as_listed({"a"}) == 20 - PER_SERVER
         await cache.documents(lists, timeout=10)
         assert cache.as_listed({"a"}) == 0
-
-
-async def test_a_document_that_times_out_does_not_put_off_others_of_a_server_that_answers() -> None:
-    servers, lists = Servers(), {"a": listed("a", 100)}
-    fails = asyncio.Event()
-
-    async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
-        result = await servers(server, uri, timeout)
-        if uri.endswith("/d0"):
-            await fails.wait()
-            raise ServerTimedOut("a", "did not answer in time")
-        if uri.endswith("/d50"):
-            fails.set()
-        return result
-
-    async with opened(read) as cache:
-        await cache.documents(lists, timeout=10)
-        assert cache.as_listed({"a"}) == 1

@@ -32,9 +32,6 @@ MAX_BYTES: Final = 32 * 1024
 """Of the metadata of one document: 100 of them have to fit into what a small client takes in one message (4 MiB)."""
 READ_S: Final = 10.0
 """How long a server may take to answer for one document."""
-RETRY_S: Final = 60.0
-"""A document that did not come in time is not read again before, nor what else is missing of a server that has answered
-nothing meanwhile: it would delay every catalog."""
 UNTOLD_S: Final = 5.0
 """How long an answer counts where the server announces no changes: long enough for an Agent that turns pages."""
 PER_SERVER: Final = 4
@@ -63,9 +60,12 @@ class _Entry:
     """Its server refuses it: it is not in the catalog."""
     needs: int = 0
     """Bytes for which there was no room."""
-    retry_at: float = 0.0
-    """Loop time; it is not read before."""
     reading: "asyncio.Task[None] | None" = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether its server did not answer. The next request reads it again."""
+        return self.answered_at is None and self.reading is not None and self.reading.done()
 
 
 @dataclass(slots=True, eq=False)
@@ -77,11 +77,9 @@ class _Server:
     of_document: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
     """URIs by host and document: a server may announce very many changes, and have very many documents."""
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PER_SERVER))
-    answered_at: float = 0.0
-    """Loop time of its last answer."""
 
-    def missing(self, now: float) -> list[_Entry]:
-        return [entry for entry in self.entries.values() if entry.answered_at is None and entry.retry_at <= now]
+    def missing(self) -> list[_Entry]:
+        return [entry for entry in self.entries.values() if entry.answered_at is None and not entry.failed]
 
     def concerned(self, uri: str | None) -> list[str]:
         if uri is None:
@@ -190,7 +188,7 @@ class MetadataCache:
             server.entries[uri] = _Entry(uri, old.resource, old.listed)
 
     def _expire(self, server: _Server) -> None:
-        """Forget what is too old to be kept without updates, and of what had no room as much as there is room for."""
+        """Forget what failed or is too old without updates, and of what had no room as much as there is room for."""
         told, room = self._told(server.name), self._most_bytes - self._bytes
         oldest = self._loop.time() - UNTOLD_S
 
@@ -200,53 +198,46 @@ class MetadataCache:
                 fits = entry.needs <= room
                 room -= entry.needs if fits else 0
                 return fits
-            return entry.answered_at is not None and entry.answered_at <= oldest and entry.uri not in told
+            if entry.answered_at is None:
+                return entry.failed
+            return entry.answered_at <= oldest and entry.uri not in told
 
         self._forget(server, [uri for uri, entry in server.entries.items() if is_over(entry)])
 
     async def _read_missing(self, server: _Server) -> None:
-        while missing := server.missing(self._loop.time()):  # once more where something changed while it was read
+        while missing := server.missing():  # once more where something changed while it was read
             waiting = iter(missing)
             await asyncio.gather(*(self._read_each(server, waiting) for _ in range(PER_SERVER)))
 
     async def _read_each(self, server: _Server, waiting: Iterator[_Entry]) -> None:
         for entry in waiting:
-            if server.entries.get(entry.uri) is not entry or entry.retry_at > self._loop.time():
+            if server.entries.get(entry.uri) is not entry:
                 continue
             if entry.reading is None:
                 entry.reading = self._tasks.start(self._read_one(server, entry), name=f"finder:{server.name}")
             await asyncio.wait([entry.reading])  # cancelling a request does not end the read
 
     async def _read_one(self, server: _Server, entry: _Entry) -> None:
-        document, size, why, began = None, 0, "", self._loop.time()
+        document, size, why = None, 0, ""
         try:
             async with server.turns:
                 result = await self._read(server.name, entry.uri, READ_S)
             document, warnings, size = from_contents(server.name, entry.uri, result)
             why = "; ".join(warnings)
         except (ServerTimedOut, ServerNotRunning, ServerDied) as error:
-            if server.entries.get(entry.uri) is entry:  # else it changed meanwhile
-                self._put_off(server, entry, began, error)
+            self._events.warn(server.name, f"documents are shown as they are listed: it {error.what}")
             return
         except (Unreadable, AnswerTooLarge, BadAnswer) as error:
             why = f"{error}; it is shown as it is listed"
         except ServerError as error:
             entry.is_refused, why = True, f"{error}; it is left out"
-        server.answered_at = self._loop.time()
         if server.entries.get(entry.uri) is not entry:
-            return
-        entry.answered_at = server.answered_at
+            return  # it changed meanwhile
+        entry.answered_at = self._loop.time()
         if document is not None:
             self._keep(server.name, entry, document, size)
         if why:
             self._events.warn(server.name, f"the document {entry.uri[:256]!r}: {why}")
-
-    def _put_off(self, server: _Server, entry: _Entry, began: float, error: ServerError) -> None:
-        entry.reading = None
-        now = self._loop.time()
-        for each in [entry] if server.answered_at > began else server.missing(now):
-            each.retry_at = now + RETRY_S
-        self._events.warn(server.name, f"documents are shown as they are listed: it {error.what}")
 
     def _keep(self, server: str, entry: _Entry, document: Document, size: int) -> None:
         if self._bytes + size > self._most_bytes:
