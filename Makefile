@@ -30,7 +30,7 @@ E2E_TESTS := tests/e2e tests/interop tests/packaging tests/deploy
 JOBS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 2)))
 PYTEST_ARGS ?=
 SOAK := PYTEST_ADDOPTS="--timeout 3600" HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10
-# uv does not read pip's settings; a mirror that pip was told of counts for it, too.
+# uv does not read pip's settings; a mirror in pip's settings counts for it, too.
 ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif

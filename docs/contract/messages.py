@@ -48,14 +48,14 @@ def examples() -> Mapping[str, Mapping[str, Any]]:
     return read
 
 
-def natively_told() -> list[Row]:
+def native_updates() -> list[Row]:
     """`server:` rows that only native Computers use: one on Socket.IO says the notification itself."""
     return [up for row in CATALOG.values() if (up := upstream(row)) is not None]
 
 
 def socket_messages() -> list[str]:
     """The keys of what goes over Socket.IO."""
-    native = natively_told()
+    native = native_updates()
     known = [row for row in CATALOG.values() if row not in native]
     keys = [key for row in known for key in (key_of(row), f"{key_of(row)}.reply" if row.reply else "") if key]
     return [*keys, *_shared()]

@@ -5,7 +5,7 @@ from typing import Final
 
 from docs.contract import words
 from docs.contract.channels import NAMESPACE, SOCKET_CHANNEL
-from docs.contract.messages import BUS_REPLIES, ERROR, INTERNAL, NULL, PAIR, key_of, natively_told, prefix_of
+from docs.contract.messages import BUS_REPLIES, ERROR, INTERNAL, NULL, PAIR, key_of, native_updates, prefix_of
 from docs.contract.schemas import Document
 from smcp_bus import registry_contract
 from smcp_bus.dispatch import SECONDS
@@ -14,20 +14,20 @@ from smcp_proto.catalog import CATALOG, MEMBER, Ack, Row, SizeClass, TimeClass
 
 SMALL_BYTES: Final = 64 * 1024
 """What `SizeClass.SMALL` means at the gateway."""
-TOLD: Final = "Told to everyone in the office but the one who caused it."
-TOLD_AGENT: Final = "Told to the office's Agent."
+TO_OFFICE: Final = "Sent to all members of the office except the one that caused it."
+TO_AGENT: Final = "Sent to the office's Agent."
 SAID: Final = "A Computer on Socket.IO says it itself; it is passed on to the office's Agent."
 
 
 def operations() -> Document:
     found: Document = {}
-    native = natively_told()
+    native = native_updates()
     for row in CATALOG.values():
         name = key_of(row)
         if row not in native:
             if row.ack is Ack.NONE:
-                told = TOLD if row.told == MEMBER else TOLD_AGENT
-                found[f"gateway.{name}"] = _operation("send", SOCKET_CHANNEL, [name], row, told)
+                summary = TO_OFFICE if row.receivers == MEMBER else TO_AGENT
+                found[f"gateway.{name}"] = _operation("send", SOCKET_CHANNEL, [name], row, summary)
                 if row.senders:
                     found[f"gateway.said.{name}"] = _said(row)
             else:
@@ -115,12 +115,16 @@ def _unknown_operations() -> Document:
         "reply": _reply(SOCKET_CHANNEL, [NULL, ERROR]),
         "x-senders": ["computer"],
     }
-    told: Document = {
+    notification: Document = {
         "action": "send",
         "channel": {"$ref": f"#/channels/{SOCKET_CHANNEL}"},
         "messages": [_of_channel(SOCKET_CHANNEL, "notify.update_unknown")],
     }
-    return {"gateway.client.unknown": client, "gateway.server.update_unknown": update, "gateway.notify.unknown": told}
+    return {
+        "gateway.client.unknown": client,
+        "gateway.server.update_unknown": update,
+        "gateway.notify.unknown": notification,
+    }
 
 
 def _limits(row: Row) -> Document:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from docs.contract import words
 from docs.contract.__main__ import DOCS, main, stale
 from docs.contract.asyncapi import asyncapi
-from docs.contract.messages import INTERNAL, examples, key_of, natively_told, prefix_of
+from docs.contract.messages import INTERNAL, examples, key_of, native_updates, prefix_of
 from docs.contract.operations import SMALL_BYTES
 from docs.contract.schemas import all_schemas, models, unions
 from smcp_bus import headers, subjects
@@ -206,7 +206,7 @@ def test_every_channel_declares_the_parameters_of_its_address(published: dict[st
     "events.list.client:get_desktop.sender",
     "events.list.client:get_finder.sender",
 )
-@pytest.mark.parametrize("row", [row for row in ROWS if row not in natively_told()], ids=lambda row: row.event)
+@pytest.mark.parametrize("row", [row for row in ROWS if row not in native_updates()], ids=lambda row: row.event)
 def test_every_event_is_documented_with_its_senders_and_acknowledgement(row: Row, published: dict[str, Any]) -> None:
     operation = published["operations"][f"gateway.{key_of(row)}"]
     message = resolve(published, resolve(published, operation["messages"][0]["$ref"])["$ref"])

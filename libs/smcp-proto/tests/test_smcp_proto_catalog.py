@@ -169,7 +169,7 @@ def test_events_that_cost_mcp_servers_work_are_rate_limited() -> None:
 
 
 def test_notifications_go_to_everybody_except_resource_ones_to_agents() -> None:
-    assert {row.event: set(row.told) for row in CATALOG.values() if row.told != {"agent", "computer"}} == {
+    assert {row.event: set(row.receivers) for row in CATALOG.values() if row.receivers != {"agent", "computer"}} == {
         "notify:resources/list_changed": {"agent"},
         "notify:resources/updated": {"agent"},
     }

@@ -314,7 +314,7 @@ async def test_two_servers_with_one_host_are_shown_with_one_warning(
 async def test_changed_windows_of_a_server_without_list_changed_are_announced(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, era: Any
 ) -> None:
-    monkeypatch.setattr(index, "UNTOLD_S", 0.2)
+    monkeypatch.setattr(index, "POLL_S", 0.2)
     other = f"window://{HOST}/1"
     async with world(nats_url, desk=configs.context(era, windows=1, without=["list_changed"])) as here:
         await settled(here, "desk", WINDOW)

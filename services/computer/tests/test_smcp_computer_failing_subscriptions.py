@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from smcp_computer.mcp import subscriptions as mcp_subscriptions
-from smcp_computer.mcp.errors import NotTold
+from smcp_computer.mcp.errors import NotSubscribable
 from smcp_computer.mcp.events import ResourcesSubscribed, ResourcesUnsubscribed
 from smcp_computer.resources import subscriptions
 from smcp_testing.computer_office import world
@@ -49,7 +49,7 @@ async def test_a_subscription_omitted_by_a_reopened_stream_ends_and_can_be_reque
         await servers.tell("most", count=1)
         await servers.tell("end")
         await eventually(lambda: servers.upstream.subscribed("desk") == {WINDOW})
-        with pytest.raises(NotTold):
+        with pytest.raises(NotSubscribable):
             await servers.upstream.hold("bob", "desk", OTHER)
         await servers.tell("most", count=2)
         await servers.upstream.hold("bob", "desk", OTHER)

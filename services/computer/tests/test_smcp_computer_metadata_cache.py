@@ -78,7 +78,7 @@ async def test_a_document_that_changes_while_it_is_read_is_read_again_for_the_wa
 
 
 async def test_a_document_without_updates_is_read_again_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "UNTOLD_S", 0.0)
+    monkeypatch.setattr(cache_module, "UNSUBSCRIBED_S", 0.0)
     servers, lists = Servers(), {"a": listed("a", 2)}
     async with opened(servers, told=lambda server: {"dpe://a/d0"}) as cache:
         await cache.documents(lists, timeout=10)
@@ -87,7 +87,7 @@ async def test_a_document_without_updates_is_read_again_when_it_is_old(monkeypat
         assert titles(await cache.documents(lists, timeout=10)) == ["title of d0", "nouvel of d1"]
         assert servers.read == ["dpe://a/d1"]
         assert cache.kept_bytes == kept + 1
-        monkeypatch.setattr(cache_module, "UNTOLD_S", 60.0)
+        monkeypatch.setattr(cache_module, "UNSUBSCRIBED_S", 60.0)
         await cache.documents(lists, timeout=10)
         assert servers.read == ["dpe://a/d1"]
 

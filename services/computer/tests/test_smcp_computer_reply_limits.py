@@ -118,7 +118,7 @@ async def test_documents_that_do_not_fit_a_page_are_shortened(nats_url: str, cap
         assert page["total_count"] == 4
         names = ("doc_ref", "uri", "title", "file_type", "page_count", "last_modified")
         assert page["documents"][1] == {name: whole["documents"][1][name] for name in names}
-        assert caplog.text.count("'one': the document dpe://h/d1 is told of shortly") == 1
+        assert caplog.text.count("'one': the document dpe://h/d1 is shortened") == 1
         refused = await here.ask("get_finder", {REPLY_LIMIT: "300"})
         assert (refused["code"], refused["details"]["limit"]) == (413, 300)
 

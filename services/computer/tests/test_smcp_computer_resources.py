@@ -97,7 +97,7 @@ async def test_a_server_without_list_changed_is_listed_for_each_request(era: Any
 @pytest.mark.rule("answers.desktop.list.untold")
 @ERAS
 async def test_a_server_without_list_changed_is_listed_periodically(era: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "UNTOLD_S", 0.1)
+    monkeypatch.setattr(index_module, "POLL_S", 0.1)
     async with running(desk=configs.context(era, windows=1, without=["list_changed"])) as servers:
         await servers.tell("put", uri=OTHER)
         await eventually(lambda: list(servers.index.known("desk")) == [WINDOW, OTHER], timeout=30)

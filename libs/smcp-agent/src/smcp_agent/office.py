@@ -143,7 +143,7 @@ class Office:
         match name, computer:
             case "notify:enter_office", str():
                 new = self._room.notified(ComputerEntered(computer))
-                if computer in self._room.computers:  # also one that came back before its leave was told
+                if computer in self._room.computers:  # also one that came back before its leave was announced
                     self._came(computer)
                 if new:
                     self._publish(ComputerEntered(computer))

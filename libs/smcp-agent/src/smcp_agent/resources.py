@@ -221,7 +221,7 @@ class ResourceMethods:
         return cast("Completion", answered.result["completion"])
 
     async def subscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
-        """Be told of changes of a resource, as `ResourceUpdated`, until `unsubscribe_resource`.
+        """Receive changes of a resource as `ResourceUpdated` events, until `unsubscribe_resource`.
 
         Raises:
             McpError: the MCP server refused it; `smcp_code` is SMCP_SUBSCRIPTION_NOT_SUPPORTED where it cannot tell.

@@ -59,9 +59,9 @@ Watcher = Callable[[Connection], None]
 
 
 class Progress(Protocol):
-    """Told how far a request has come, between its beginning and its end. It must neither block nor raise.
+    """Receives the progress of a request. Its methods must neither block nor raise.
 
-    A body that goes in one message is not told of on its way: it arrives before whatever is asked after it.
+    A body that fits one message makes no progress calls: it arrives before any later request.
     """
 
     def request_moved(self) -> None:
@@ -127,8 +127,8 @@ class Bus(Protocol):
         progress: Progress | None = None,
         admit: Admit | None = None,
     ) -> Reply:
-        """Ask whoever serves `subject`. `timeout` (seconds) travels along as the time budget, and counts also while
-        `admit` holds back the rest of an answer.
+        """Send a request to the server of `subject`. `timeout` (seconds) is sent along as the time budget; it also runs
+        while `admit` holds back the rest of an answer.
 
         Raises:
             NoResponder, NotConnected: it was not run.
@@ -138,7 +138,7 @@ class Bus(Protocol):
         ...
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
-        """Tell whoever listens on `subject`; one message, so at most the server's max_payload.
+        """Publish to all listeners on `subject`; one message, so at most the server's max_payload.
 
         Raises:
             NotConnected, BodyTooLarge: nothing was sent.

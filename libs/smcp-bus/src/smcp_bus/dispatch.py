@@ -123,7 +123,7 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
 
 
 _ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated"})
-"""Events of a Computer in which `agent` is not who says it, but who is to be told."""
+"""Events of a Computer in which `agent` is the recipient and not the sender."""
 _IDENTITY: Final = ("agent", "computer", "computerId", "office_id", "roomId")
 _OFFICE: Final = "only one's own office"
 _COMPUTER: Final = "a Computer speaks for itself only"
@@ -197,7 +197,7 @@ Observe = Callable[[Call], AbstractContextManager[object]]
 Tracing = Callable[[Call], AbstractContextManager[Callable[[Answer], None]]]
 """Opens the span of a request; what it gives is called with the answer."""
 Ended = Callable[[Row, float, Answer | None], None]
-"""Told of every request when it ends, how long it took (seconds) and its answer; None: it was broken off."""
+"""Called when a request ends, with its duration (seconds) and its answer; None: it was broken off."""
 
 
 _NO_SPAN: Final = nullcontext[Callable[[Answer], None]](lambda answer: None)

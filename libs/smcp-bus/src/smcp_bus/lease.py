@@ -44,7 +44,7 @@ class LeaseKeeper:
         on_renewed: Callable[[LeaseState], None] | None = None,
     ) -> None:
         self._registry = registry
-        self._configured_s = self._told_s = lease_s
+        self._configured_s = self._registry_s = lease_s
         self._describe = describe
         self._on_lapsed = on_lapsed
         self._on_renewed = on_renewed
@@ -71,7 +71,7 @@ class LeaseKeeper:
     async def run(self) -> None:
         failing = False
         while True:
-            lease_s = min(self._configured_s, self._told_s)
+            lease_s = min(self._configured_s, self._registry_s)
             if self.acquired:
                 # jitter: replicas that were started together do not renew together
                 self._wake.clear()
@@ -102,12 +102,12 @@ class LeaseKeeper:
         self.held = self.acquired = True
         self.renewals += 1
         self._renewed_at = time.monotonic()
-        if state.lease_s not in (self._told_s, self._configured_s):  # once for each difference
+        if state.lease_s not in (self._registry_s, self._configured_s):  # once for each difference
             _log.warning(
                 "SMCP_LEASE_S is %g here and %g at the registries: the shorter one counts; set it alike everywhere",
                 self._configured_s,
                 state.lease_s,
             )
-        self._told_s = state.lease_s
+        self._registry_s = state.lease_s
         if self._on_renewed is not None:
             self._on_renewed(state)

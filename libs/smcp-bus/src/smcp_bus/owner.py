@@ -64,13 +64,13 @@ class _Ended:
 
 
 Stop = Callable[[str], None]
-"""Stops a call that was settled by something else than its own answer. Told why: `timeout`, `cancelled`, `abandoned`
+"""Stops a call that was settled before its answer came. The argument is the reason: `timeout`, `cancelled`, `abandoned`
 (its Agent has left) or `aborted`."""
 
 
 @dataclass(slots=True, eq=False)
 class RunningCall:
-    """Made by `Owner.call`; whoever runs it gives its answer to `Owner.settle`."""
+    """Made by `Owner.call`; its runner gives the answer to `Owner.settle`."""
 
     seat: Seat
     key: CallKey

@@ -128,7 +128,7 @@ class Member(_Contract):
     name: Name
     claim: Claim
     moving: bool = False
-    """It is about to be told to go: its seat is kept for its identity, for `SMCP_MOVE_S`."""
+    """Its gateway is about to disconnect it: its seat is kept for its identity, for `SMCP_MOVE_S`."""
 
 
 class Assertion(_Contract):

@@ -36,7 +36,7 @@ class Ack(Enum):
     NOTHING = "nothing"
     """`null`, or the flat error."""
     NONE = "none"
-    """A notification: who is told of it acknowledges nothing. A client that may say it gets what `NOTHING` says."""
+    """A notification: receivers do not acknowledge it. A client that may send it gets the ack of `NOTHING`."""
 
 
 class TimeClass(Enum):
@@ -80,8 +80,8 @@ class Row:
     notifies: str | None = None
     source: str = ""
     """Where the protocol says it: page and section."""
-    told: frozenset[Role] = MEMBER
-    """Of a notification: members of which roles are told; whoever caused it is not."""
+    receivers: frozenset[Role] = MEMBER
+    """Of a notification: the roles that receive it. The member that caused it does not."""
     metered: bool = False
     """MCP servers work for each of these requests: how many of them a session and an office may send is limited."""
 
@@ -113,7 +113,7 @@ def _client(
 
 
 def _update(name: str, request: type[BaseModel], source: str = "") -> Row:
-    """What a Computer tells, and what the office is then told."""
+    """An update that a Computer sends, and the notification that the office gets for it."""
     event, notifies = f"server:{name}", f"notify:{name}"
     source = source or f"events.txt, {event}"
     size, time_class = SizeClass.SMALL, TimeClass.ROOM
@@ -127,9 +127,9 @@ def _notify(name: str, request: type[BaseModel], source: str = "") -> Row:
 
 
 def _said(name: str, request: type[BaseModel]) -> Row:
-    """What a Computer on Socket.IO may say itself, and what the office's Agent is then told."""
+    """A notification that a Computer on Socket.IO may send itself; the office's Agent receives it."""
     event, time_class = f"notify:{name}", TimeClass.NOTICE
-    return Row(event, request, None, COMPUTER, verb_of(event), Ack.NONE, time_class, source=_RESOURCES, told=AGENT)
+    return Row(event, request, None, COMPUTER, verb_of(event), Ack.NONE, time_class, source=_RESOURCES, receivers=AGENT)
 
 
 _ROWS: Final = (

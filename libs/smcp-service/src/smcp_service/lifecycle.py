@@ -62,7 +62,7 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     The first SIGTERM or SIGINT sets the stop event, the second calls `at_once` (it removes what must not stay behind
     even so, and must not wait) and exits with 1. SIGHUP, unless it is ignored, only sets the event.
     A `PlainFailure` is printed to standard error, any other `Failure` logged as a sentence, any other error with its
-    traceback and a last line that sums it up; errors that came out of task groups are told one by one.
+    traceback and a last line that sums it up; errors of a task group are logged one by one.
     """
     log = structlog.get_logger("smcp_service.lifecycle")
     try:

@@ -79,7 +79,7 @@ BindHost = Annotated[str, AfterValidator(_bind_host)]
 
 
 class ServiceSettings(BaseSettings):
-    """What every process of the system can be told. Times are in seconds, sizes in bytes.
+    """The settings that every process of the system has. Times are in seconds, sizes in bytes.
 
     An empty variable counts as absent.
     """

@@ -68,7 +68,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
         computer.readiness.add("office", lambda: membership.problem)
         tasks.start(ownership.run(), name="ownership")
         notifications = OfficeNotifications(
-            computer.owner, computer.seat, ownership, membership.told, computer.resources.agents.left
+            computer.owner, computer.seat, ownership, membership.presence_changed, computer.resources.agents.left
         )
         async with (
             computer.serving(),

@@ -131,7 +131,7 @@ class Membership:
             self._claimed = False
             _log.info("left the office %r", self._office)
 
-    def told(self, revision: int) -> None:
+    def presence_changed(self, revision: int) -> None:
         """Take the revision of an enter or leave of this Computer's name. One that it did not cause (a registry took it
         for dead) ends its ownership: the seat is confirmed, or claimed again."""
         self._overtaken = max(self._overtaken, revision)
@@ -155,20 +155,20 @@ class Membership:
 
     async def _join(self) -> int | None:
         # Agents that see us enter ask for everything; what changes from here on is sent
-        untold = self._outbox.forget()
+        unsent = self._outbox.forget()
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}
         body = orjson.dumps({**said, "capabilities": self._capabilities()})
-        told = False
+        announced = False
         try:
             joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
             self._claimed = True
             self._revision = joined.revision
-            told = not joined.unchanged
+            announced = not joined.unchanged
             return joined.tenure
         finally:
-            if not told:
-                self._outbox.changed(*untold)
+            if not announced:
+                self._outbox.changed(*unsent)
 
     def _opened(self, generation: int, tenure: int | None, how: str) -> bool:
         if self._overtaken > self._revision or not self._ownership.open(generation):

@@ -32,7 +32,7 @@ MAX_BYTES: Final = 32 * 1024
 """Of the metadata of one document: 100 of them have to fit into what a small client takes in one message (4 MiB)."""
 READ_S: Final = 10.0
 """How long a server may take to answer for one document."""
-UNTOLD_S: Final = 5.0
+UNSUBSCRIBED_S: Final = 5.0
 """How long an answer counts where the server announces no changes: long enough for an Agent that turns pages."""
 PER_SERVER: Final = 4
 """Reads at a time of one server."""
@@ -94,19 +94,19 @@ class _Server:
 
 
 class MetadataCache:
-    """`told` gives the URIs whose updates a server sends. A read goes on in `tasks` when its request has ended."""
+    """`subscribed` gives the URIs whose updates a server sends. Reads outlive their requests in `tasks`."""
 
     def __init__(
         self,
         read: Read,
         tasks: Background,
-        told: Callable[[str], Collection[str]],
+        subscribed: Callable[[str], Collection[str]],
         events: ServerEvents,
         *,
         cache_bytes: int,
     ) -> None:
         self._read = read
-        self._told = told
+        self._subscribed = subscribed
         self._tasks = tasks
         self._most_bytes = cache_bytes
         self._bytes = 0
@@ -189,8 +189,8 @@ class MetadataCache:
 
     def _expire(self, server: _Server) -> None:
         """Forget what failed or is too old without updates, and of what had no room as much as there is room for."""
-        told, room = self._told(server.name), self._most_bytes - self._bytes
-        oldest = self._loop.time() - UNTOLD_S
+        subscribed, room = self._subscribed(server.name), self._most_bytes - self._bytes
+        oldest = self._loop.time() - UNSUBSCRIBED_S
 
         def is_over(entry: _Entry) -> bool:
             nonlocal room
@@ -200,7 +200,7 @@ class MetadataCache:
                 return fits
             if entry.answered_at is None:
                 return entry.failed
-            return entry.answered_at <= oldest and entry.uri not in told
+            return entry.answered_at <= oldest and entry.uri not in subscribed
 
         self._forget(server, [uri for uri, entry in server.entries.items() if is_over(entry)])
 
@@ -279,8 +279,8 @@ def from_listing(server: str, uri: str, resource: Mapping[str, Any]) -> tuple[Do
     title = resource.get("title") or resource.get("name")
     annotations = resource.get("annotations")
     modified = annotations.get("lastModified") if isinstance(annotations, Mapping) else None
-    told = {"title": title, "summary": resource.get("description"), "last_modified": modified}
-    short = {name: text for name, text in told.items() if isinstance(text, str) and len(text) <= MAX_BYTES // 8}
+    listed = {"title": title, "summary": resource.get("description"), "last_modified": modified}
+    short = {name: text for name, text in listed.items() if isinstance(text, str) and len(text) <= MAX_BYTES // 8}
     document, warnings = Document.of(server, short, listed=uri)
     return document, "; ".join(warnings)
 

@@ -8,7 +8,7 @@ from smcp_computer.mcp.supervisor import Fleet, State
 from smcp_service.metrics import Metrics
 
 CallEnded = Callable[[float, str], None]
-"""Told of each request for a tool how long it took (seconds), and how it ended (`CallRecord.outcome`)."""
+"""Called when a tool call ends, with its duration (seconds) and its outcome (`CallRecord.outcome`)."""
 
 
 def calls_timed(metrics: Metrics) -> CallEnded:

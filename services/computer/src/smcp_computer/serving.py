@@ -46,7 +46,7 @@ class OfficeNotifications:
     """Notifications that concern calls, Agents that leave, and this Computer's own membership.
 
     Args:
-        on_told: given the revision of every enter and leave under this Computer's name.
+        on_presence_changed: given the revision of every enter and leave under this Computer's name.
         on_left: given the name of each Agent that leaves.
     """
 
@@ -55,13 +55,13 @@ class OfficeNotifications:
         owner: Owner,
         seat: Seat,
         ownership: Ownership,
-        on_told: Callable[[int], None],
+        on_presence_changed: Callable[[int], None],
         on_left: Callable[[str], None],
     ) -> None:
         self._owner = owner
         self._seat = seat
         self._ownership = ownership
-        self._on_told = on_told
+        self._on_presence_changed = on_presence_changed
         self._on_left = on_left
         self._entered = ("", 0)
         """The Agent that entered last, and the epoch of that."""
@@ -83,7 +83,7 @@ class OfficeNotifications:
 
     def _moved(self, agent: str | None, computer: str | None, epoch: int, *, left: bool) -> None:
         if computer == self._seat.computer:
-            self._on_told(epoch // 2)
+            self._on_presence_changed(epoch // 2)
         if agent is not None and not left and epoch > self._entered[1]:
             self._entered = (agent, epoch)
         elif agent is not None and left:

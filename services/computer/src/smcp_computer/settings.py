@@ -61,7 +61,7 @@ class ComputerSettings(ServiceSettings):
         description="how long documents that are not read yet are waited for; then they are shown as listed",
     )
     gather_s: Annotated[Seconds, Field(ge=0, le=10)] = Field(
-        default=0.1, description="changes (of tools, windows, documents) that come within so long are told as one"
+        default=0.1, description="changes (of tools, windows, documents) that come within this time are sent as one"
     )
     read_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
         default=5.0, description="how long MCP servers may take to give their windows; the others are shown without"

@@ -37,7 +37,7 @@ from smcp_service.lifecycle import Background, background
 from smcp_service.logging import bind_call
 
 LAST_TASKS_S: Final = 5.0
-"""How long a stopping gateway waits for its background tasks (leaves that the registry is told)."""
+"""How long a stopping gateway waits for its background tasks (leaves that it sends to the registry)."""
 LONGEST_PING_S: Final = 4.0
 """Between two pings. A half-open client is found within 10 s."""
 PING_SHARE: Final = 0.35

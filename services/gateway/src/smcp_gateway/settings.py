@@ -12,7 +12,7 @@ Burst = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class GatewaySettings(AuthSettings):
-    """Where clients connect and how often they may ask, beside who may connect and what every service can be told.
+    """Where clients connect and how often they may ask, beside who may connect and the settings of every service.
 
     The health port of the other services is not opened: one port answers everything.
     """
@@ -25,7 +25,7 @@ class GatewaySettings(AuthSettings):
     gateway_reads_burst: Burst = Field(default=2000, description="of them at once, after a pause")
     rebalance_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
         default=60.0,
-        description="over how long clients above this gateway's fair share are told to go elsewhere; 0: never",
+        description="over how long clients above this gateway's fair share are disconnected, to go elsewhere; 0: never",
     )
     health_host: BindHost = Field(default="127.0.0.1", description="no effect here: /livez is where clients connect")
     health_port: Port = Field(default=0, description="no effect here: /livez is at SMCP_GATEWAY_PORT")

@@ -16,7 +16,7 @@ calls cannot wait for the lease; a gateway that lives after all hears of the lea
 not, so its seat waits.
 
 Where the table says announce, a claim that asks not to be announced (the first step of an office switch) leaves its
-enter out, and so does a leave of somebody whom the office was never told of. The second claim of such a session, which
+enter out, and so does a leave of a member whose enter was never announced. The second claim of such a session, which
 asks to be announced, is the enter. Without quorum there is nothing to decide on: that is the store's `Unavailable`.
 """
 
@@ -101,11 +101,11 @@ def claimed(
 ) -> MemberRecord:
     """The record that a claim leaves behind, written over `record`, which stands at `revision`."""
     goes_on = record is not None and record.is_member and owned_by(record, claim)
-    told_of_leave = announce in (Announce.LEAVE, Announce.LEAVE_ENTER)
+    leave_announced = announce in (Announce.LEAVE, Announce.LEAVE_ENTER)
     said = claim.model_dump(exclude={"announce", "with_sessions"})
     if record is not None and goes_on and record.incarnation == claim.incarnation:
         said["capabilities"] = record.capabilities  # the claim is as old as the join; an update may have come since
-    stays_known = record is not None and record.is_visible and not told_of_leave
+    stays_known = record is not None and record.is_visible and not leave_announced
     return MemberRecord(
         office=office,
         role=role,
@@ -114,7 +114,7 @@ def claimed(
         tenure=record.tenure if record is not None and goes_on else revision,
         announced=stays_known or announce in (Announce.ENTER, Announce.LEAVE_ENTER),
         announce=announce,
-        left_name=record.name if record is not None and told_of_leave and record.name != name else None,
+        left_name=record.name if record is not None and leave_announced and record.name != name else None,
     )
 
 

@@ -43,7 +43,7 @@ class Leases(View):
         self._leases: dict[str, tuple[int, LeaseRenewal]] = {}
         """The revision, and what its process said last, to whichever registry."""
         self.ran_out = asyncio.Event()
-        """Set whenever a lease ran out; whoever waits for it clears it."""
+        """Set whenever a lease ran out; its waiter clears it."""
 
     def __len__(self) -> int:
         return len(self._leases)

@@ -1,7 +1,7 @@
 """The watched view of the bucket `members`: who is in which office, as of a revision.
 
-It lags behind the store by a fraction of a millisecond, and by more while the connection is down. Whoever must not miss
-a change waits until the view has reached its revision.
+It lags behind the store by a fraction of a millisecond, and by more while the connection is down. Code that must
+not miss a change waits until the view has reached its revision.
 """
 
 import asyncio

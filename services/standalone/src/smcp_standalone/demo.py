@@ -148,8 +148,8 @@ async def _gateway(system: System) -> AsyncIterator[tuple[str, asyncio.subproces
     try:
         url = None
         while url is None and (line := await process.stderr.readline()):
-            told = json.loads(line) if line.startswith(b"{") else {}
-            url = told.get("url") if told.get("event") == "ready" else None
+            entry = json.loads(line) if line.startswith(b"{") else {}
+            url = entry.get("url") if entry.get("event") == "ready" else None
         if url is None:
             raise Failure("the second gateway did not start")
         reading = asyncio.create_task(process.communicate())  # or it could write no more log

@@ -1,4 +1,4 @@
-"""`smcp keys`: the file of API keys that a gateway is told by `SMCP_AUTH_KEYS`."""
+"""`smcp keys`: edits the file of API keys that `SMCP_AUTH_KEYS` names."""
 
 import json
 import re

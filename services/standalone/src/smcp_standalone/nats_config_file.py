@@ -116,7 +116,7 @@ class Cluster(_Model):
     """Routes come from other machines; they have to log in."""
     routes: list[Address] = Field(default_factory=list)
     advertise: bool = True
-    """Whether clients are told where the other nodes are, and that one left."""
+    """Whether clients learn the addresses of the other nodes, and that one left."""
 
 
 class NatsModel(_Model):
@@ -128,7 +128,7 @@ class NatsModel(_Model):
     computers: list[ComputerHost] = Field(default_factory=list)
     listen: Address = "127.0.0.1:4222"
     client_advertise: Advertised | None = None
-    """What clients are told as the address of this node of a cluster: a name, where addresses change."""
+    """The address of this node of a cluster for clients: a name, where addresses change."""
     http: Address | None = None
     server_name: ServerName | None = None
     jetstream: JetStream = JetStream()

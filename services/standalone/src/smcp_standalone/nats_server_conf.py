@@ -70,7 +70,7 @@ def _computer(host: ComputerHost) -> Grant:
 
 
 def _gateway(credential: str) -> Grant:
-    """A gateway speaks for whoever is connected to it, and answers for Computers that speak Socket.IO only."""
+    """A gateway speaks for the members connected to it, and answers for Computers that speak Socket.IO only."""
     own = f"{HOSTS}.{encode_name(credential)}"
     return Grant(
         {"kind": "gateway"},
@@ -192,7 +192,7 @@ def _cluster(cluster: Cluster, tls: Mapping[str, str] | None, secret: str | None
         "authorization": {"user": _CLUSTER_USER, "password": secret},
         "routes": [f"nats://{_CLUSTER_USER}:{secret}@{route}" for route in cluster.routes],
         "no_advertise": not cluster.advertise,
-        # In a cluster nats-server asks for the other's certificate, and checks it, whatever it is told.
+        # In a cluster nats-server asks for the other's certificate, and checks it, whatever its settings say.
         **({} if tls is None else {"tls": tls}),
     }
 

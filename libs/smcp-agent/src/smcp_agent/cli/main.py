@@ -119,7 +119,10 @@ def options(
     max_payload: Annotated[
         int,
         typer.Option(
-            envvar="SMCP_MAX_PAYLOAD", min=1, metavar="BYTES", help="The largest result, as the services are told."
+            envvar="SMCP_MAX_PAYLOAD",
+            min=1,
+            metavar="BYTES",
+            help="The largest result; the services have the same setting.",
         ),
     ] = MAX_PAYLOAD,
     as_json: Json = False,

@@ -142,7 +142,7 @@ _PROBE_S: Final = 0.3
 _ABSENT_S: Final = 0.4
 """How long it may be away: with the above less than the second in which a death has to be noticed."""
 _SIGN_S: Final = 2.0
-"""How often who waits for a share of its budget says so to whoever keeps the body (seconds)."""
+"""How often a receiver that waits for its share of the budget tells the sender so (seconds)."""
 _STALL_S: Final = 15.0
 """How long nothing at all may come: a peer that is suspended must not hold its share of the budget for an hour."""
 

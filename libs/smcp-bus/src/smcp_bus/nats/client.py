@@ -91,7 +91,7 @@ class NatsClient:
 
     @property
     def up(self) -> bool:
-        """Connected, subscribed, and told so."""
+        """Connected, subscribed, and the watchers know it."""
         return self._socket.up
 
     @property
@@ -262,7 +262,7 @@ class NatsClient:
         """For nats-py's `reconnect_to_server_handler`: any server, after a pause with jitter.
 
         Of several the one that broke comes last, and none is tried again before all others were: each that is dead
-        may take until the time-out. nats-py keeps for ever what it was told once, so nodes that left are skipped.
+        may take until the time-out. nats-py never forgets a node, so nodes that left are skipped.
         """
         there = [server for server in servers if self._is_there(server.uri)] or servers
         fresh = [server for server in there if server.uri.netloc not in self._tried]

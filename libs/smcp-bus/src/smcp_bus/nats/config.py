@@ -145,7 +145,7 @@ class BusConfig:
     """Seconds between pings; a connection that leaves two of them unanswered is broken."""
     backlog_messages: int = 65536
     backlog_bytes: int = 64 * MIB
-    """What may wait for its turn in one subscription; more is dropped and told as `Connection.SLOW`."""
+    """The longest backlog of one subscription; what exceeds it is dropped and reported as `Connection.SLOW`."""
 
     @property
     def hosts(self) -> str:

@@ -75,7 +75,7 @@ class Inbox:
     def enter(self, entry: Entry) -> tuple[bytes, str]:
         """Give `entry` a token; returns it and the subject that reaches it."""
         self._count += 1
-        # Whoever is asked learns one token; it must not be able to guess the others', and have somebody answer there.
+        # A responder learns one token. It must not be able to guess another one, and reply there.
         token = f"{self._count:x}-{os.urandom(_SECRET).hex()}"
         self.entries[token.encode()] = entry
         return token.encode(), self._root + token

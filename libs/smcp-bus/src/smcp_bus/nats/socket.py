@@ -5,13 +5,13 @@ reaches nats-py: messages of the bus's subscriptions, answers to its pings, and 
 of the stream here. Why (nats-py 2.16):
 
 - Messages pass through one queue and one task per subscription there; here a receiver is called where the message
-  comes, so nothing of an old connection is handled after its end was told, and an answer costs one future.
+  comes, so nothing of an old connection is handled after its end was reported, and an answer costs one future.
 - Its `publish` may swallow a cancellation while its buffer is full, and keeps unsent commands over a reconnect; here
-  writing is synchronous, and what was not sent when the connection broke is forgotten: its senders were told so.
+  writing is synchronous, and what was not sent when the connection broke is forgotten: its senders got an error.
 - It closes for good at any `-ERR` but a permission violation; here the connection is broken off, so it reconnects.
 - A late PONG whose waiter has gone kills its read loop.
 - It waits when it closes until a dead peer has taken what was written; here the socket is aborted.
-- It tells a server of a `tls://` URL that offers no TLS the password all the same; here it is told nothing.
+- It sends the password to the server of a `tls://` URL even if that offers no TLS; here it does not.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 def drop(transport: asyncio.WriteTransport) -> None:
     """Close a connection at once. What the other side has not taken by now never reaches it: when the line is back
-    the kernel would bring it, up to minutes after its senders were told that it is lost."""
+    the kernel would bring it, up to minutes after its senders got an error."""
     sock = transport.get_extra_info("socket")
     if sock is not None and not transport.is_closing():
         with suppress(OSError):
@@ -171,7 +171,7 @@ class Socket(Transport):
                 line.transport.write(parts[0])
             else:
                 line.transport.writelines(parts)
-        except RuntimeError:  # uvloop's, where the socket is closed and nobody was told
+        except RuntimeError:  # uvloop raises it for a closed socket before it reports the end
             self.close()
 
     def ping(self) -> "asyncio.Future[bool]":

@@ -108,7 +108,7 @@ class ReadResourcePayload(JsonRpcRequest):
 
 
 class SubscribePayload(JsonRpcRequest):
-    """MCP's request to be told when a resource changes (computer.txt, resources chapter, 5)."""
+    """MCP's request for notifications of a resource's changes (computer.txt, resources chapter, 5)."""
 
     method: Literal["resources/subscribe"]
     params: UriParams
@@ -225,7 +225,7 @@ class ResourceUpdatedNotification(Envelope):
     """`notify:resources/updated`; a Computer on Socket.IO says it upstream under the same name."""
 
     agent: Name | None = absent()
-    """Who subscribed: told to that Agent only. Absent: told to the office's Agent."""
+    """The subscriber: only that Agent receives it. Absent: the office's Agent receives it."""
     payload: UpdatedPayload
 
 
@@ -245,7 +245,7 @@ class CompletionArgument(Wire):
 
 
 class CompletionContext(Wire):
-    """What MCP's completion is told beside the argument itself."""
+    """The context of MCP's completion: further arguments."""
 
     arguments: dict[str, str] | None = absent()
     """What was chosen before."""

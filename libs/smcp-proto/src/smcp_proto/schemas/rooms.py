@@ -10,9 +10,9 @@ class ResourceFeatures(Wire):
     """What one MCP server, or a Computer taken as a whole, offers of MCP's resources."""
 
     subscribe: bool = False
-    """Changes of a single resource are told to who subscribed."""
+    """Subscribers of a single resource are notified of its changes."""
     listChanged: bool = False  # noqa: N815 -- as on the wire
-    """A change of the list of resources is told."""
+    """Changes of the list of resources are notified."""
 
 
 class ResourceCapability(ResourceFeatures):
@@ -41,7 +41,7 @@ class UpdateCapabilitiesReq(Wire):
 
 MOVED: Final = "a2c_moved"
 """An extra field of a `server:join_office`, true where an Agent was sent away by its last gateway and counts its place
-as kept. Where it was not, the Agent is told of each Computer that it may have missed something (`resources.MISSED`)."""
+as kept. Where it was not, the Agent hears for each Computer that it may have missed updates (`resources.MISSED`)."""
 
 
 class EnterOfficeReq(Wire):

@@ -1,7 +1,7 @@
 """Checks of a configuration file: errors and warnings, each with its place in the file. Pure.
 
 A warning (an unknown field, a URL that is not one, a placeholder without an input) does not keep a Computer from
-running: `run` logs it, and `validate` refuses it unless it is told to be lenient.
+running: `run` logs it, and `validate` refuses it unless it is lenient.
 """
 
 import json

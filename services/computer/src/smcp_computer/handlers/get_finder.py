@@ -25,7 +25,7 @@ AS_LISTED: Final = "a2c_as_listed"
 NAMING: Final = ("doc_ref", "uri")
 TELLING: Final = ("title", "file_type", "page_count", "last_modified")
 LONGEST: Final = 256
-"""Characters of what is told beside the names."""
+"""Characters of a field that a shortened document keeps beside its names."""
 
 Summary = Mapping[str, Any]
 Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
@@ -53,7 +53,7 @@ class Finder:
         self._events = events
 
     async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
-        """One page. Documents for which the answer has no room are told of shortly.
+        """One page. Documents for which the answer has no room are shortened.
 
         Raises:
             Malformed: too many or too long keywords.
@@ -79,7 +79,7 @@ class Finder:
         shown, shortened = fitting(found.documents, limit - len(head) - len(tail))
         for number in sorted(shortened):
             server = next(each.server for each in documents if each.summary is found.documents[number])
-            what = f"the document {found.documents[number]['uri']:.256} is told of shortly"
+            what = f"the document {found.documents[number]['uri']:.256} is shortened"
             self._events.warn(server, f"{what}: its page is larger than {limit} bytes")
         body = b"".join((head, b",".join(shown), tail))
         if len(body) > limit:
@@ -109,5 +109,5 @@ def fitting(summaries: Sequence[Summary], room: int) -> tuple[list[bytes], froze
 
 
 def _shortened(summary: Summary) -> dict[str, Any]:
-    told = {name: summary[name] for name in TELLING if name in summary and len(str(summary[name])) <= LONGEST}
-    return {name: summary[name] for name in NAMING if name in summary} | told
+    kept = {name: summary[name] for name in TELLING if name in summary and len(str(summary[name])) <= LONGEST}
+    return {name: summary[name] for name in NAMING if name in summary} | kept

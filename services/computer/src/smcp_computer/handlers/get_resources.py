@@ -81,8 +81,8 @@ def published(item: object) -> dict[str, Any] | None:
         return None
     resource = {"uri": item["uri"], "name": item["name"]} | _renamed(item, _KEYS)
     annotations = item.get("annotations")
-    if isinstance(annotations, Mapping) and (told := _renamed(annotations, _ANNOTATIONS)):
-        resource["annotations"] = told
+    if isinstance(annotations, Mapping) and (renamed := _renamed(annotations, _ANNOTATIONS)):
+        resource["annotations"] = renamed
     return resource
 
 

@@ -15,7 +15,7 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.mcp.errors import (
     RESOURCE_NOT_FOUND,
     BadAnswer,
-    NotTold,
+    NotSubscribable,
     RequestRefused,
     ServerError,
     ServerNotRunning,
@@ -97,16 +97,16 @@ class ResourceHandlers:
         return await self._reply(request, request.payload, self._of_resource(request, budget, ask))
 
     async def subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
-        """However a document is to be shown (`?format=markdown`), it is the document that changes, and is told of."""
+        """Subscribe to the document itself, whatever format (`?format=markdown`) the URI names."""
         budget = Budget(call)
 
         async def ask(server: str, uri: str) -> Json:
             features = self._index.features(server)
             if features is not None and not features.subscribe:
-                raise NotTold(server, "does not tell when its resources change")
+                raise NotSubscribable(server, "does not tell when its resources change")
             try:
                 async with asyncio.timeout_at(budget.until):
-                    await self._agents.subscribe(request.agent, server, self._directory.told_of(uri, server))
+                    await self._agents.subscribe(request.agent, server, self._directory.subscription_uri(uri, server))
             except TimeoutError:
                 raise ServerTimedOut(server, "did not answer in time") from None
             return {}
@@ -170,7 +170,9 @@ class ResourceHandlers:
         uri = self._directory.checked(request.payload.params.uri, request.serverId)
         servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
         return await _first(
-            servers, lambda server: ask(server, uri), lambda error: isinstance(error, NotTold) or is_not_found(error)
+            servers,
+            lambda server: ask(server, uri),
+            lambda error: isinstance(error, NotSubscribable) or is_not_found(error),
         )
 
     async def _reply(self, request: RequestEnvelope, payload: JsonRpcRequest, answer: Awaitable[Answer]) -> RawJson:

@@ -146,7 +146,7 @@ class ToolCalls:
     async def _settle(self, running: RunningCall, work: Awaitable[Mapping[str, Any]]) -> None:
         try:
             self._owner.settle(running, exact_json.written(await work))
-        except Exception as error:  # noqa: BLE001 -- handed on to whoever awaits the call, unless it is settled
+        except Exception as error:  # noqa: BLE001 -- handed on to the task that awaits the call, unless it is settled
             self._owner.settle(running, error)
         except asyncio.CancelledError:  # where somebody else cancelled it than `stop`
             broken_off = tool_results.failed("the call was broken off on the Computer")

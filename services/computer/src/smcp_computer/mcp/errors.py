@@ -64,7 +64,7 @@ class RequestRefused(ServerError):
         super().__init__(server, OUTDATED if code == types.HEADER_MISMATCH else what)
 
 
-class NotTold(ServerError):
+class NotSubscribable(ServerError):
     """It does not announce changes, or not those of this resource."""
 
 

@@ -7,7 +7,7 @@ server sent it. No private name of the SDK is used. Three quirks of version 2.3 
 - It looks for `last_context` on the stream that it reads, and opens a span in the task that sends a request.
 - Its HTTP transports report an answer that they could not read by an error, whose text tells why (`unread`).
   Oversized or unparsable answers become errors for the waiting request, on every transport.
-- A failed POST of its SSE transport is only logged, and nobody is told (`transports`).
+- A failed POST of its SSE transport is only logged, and no request fails (`transports`).
 """
 
 import asyncio
@@ -243,7 +243,7 @@ class Requests:
     def _logged(self, method: str, error: MCPError) -> ServerError:
         translated = self.translated(error)
         if isinstance(translated, RequestRefused) and translated.code not in SAID_ALOUD:
-            # no Agent is told the text: it may be that of an exception
+            # the text does not reach Agents: it may be that of an exception
             _log.info(
                 "MCP server %r failed at %s: MCP error %d: %.500r", self.server, method, error.code, error.message
             )

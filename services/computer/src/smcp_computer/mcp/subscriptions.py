@@ -20,7 +20,7 @@ from mcp.client.subscriptions import ServerEvent as Change
 from mcp.shared.exceptions import MCPError
 
 from smcp_bus.backoff import Backoff
-from smcp_computer.mcp.errors import NotTold, ServerDied, ServerError, ServerTimedOut
+from smcp_computer.mcp.errors import NotSubscribable, ServerDied, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ResourcesUnsubscribed, ResourceUpdated, ServerEvent, ToolsChanged
 from smcp_computer.mcp.sdk_adapter import REQUEST_S, Requests
 
@@ -35,7 +35,7 @@ LONGEST_S: Final = 30.0
 LIVED_S: Final = 10.0
 """A stream that was open for so long is not taken to be one that always ends."""
 DRAIN_S: Final = 0.5
-"""How long the old stream is read beside the new one: over HTTP what was told on it before may come after."""
+"""How long the old stream is read beside the new one: over HTTP an earlier notification on it may arrive late."""
 
 
 class Subscriptions(Protocol):
@@ -89,7 +89,7 @@ class ListenStream:
         """Opens a stream again, where there is none."""
         self._backoff = Backoff(first_s=RELISTEN_S, longest_s=LONGEST_S)
         self._lost = False
-        """A stream broke: what changed since was told to nobody."""
+        """A stream broke: changes since then were not received."""
         self._closed: ServerError | None = None
         """Why there never will be a stream again."""
         if tools or resources:
@@ -131,7 +131,7 @@ class ListenStream:
         uris, asked = sorted(self._wanted), self._asked.copy()
         honored: frozenset[str] = frozenset()
         agreed = False
-        why: ServerError = NotTold(self._server, "does not tell when this resource changes")
+        why: ServerError = NotSubscribable(self._server, "does not tell when this resource changes")
         if uris or self._tools or self._resources:
             try:
                 honored = await tasks.start(self._stream, uris)
@@ -199,7 +199,7 @@ class ListenStream:
         why = self._requests.translated(error)
         if error.code == types.METHOD_NOT_FOUND:
             _log.info("MCP server %r does not tell when its lists change", self._server)
-            why = self._closed = NotTold(self._server, "does not tell when its resources change")
+            why = self._closed = NotSubscribable(self._server, "does not tell when its resources change")
         elif isinstance(why, ServerDied):
             self._closed = why
         return why

@@ -242,23 +242,23 @@ class Supervisor:
         self.settled.set()
 
     def _log_end(self, pause: float, was_ready: bool) -> None:
-        told, end, said = self.reason, self._stderr.end, self._stderr.said
+        message, end, said = self.reason, self._stderr.end, self._stderr.said
         if end and self.reason == WENT_AWAY and not was_ready:
             self.reason = f"{end} before it answered"
-            told = f"{self.reason}; {said}"
+            message = f"{self.reason}; {said}"
         elif end:
-            told = f"{self.reason} ({end}; {said})"
-        told += f"; it is started again in {pause:.1f} s"
+            message = f"{self.reason} ({end}; {said})"
+        message += f"; it is started again in {pause:.1f} s"
         level = logging.WARNING
         if not was_ready:
             logged, self._logged = self._logged, (self.reason, self._stderr.status)
             level = logging.DEBUG if logged == self._logged else logging.WARNING
-            told += f", then ever later, up to every {self._backoff.longest_s:g} s"
+            message += f", then ever later, up to every {self._backoff.longest_s:g} s"
             if end and isinstance(self.config, MCPServerStdioConfig):
                 own = self.config.server_parameters.env or {}
                 if missing := [name for name in self._limits.withheld if name not in own]:
-                    told += f"; it was not given {', '.join(missing)}: set {SETTING}=true if it needs them"
-        _log.log(level, "MCP server %r: %s", self.name, told)
+                    message += f"; it was not given {', '.join(missing)}: set {SETTING}=true if it needs them"
+        _log.log(level, "MCP server %r: %s", self.name, message)
 
 
 class Fleet:

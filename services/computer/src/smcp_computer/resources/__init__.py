@@ -1,1 +1,1 @@
-"""Resources of MCP servers: what they list, who serves a URI, and who is told of changes."""
+"""Resources of MCP servers: their lists, the routing of URIs to servers, and subscriptions to changes."""

@@ -8,7 +8,7 @@ import mcp_types as types
 from smcp_computer.mcp.errors import (
     RESOURCE_NOT_FOUND,
     AnswerTooLarge,
-    NotTold,
+    NotSubscribable,
     RequestRefused,
     ServerError,
     ServerTimedOut,
@@ -23,7 +23,7 @@ WITH_URI: Final = SUBSCRIPTIONS | {"resources/read"}
 
 def flat(error: ServerError) -> SmcpError:
     match error:
-        case NotTold():
+        case NotSubscribable():
             return not_supported(str(error), SmcpCode.SUBSCRIPTION_NOT_SUPPORTED)
         case ServerTimedOut():
             return TimedOut(str(error))

@@ -19,7 +19,7 @@ from smcp_computer.mcp.supervisor import Supervisor
 
 RELIST_S: Final = 0.05
 """A server that says all the time that its list changed is not listed anew more often than that."""
-UNTOLD_S: Final = 30.0
+POLL_S: Final = 30.0
 """How often a server without `listChanged` is listed: a change of its list is noticed and announced within it."""
 NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
 Listing = Mapping[str, Json]
@@ -53,7 +53,7 @@ class _Server:
 
 class ResourceIndex:
     """The lists are kept until their server announces a change. A server that announces none is listed at each use,
-    and every `UNTOLD_S`. `run` must be running.
+    and every `POLL_S`. `run` must be running.
     """
 
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
@@ -157,7 +157,7 @@ class ResourceIndex:
             features = self.features(name)
             tells = features is None or features.list_changed  # one that is not ready sets `dirty` when it is
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if tells else UNTOLD_S):
+                async with asyncio.timeout(None if tells else POLL_S):
                     await server.dirty.wait()
             server.dirty.clear()
             pause = RELIST_S

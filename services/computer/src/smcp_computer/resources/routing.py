@@ -202,7 +202,7 @@ class Directory:
         """The URI by which a server knows what `uri` names, as far as its list is known; else `uri` itself."""
         return self._serve(server).listed(uri) or uri
 
-    def told_of(self, uri: str, server: str) -> str:
+    def subscription_uri(self, uri: str, server: str) -> str:
         """The URI for a subscription: as the server lists it, else without the query, which only chooses a format."""
         listed = self.listed(uri, server)
         return listed if listed in self._index.known(server) else without_query(listed)

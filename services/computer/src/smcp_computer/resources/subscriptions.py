@@ -2,7 +2,7 @@
 
 A server is asked once for a resource, however many hold it: the desktop, the finder and Agents. What the desktop and
 the finder want is asked for again after failures and restarts. An Agent's subscription is not restored: after any
-interruption it is dropped, and the Agent is told to subscribe again (ADR 0019).
+interruption it is dropped, and a notification asks the Agent to subscribe again (ADR 0019).
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from smcp_bus.backoff import Backoff
-from smcp_computer.mcp.errors import NotTold, ServerError, ServerNotRunning
+from smcp_computer.mcp.errors import NotSubscribable, ServerError, ServerNotRunning
 from smcp_computer.mcp.events import (
     ResourcesSubscribed,
     ResourcesUnsubscribed,
@@ -183,7 +183,7 @@ class UpstreamSubscriptions:
                 for uri in uris & upstream.subscribed:
                     upstream.subscribed.discard(uri)
                     if uri in upstream.holders:
-                        self._fail(upstream, uri, NotTold(server, "tells of it no more"))
+                        self._fail(upstream, uri, NotSubscribable(server, "tells of it no more"))
             case _:
                 pass
 
@@ -229,7 +229,7 @@ class AgentSubscriptions:
         self._end(lambda each, at, held: each == agent and server in (None, at) and is_same(held, uri))
 
     def left(self, agent: str) -> None:
-        """An Agent has left the office. If one of its name is back already, it is told to subscribe again."""
+        """An Agent has left the office. If one of its name is back already, it is asked to subscribe again."""
         if self._end(lambda each, at, held: each in (agent, None)):
             self._dropped(None)
 

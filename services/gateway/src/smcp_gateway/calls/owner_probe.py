@@ -45,7 +45,7 @@ MAY_HAVE_RUN: Final[dict[str, object]] = {"may_have_run": True}
 FIND: Final = 1 / 6
 """Of the patience, what the registry has to say whether a silent owner is a member still."""
 FIND_GONE_S: Final = 0.1
-"""For how long it is asked that of an owner that is not there: a death is told within a second."""
+"""The same where the owner does not respond at all: callers learn of a death within a second."""
 PATIENCE: Final = 0.75
 """Share of a lease for which an owner may be silent."""
 MOST_QUESTIONS: Final = 16

@@ -184,7 +184,7 @@ class CallTable:
 
     @staticmethod
     def take_back_cancel(cancelled: Iterable[PendingCall]) -> None:
-        """The Computer could not be told of what `cancel` returned: these calls go on."""
+        """The cancellation of these calls could not be sent to the Computer: they go on."""
         for call in cancelled:
             call.cancelled_at = None
 

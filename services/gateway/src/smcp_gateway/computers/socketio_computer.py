@@ -138,7 +138,7 @@ class SocketIoComputer:
         self.updates.end()
 
     def agent_left(self, agent: str) -> None:
-        """An Agent has left the office. One that is back already is told to subscribe again."""
+        """An Agent has left the office. One that is back already is asked to subscribe again."""
         if self.subscriptions.left(agent):
             self.updates.missed()
 

@@ -105,7 +105,7 @@ class _Page:
 
 
 class ListResources:
-    """Takes the Computers from the office's roster: those that the Agent was told of (ADR 0018)."""
+    """Takes the Computers from the office's roster: those that the Agent knows of (ADR 0018)."""
 
     def __init__(self, relay: Carry, offices: Offices) -> None:
         self._relay = relay

@@ -1,8 +1,8 @@
-"""`client:*`: the request goes to the Computer that it names, and the answer comes back.
+"""`client:*`: relays a request to the Computer that it names, and the answer back.
 
-Nothing is looked up first: whoever serves the Computer's subject answers. What was not run is tried again here: nobody
-served the subject, its owner was not ready, or there is no connection to NATS. A request that was sent is never sent
-again: it may have run, and the Agent's SDK repeats it by `req_id`.
+Nothing is looked up first: the owner that serves the Computer's subject answers. A request that surely has not run is
+retried here: nobody served the subject, its owner was not ready, or there is no connection to NATS. Any other request
+is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _log = logging.getLogger("smcp_gateway.relay")
 WAIT_S: Final = 5.0
 """How long a request waits for a member that nobody answers for (seconds); counted anew where the Computer moves."""
 RECONNECT_S: Final = 0.6
-"""How long it waits for NATS where there is one node only: an outage is told within a second."""
+"""How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
 DEEPEST: Final = 254
 """Levels of an answer, as many as orjson writes. Readers of JSON in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
@@ -109,7 +109,7 @@ class Relay:
         try:
             await self._registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
         except (SmcpError, BusError):
-            self._calls.take_back_cancel(cancelled)  # and nothing that an earlier cancel has told
+            self._calls.take_back_cancel(cancelled)  # but not those that an earlier cancel has sent
             raise
 
     def _cancel_late(self, call: PendingCall) -> None:

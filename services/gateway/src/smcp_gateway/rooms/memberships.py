@@ -238,7 +238,7 @@ class Memberships:
         self._background.until_done("giving up a claim", undo)
 
     def _tracked_calls(self, session: Session) -> list[str]:
-        """The req_id of each call whose Computer can be told to stop."""
+        """The req_id of each call that can be cancelled at its Computer."""
         return [call.req_id for call in self._calls.of_session(session.id) if call.tracked]
 
     async def _cancel_orphaned(

@@ -29,7 +29,7 @@ class Notice:
     """It caused the notification, and does not get it."""
     epoch: int | None = None
     """Of an enter or a leave."""
-    told: frozenset[Role] = MEMBER
+    receivers: frozenset[Role] = MEMBER
     """The roles that get it."""
     agent: str | None = None
     """The only Agent that gets it, where it names one."""
@@ -52,7 +52,7 @@ def read_notice(incoming: Incoming) -> Notice:
     if verb not in {"enter_office", "leave_office"}:
         agent = payload.get("agent") if row.event == "notify:resources/updated" else None
         addressee = check_name(agent) if isinstance(agent, str) else None
-        return Notice(row.event, incoming.body, about, told=row.told, agent=addressee)
+        return Notice(row.event, incoming.body, about, receivers=row.receivers, agent=addressee)
     if about is None:
         raise ValueError(f"{verb} names no member")
     return Notice(row.event, incoming.body, about, int(incoming.headers.get(EPOCH, "")))
@@ -79,7 +79,7 @@ def updates(office: str, computer: str, capabilities: Capabilities | None) -> li
 def missed_of(office: str, computer: str) -> Notice:
     """`resources/list_changed` with `a2c_missed`: updates may be missing, and subscriptions may have ended."""
     row = catalog.CATALOG["notify:resources/list_changed"]
-    return Notice(row.event, missed_body(office, computer), ("computer", computer), told=row.told)
+    return Notice(row.event, missed_body(office, computer), ("computer", computer), receivers=row.receivers)
 
 
 def _about(payload: dict[str, Any]) -> MemberKey | None:

@@ -83,7 +83,7 @@ class Office:
         """Held while the first list is requested."""
         self._heard: deque[str] = deque(maxlen=HEARD)
         self.compared = -1
-        """Members of earlier generations were told the difference."""
+        """Members of earlier generations have received the difference."""
         self.holders = 0
         self.subscription: Subscription | None = None
         self.lock = asyncio.Lock()
@@ -130,14 +130,14 @@ class Office:
             return
         if not notice.entered and notice.about[0] == "agent":
             self._listeners.agent_left(self.name, notice.about[1])
-        told_before = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
-        if told_before is None:
+        only_after_outage = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
+        if only_after_outage is None:
             return  # a repeat; sessions that are joining have it, too
         self._keep(notice)
         self._check(self.members.items(), notice)
         # an enter's or leave's revision is half its epoch; what is newer than the member's own enter came after it
         revision = notice.epoch // 2
-        generation = max(self.compared, self._generations.coming) if told_before else -1
+        generation = max(self.compared, self._generations.coming) if only_after_outage else -1
         await self._pass_on(
             [
                 session
@@ -165,17 +165,17 @@ class Office:
         """
         difference = self.roster.compare(members)
         self.compared = generation
-        told = [session for session, membership in self.members.items() if membership.generation < generation]
+        missed_it = [session for session, membership in self.members.items() if membership.generation < generation]
         for member in difference.left:
             if member[0] == "agent":
                 self._listeners.agent_left(self.name, member[1])
-            await self._pass_on(told, presence(self.name, member, entered=False))
+            await self._pass_on(missed_it, presence(self.name, member, entered=False))
         for member in difference.entered:
-            await self._pass_on(told, presence(self.name, member, entered=True))
+            await self._pass_on(missed_it, presence(self.name, member, entered=True))
         for role, name in difference.stayed:
             if role == "computer":
                 for notice in updates(self.name, name, capabilities.get(name)):
-                    await self._pass_on(told, notice)
+                    await self._pass_on(missed_it, notice)
 
     async def missed(self, session: Session) -> None:
         """Tell an Agent that lost its seat for a while that its subscriptions ended and updates may be missing."""
@@ -194,15 +194,15 @@ class Office:
 
     async def _pass_on(self, sessions: Iterable[Session], notice: Notice) -> None:
         about = notice.about
-        told = [
+        receivers = [
             session
             for session in sessions
-            if session.role in notice.told
+            if session.role in notice.receivers
             and (about is None or not session.is_(*about))
             and (notice.agent is None or session.is_("agent", notice.agent))
         ]
-        if told:
-            await self._listeners.tell(told, notice.event, notice.body)
+        if receivers:
+            await self._listeners.tell(receivers, notice.event, notice.body)
 
 
 class Offices:

@@ -1,7 +1,7 @@
 """Repairs the gateway's view of its offices after an outage of NATS, in which it may miss notifications and lose seats.
 
 It renews the lease, asserts all members at a registry, disconnects those whose seat was taken, and compares the
-registry's list of each office with its roster. Members are told the difference.
+registry's list of each office with its roster. Members are notified of the difference.
 """
 
 import asyncio

@@ -36,12 +36,12 @@ class Membership:
     tenure: int | None = None
     """Changes where the seat may have been another's (`registry_contract.same_tenure`)."""
     ending: bool = False
-    """The registry is being told that it ends: its leave is no news."""
+    """The gateway is releasing the seat itself: the leave that follows needs no repair."""
     former: Claim | None = None
     """The claim before, for as long as the registry may still know the member by it."""
     joined_at: int = field(init=False)
-    """The revision with which it joined: it is told of enters and leaves after that, also of those that came before it
-    was claimed anew. It knows nothing of them then, and what it does know is not told again (`Roster`)."""
+    """The revision with which it joined. It gets the enters and leaves after that, also those before its seat was
+    claimed anew: it has not seen them, and `Roster` drops repeats."""
     ended_by: int = 0
     """Epoch of the last leave of it that nobody here asked for: what the registry says of it has to be newer."""
 
@@ -139,7 +139,7 @@ class Session:
     """Since when it is connected (loop time)."""
     closed: bool = False
     leaving: bool = False
-    """It is about to be told to go: nothing new is begun for it."""
+    """The gateway is about to disconnect it: nothing new is begun for it."""
     moving: bool = False
     """The registry keeps its seat for it: its membership does not end with this connection."""
     in_flight: int = 0

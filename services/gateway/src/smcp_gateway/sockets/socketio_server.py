@@ -96,7 +96,7 @@ class SocketIoServer:
         self._sessions = sessions
         self.dispatcher: Dispatcher
         self.gone: Callable[..., None]
-        """Told of a session that has ended, and by `goodbye` whether its client said so."""
+        """Called with a session that has ended; `goodbye`: its client said so."""
         self._max_payload = max_payload
         self._guard = guard
         self._deadlines: dict[str, asyncio.TimerHandle] = {}
@@ -175,9 +175,9 @@ class SocketIoServer:
     async def hang_up(self, session: Session, why: str) -> None:
         """Close a client's connection; it comes back by itself if it wants.
 
-        A client that is leaving and waits for nothing is told so (`NOTHING_BEGUN`): what it has sent since is not read.
+        A client that is leaving and waits for nothing gets `NOTHING_BEGUN`: later packets are not read.
         """
-        _log.info("a client is told to go: %s", why, extra={"session": session.id})
+        _log.info("a client is disconnected: %s", why, extra={"session": session.id})
         settled = session.leaving and session.in_flight == 0
         await self._engine.hang_up(session.engine_id, NOTHING_BEGUN if settled else WSCloseCode.OK)
 
