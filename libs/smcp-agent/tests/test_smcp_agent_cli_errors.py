@@ -74,12 +74,12 @@ async def test_a_too_large_result_is_an_error_in_mebibytes_with_its_setting() ->
 
         async def answer(data: JsonObject) -> Any:
             details = {"size": 40_000_081, "limit": 32 * 1024 * 1024}
-            return {"code": 413, "message": "the result is too large", "details": details}
+            return {"code": 413, "message": "the answer is too large", "details": details}
 
         gateway.answers["client:tool_call"] = answer
         code, _, err = await run(gateway, "call", "red", "echo")
         assert code == 1
-        assert "error 413: the result is too large" in err
+        assert "error 413: the answer is too large" in err
         assert "38.2 MiB, and at most 32.0 MiB are carried: SMCP_MAX_PAYLOAD" in err
         assert "structured content" in err
 

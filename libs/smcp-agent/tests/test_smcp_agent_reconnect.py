@@ -222,7 +222,7 @@ async def test_after_4103_the_agent_joins_again_and_repeats_the_call() -> None:
 
         async def answer(data: JsonObject) -> Any:
             if len(gateway.seen("server:join_office")) == 1:
-                return {"code": 4103, "message": "not in an office", "details": {}}
+                return {"code": 4103, "message": "not a member of the office", "details": {}}
             return {"content": []}
 
         gateway.answers["client:tool_call"] = answer
@@ -242,7 +242,7 @@ async def test_an_agent_joins_again_after_each_connection_but_not_twice_in_a_row
                     gateway.cut()
                 case 4:
                     return {"content": []}
-            return {"code": 4103, "message": "not in an office", "details": {}}
+            return {"code": 4103, "message": "not a member of the office", "details": {}}
 
         gateway.answers["client:tool_call"] = answer
         if answered:

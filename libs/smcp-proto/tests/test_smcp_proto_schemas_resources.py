@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import SmcpCode
 from smcp_proto.schemas import (
     CompleteReq,
     Completion,
@@ -19,7 +20,6 @@ from smcp_proto.schemas import (
     ResourceRet,
     ResourceTemplate,
     ResourceUpdatedNotification,
-    SmcpCode,
     SubscribeResourceReq,
 )
 from smcp_proto.validation import malformed

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar, cast
 from smcp_agent.backoff import Backoff
 from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable, not_open
 from smcp_agent.events import Event, ToolsChanged
+from smcp_proto.errors import no_such_computer
 from smcp_proto.schemas import SMCPTool
 
 SIZE: Final = 512
@@ -182,7 +183,7 @@ class ToolCache:
         """The known tools; waits only for the first answer. Raises SmcpError as `SmcpAgent.tools`."""
         entry = self._entries.get(computer)
         if entry is None:
-            raise NotFound("no such Computer in the office", details={"computer": computer})
+            raise no_such_computer(computer)
         await entry.tried.wait()
         if entry.tools is None:
             assert entry.error is not None

@@ -17,6 +17,7 @@ from smcp_proto.errors import (
     NotFound as NotFound,
     NotInOffice as NotInOffice,
     RateLimited as RateLimited,
+    SmcpCode,
     SmcpError as SmcpError,
     TimedOut as TimedOut,
     TooLarge as TooLarge,
@@ -24,7 +25,6 @@ from smcp_proto.errors import (
     VersionRefused as VersionRefused,
     flat_error,
 )
-from smcp_proto.schemas import SmcpCode
 
 _CODES: Final[Mapping[str, ErrorCode]] = {
     SmcpCode.NOT_FOUND: ErrorCode.NOT_FOUND,

@@ -25,6 +25,9 @@ from smcp_bus.headers import REQ_ID
 from smcp_proto.catalog import Row, TimeClass
 from smcp_proto.errors import (
     CUT_OFF,
+    NO_ANSWER,
+    NOT_A_MEMBER,
+    REQUEST_TOO_LARGE,
     ErrorBody,
     Internal,
     Malformed,
@@ -110,7 +113,7 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
     if caller.role is not None and caller.role not in row.senders:
         raise NotAllowed(f"{row.event} is not for a member of role {caller.role}")
     if caller.office is None:
-        raise NotInOffice(f"{row.event} needs a member of an office; join one first")
+        raise NotInOffice(NOT_A_MEMBER)
     if row.event == LEAVE:
         return  # leaving an office one is not in is refused by the registry, with its own words
     for name in _spoken_fields(cast("type[BaseModel]", type(request))):
@@ -162,7 +165,7 @@ def to_smcp_error(error: Exception) -> SmcpError:
         case SmcpError():
             return error
         case bus_errors.BodyTooLarge(size=size, limit=limit):
-            return TooLarge("the body is too large", details={"size": size, "limit": limit})
+            return TooLarge(REQUEST_TOO_LARGE, details={"size": size, "limit": limit})
         case bus_errors.NoResponder():
             return Unavailable("not available now", details={"may_have_run": False})
         case bus_errors.NotConnected():
@@ -170,7 +173,7 @@ def to_smcp_error(error: Exception) -> SmcpError:
         case bus_errors.ConnectionLost() | bus_errors.TransferFailed():
             return Unavailable("the connection broke before the answer came", details={"may_have_run": True})
         case bus_errors.RequestTimedOut():
-            return TimedOut("no answer in time")
+            return TimedOut(NO_ANSWER)
         case _:
             _log.error("a handler failed", exc_info=error)
             return Internal("internal error")

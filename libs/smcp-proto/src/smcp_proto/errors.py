@@ -5,7 +5,7 @@ is raised becomes a 500 without its text: no text of an internal exception ever 
 """
 
 from collections.abc import Collection, Mapping
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Final
 
 from pydantic import BaseModel, Field
@@ -18,6 +18,12 @@ CUT_OFF: Final = "cut_off"
 """True in the `details` of a 503: the gateway has no connection to NATS, and begins nothing; another one may."""
 GONE: Final = "gone"
 """True in the `details` of a 503 for a call: its Computer is gone or does not answer, so a repeat would find nobody."""
+
+
+NO_ANSWER: Final = "no answer in time"
+REQUEST_TOO_LARGE: Final = "the request is too large"
+ANSWER_TOO_LARGE: Final = "the answer is too large"
+NOT_A_MEMBER: Final = "not a member of the office"
 
 
 class ErrorCode(IntEnum):
@@ -34,6 +40,15 @@ class ErrorCode(IntEnum):
     UNAVAILABLE = 503
     VERSION_REFUSED = 4008
     NOT_IN_OFFICE = 4103
+
+
+class SmcpCode(StrEnum):
+    """What went wrong with a resource (computer.txt, resources chapter, 7)."""
+
+    NOT_SUPPORTED = "SMCP_RESOURCE_NOT_SUPPORTED"
+    NOT_FOUND = "SMCP_RESOURCE_NOT_FOUND"
+    SUBSCRIPTION_NOT_SUPPORTED = "SMCP_SUBSCRIPTION_NOT_SUPPORTED"
+    RATE_LIMITED = "SMCP_RATE_LIMITED"
 
 
 class ErrorBody(BaseModel):
@@ -56,7 +71,7 @@ class SmcpError(Exception):
 
     @property
     def smcp_code(self) -> str | None:
-        """`details.smcp_code`, which says what went wrong with a resource (`schemas.SmcpCode`); None: nothing did."""
+        """`details.smcp_code`, which says what went wrong with a resource (`SmcpCode`); None: nothing did."""
         said = self.details.get("smcp_code")
         return said if isinstance(said, str) else None
 
@@ -129,6 +144,17 @@ class NotInOffice(SmcpError):
     """The caller is in no office, or not in the one that it names."""
 
     code = ErrorCode.NOT_IN_OFFICE
+
+
+def no_such_computer(computer: str, **details: object) -> NotFound:
+    """The same words whether it does not exist, has left or is in another office."""
+    return NotFound("no such Computer in this office", details={"computer": computer, **details})
+
+
+def too_many_subscriptions(limit: int) -> RateLimited:
+    """An Agent has as many subscriptions at a Computer as it may have."""
+    details = {"smcp_code": str(SmcpCode.RATE_LIMITED), "limit": limit}
+    return RateLimited("too many subscriptions at this Computer; end some of them first", details=details)
 
 
 ERRORS: Mapping[int, type[SmcpError]] = {int(kind.code): kind for kind in SmcpError.__subclasses__()}

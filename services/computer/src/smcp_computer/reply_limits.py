@@ -8,7 +8,7 @@ from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import REPLY_LIMIT
 from smcp_bus.owner import time_limit
-from smcp_proto.errors import TooLarge
+from smcp_proto.errors import ANSWER_TOO_LARGE, TooLarge
 
 
 def giving_way(sizes: Sequence[int], saved: Sequence[int], room: int) -> frozenset[int]:
@@ -39,7 +39,7 @@ def bounded(reply: Mapping[str, Any], max_body: int) -> RawJson:
     """The reply as JSON. Raises TooLarge: it has more bytes than the bus takes."""
     body = exact_json.written(reply)
     if len(body) > max_body:
-        raise TooLarge("the answer is too large", details={"size": len(body), "limit": max_body})
+        raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(body), "limit": max_body})
     return RawJson(body)
 
 

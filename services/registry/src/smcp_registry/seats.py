@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from smcp_bus.backoff import Backoff
 from smcp_bus.registry_contract import Claim
-from smcp_proto.errors import NotInOffice, Unavailable
+from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, Unavailable
 from smcp_proto.member_names import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.leases import Owners
@@ -84,12 +84,12 @@ class Seats:
             if record is None:
                 return tombstone(claimed(None, claim, Announce.NOTHING, office=office, role=role, name=name))
             if not _is(record, claim) or record.name != name:
-                raise NotInOffice("not in this office")
+                raise NotInOffice(NOT_A_MEMBER)
             return tombstone(record) if record.is_member else None
 
         stored = await self._write(record_key(office, role, name), change)
         if not was_there:
-            raise NotInOffice("not in this office")
+            raise NotInOffice(NOT_A_MEMBER)
         return stored.revision
 
     async def move(self, office: str, role: Role, name: str, claim: Claim) -> StoredMember:
@@ -102,7 +102,7 @@ class Seats:
         async def change(stored: StoredMember) -> MemberRecord | None:
             record = stored.record
             if record is None or not record.is_member or not owned_by(record, claim) or record.name != name:
-                raise NotInOffice("not in this office")
+                raise NotInOffice(NOT_A_MEMBER)
             if self._move_s:
                 await self._store.moving.mark(key, claim.session.encode(), ttl_s=self._move_s)
             return None if record.moving else moving(record)

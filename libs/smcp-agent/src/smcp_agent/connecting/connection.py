@@ -20,7 +20,7 @@ from socketio.exceptions import ConnectionError as SocketIOConnectionError
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.connecting.transport import HttpSession, JsonText, WireJson, packet_class, reason, refusal, was_refused
 from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
-from smcp_proto.errors import NOTHING_BEGUN, TooLarge
+from smcp_proto.errors import ANSWER_TOO_LARGE, NOTHING_BEGUN, TooLarge
 
 NAMESPACE: Final = "/smcp"
 FRAME_SLACK: Final = 64 * 1024
@@ -228,7 +228,7 @@ class Connection:
         try:
             self._json.dumps([text])
         except TooLarge as error:
-            refused = TooLarge("the answer is too large", details=error.details)
+            refused = TooLarge(ANSWER_TOO_LARGE, details=error.details)
             return JsonText(json.dumps(refused.body().model_dump()))
         return text
 

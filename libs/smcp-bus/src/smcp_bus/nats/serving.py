@@ -14,7 +14,7 @@ from smcp_bus.headers import BUDGET, ERROR
 from smcp_bus.nats.chunks import CHUNKS, SIZE
 from smcp_bus.nats.inbox import is_inbox
 from smcp_bus.nats.wire import decode_head, encode_head
-from smcp_proto.errors import ErrorCode
+from smcp_proto.errors import ANSWER_TOO_LARGE, ErrorCode
 
 if TYPE_CHECKING:
     from smcp_bus.nats.bus import NatsBus
@@ -153,7 +153,7 @@ class Serving:
         """Send an answer, in chunks if it has to be; above the limit a 413 in its place."""
         size, limit = len(reply.body), self._bus.max_body
         if size > limit:
-            reply = error_reply(ErrorCode.TOO_LARGE, "the answer is too large", limit=limit, size=size)
+            reply = error_reply(ErrorCode.TOO_LARGE, ANSWER_TOO_LARGE, limit=limit, size=size)
         try:
             if len(reply.body) > self._bus.client.chunk:
                 refusal = self._bus.transfers.keep(subject, reply, deadline)

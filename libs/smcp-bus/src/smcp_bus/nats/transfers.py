@@ -25,7 +25,7 @@ from smcp_bus.nats.client import MAX_CHUNK, NatsClient
 from smcp_bus.nats.inbox import Inbox
 from smcp_bus.nats.serving import error_reply
 from smcp_bus.nats.wire import decode_head, encode_head, is_no_responders
-from smcp_proto.errors import ErrorCode
+from smcp_proto.errors import ANSWER_TOO_LARGE, REQUEST_TOO_LARGE, ErrorCode
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Transfers:
             body = await self.pull(address, headers, first, deadline, admit)
         except BodyTooLarge as error:
             self._release(address)
-            return error_reply(ErrorCode.TOO_LARGE, "the answer is too large", limit=error.limit, size=error.size)
+            return error_reply(ErrorCode.TOO_LARGE, ANSWER_TOO_LARGE, limit=error.limit, size=error.size)
         except BaseException:
             self._release(address)
             raise
@@ -124,7 +124,7 @@ class Transfers:
         try:
             return await self.pull(address, headers, first, until)
         except BodyTooLarge as error:
-            return error_reply(ErrorCode.TOO_LARGE, "the request is too large", limit=error.limit, size=error.size)
+            return error_reply(ErrorCode.TOO_LARGE, REQUEST_TOO_LARGE, limit=error.limit, size=error.size)
         except (RequestTimedOut, ConnectionLost):
             return None
         except TransferFailed as error:

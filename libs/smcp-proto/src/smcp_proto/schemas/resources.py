@@ -3,11 +3,11 @@
 Every event is an envelope that says whom it concerns, round a JSON-RPC message of MCP.
 """
 
-from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
+from smcp_proto.errors import SmcpCode as SmcpCode
 from smcp_proto.member_names import Name
 from smcp_proto.schemas.base import JsonRpcNotification, JsonRpcRequest, JsonRpcResponse, ServerName, Wire, absent
 from smcp_proto.schemas.base import ReqId as CallerReqId
@@ -21,15 +21,6 @@ the Computer may have ended. It is to subscribe again."""
 
 Uri = Annotated[str, Field(strict=True, min_length=1, max_length=8192)]
 Cursor = Annotated[str, Field(strict=True, max_length=MAX_CURSOR)]
-
-
-class SmcpCode(StrEnum):
-    """What went wrong with a resource (computer.txt, resources chapter, 7)."""
-
-    NOT_SUPPORTED = "SMCP_RESOURCE_NOT_SUPPORTED"
-    NOT_FOUND = "SMCP_RESOURCE_NOT_FOUND"
-    SUBSCRIPTION_NOT_SUPPORTED = "SMCP_SUBSCRIPTION_NOT_SUPPORTED"
-    RATE_LIMITED = "SMCP_RATE_LIMITED"
 
 
 class Envelope(Wire):

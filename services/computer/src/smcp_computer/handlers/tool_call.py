@@ -18,7 +18,7 @@ from smcp_computer.metrics import CallEnded
 from smcp_computer.resources.errors import too_large
 from smcp_computer.tools import Catalogue, History
 from smcp_proto import tool_results
-from smcp_proto.errors import SmcpError, TooLarge
+from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
 from smcp_proto.schemas.tools import ToolCallReq
 
 _log = logging.getLogger("smcp_computer.tool_call")
@@ -126,7 +126,7 @@ class ToolCalls:
             left = call.deadline - asyncio.get_running_loop().time()
             body = await self._owner.call(self._seat, request, left, start, timed_out=timed_out)
             if len(body) > self._max_body:
-                raise TooLarge("the result is too large", details={"size": len(body), "limit": self._max_body})
+                raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(body), "limit": self._max_body})
         except SmcpError as error:
             record.ended(str(error.code), str(error))
             raise

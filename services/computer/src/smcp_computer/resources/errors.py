@@ -13,8 +13,7 @@ from smcp_computer.mcp.errors import (
     ServerError,
     ServerTimedOut,
 )
-from smcp_proto.errors import Malformed, NotFound, SmcpError, TimedOut, TooLarge, Unavailable
-from smcp_proto.schemas.resources import SmcpCode
+from smcp_proto.errors import Malformed, NotFound, SmcpCode, SmcpError, TimedOut, TooLarge, Unavailable
 
 SUBSCRIPTIONS: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
 WITH_URI: Final = SUBSCRIPTIONS | {"resources/read"}

@@ -24,8 +24,7 @@ from smcp_computer.mcp.events import (
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.routing import is_same
-from smcp_proto.errors import RateLimited
-from smcp_proto.schemas.resources import SmcpCode
+from smcp_proto.errors import too_many_subscriptions
 from smcp_proto.uris import resources_above
 from smcp_service.lifecycle import Background
 
@@ -217,8 +216,7 @@ class AgentSubscriptions:
         """
         mine = {(at, subscribed) for each, at, subscribed in self._held() if each == agent}
         if (server, uri) not in mine and len(mine) >= MOST:
-            details = {"smcp_code": str(SmcpCode.RATE_LIMITED), "limit": MOST}
-            raise RateLimited(f"an Agent subscribes to at most {MOST} resources of a Computer", details=details)
+            raise too_many_subscriptions(MOST)
         await self._upstream.hold(AgentHolder(agent), server, uri)
 
     def has(self, agent: str | None, uri: str) -> bool:

@@ -30,7 +30,7 @@ from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_gateway.calls.table import CallTable, PendingCall
-from smcp_proto.errors import GONE, NotFound, SmcpError, Unavailable
+from smcp_proto.errors import GONE, SmcpError, Unavailable, no_such_computer
 
 EVERY_S: Final = 0.25
 AWAY_S: Final = 0.4
@@ -171,8 +171,7 @@ class OwnerProbe:
             pass
         else:
             if not found.member:
-                details = MAY_HAVE_RUN | {"computer": call.computer}
-                error = NotFound("no such Computer in this office", details=details)
+                error = no_such_computer(call.computer, **MAY_HAVE_RUN)
         self._end(calls, asked_at, error)
 
     def _end(self, calls: Sequence[PendingCall], asked_at: float, error: SmcpError) -> None:

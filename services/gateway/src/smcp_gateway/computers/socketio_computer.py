@@ -25,7 +25,9 @@ from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, 
 from smcp_gateway.sockets.packet import READ_BY_PUBLISHED, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
 from smcp_proto.errors import (
+    ANSWER_TOO_LARGE,
     GONE,
+    NO_ANSWER,
     ErrorBody,
     Internal,
     Malformed,
@@ -174,7 +176,7 @@ class SocketIoComputer:
             async with asyncio.timeout(time_limit(left, left)):
                 outcome = await answer
         except TimeoutError:
-            raise TimedOut("the Computer did not answer in time") from None
+            raise TimedOut(NO_ANSWER) from None
         finally:
             withdraw()
         if isinstance(outcome, SmcpError):
@@ -287,7 +289,7 @@ def _checked(argument: bytes | None, limit: int) -> bytes | SmcpError:
     if argument is None or text[:1] != b"{" or text[-1:] != b"}":
         return Internal("the Computer's answer is not a JSON object")
     if len(argument) > limit:
-        return TooLarge("the result is too large", details={"size": len(argument), "limit": limit})
+        return TooLarge(ANSWER_TOO_LARGE, details={"size": len(argument), "limit": limit})
     return argument
 
 

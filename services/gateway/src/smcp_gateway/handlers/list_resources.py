@@ -18,10 +18,10 @@ from pydantic import BaseModel
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_gateway.rooms.offices import Offices
-from smcp_proto.errors import ErrorCode, Malformed, NotInOffice, SmcpError
+from smcp_proto.errors import NOT_A_MEMBER, ErrorCode, Malformed, NotInOffice, SmcpCode, SmcpError
 from smcp_proto.member_names import check_name
 from smcp_proto.schemas import ListResourcesReq, ListResourceTemplatesReq
-from smcp_proto.schemas.resources import MAX_CURSOR, SmcpCode
+from smcp_proto.schemas.resources import MAX_CURSOR
 
 SHARE_S: Final = 5.0
 """How long one Computer may take (seconds)."""
@@ -126,7 +126,7 @@ class ListResources:
         cursor = read_cursor(params.cursor, call.row.verb) if params is not None and params.cursor is not None else None
         office = self._offices.get(call.caller.office or "")
         if office is None:
-            raise NotInOffice("not in an office")
+            raise NotInOffice(NOT_A_MEMBER)
         names = sorted(name for role, name in office.roster.present if role == "computer")
         return RawJson(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
 

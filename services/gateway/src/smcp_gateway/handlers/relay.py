@@ -28,7 +28,16 @@ from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
 from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto.catalog import TimeClass
-from smcp_proto.errors import Internal, NotFound, NotInOffice, SmcpError, TimedOut, Unavailable
+from smcp_proto.errors import (
+    NO_ANSWER,
+    NOT_A_MEMBER,
+    Internal,
+    NotInOffice,
+    SmcpError,
+    TimedOut,
+    Unavailable,
+    no_such_computer,
+)
 from smcp_proto.schemas import AgentCallData
 from smcp_proto.schemas.tools import REPEAT
 from smcp_proto.validation import mended
@@ -90,7 +99,7 @@ class Relay:
         """
         session = self._sessions.get(call.caller.session)
         if session is None:
-            raise NotInOffice("not in an office")
+            raise NotInOffice(NOT_A_MEMBER)
         limit = str(largest_reply(session.max_message))
         return await self(request, replace(call, headers={**call.headers, REPLY_LIMIT: limit}))
 
@@ -131,7 +140,7 @@ class Relay:
             except RequestTimedOut:
                 if pending.tracked:
                     self._cancel_late(pending)
-                raise TimedOut("the Computer did not answer in time", details={"may_have_run": True}) from None
+                raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:
         """The request; the age of a repeat is not known where it may have been sent before this process stood still."""
@@ -190,7 +199,7 @@ class Relay:
         except (SmcpError, BusError):
             return False
         if not found.member:
-            raise NotFound("no such Computer in this office", details={"computer": pending.computer})
+            raise no_such_computer(pending.computer)
         return found.moving
 
 

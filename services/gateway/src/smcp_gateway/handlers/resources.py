@@ -8,9 +8,8 @@ from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, Handler
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.computers.subscriptions import Key
-from smcp_proto.errors import Malformed, RateLimited
+from smcp_proto.errors import Malformed, RateLimited, SmcpCode
 from smcp_proto.schemas import ResourceUpdatedNotification
-from smcp_proto.schemas.resources import SmcpCode
 
 MOST_OFFICES: Final = 20_000
 """Above it the least recently used bucket is dropped."""

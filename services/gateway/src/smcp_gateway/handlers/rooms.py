@@ -15,7 +15,7 @@ from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
-from smcp_proto.errors import NotInOffice, SmcpError
+from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, SmcpError
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, UpdateCapabilitiesReq
 
 
@@ -42,7 +42,7 @@ async def list_room(
     session = sessions.get(call.caller.session)
     membership = session.membership if session is not None else None
     if membership is None:
-        raise NotInOffice("not in an office")
+        raise NotInOffice(NOT_A_MEMBER)
     body = request.model_dump_json(exclude_unset=True).encode()
     office = offices.get(membership.office)
     # the answering registry must know at least what the caller has heard

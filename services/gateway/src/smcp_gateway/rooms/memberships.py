@@ -19,7 +19,7 @@ from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys
 from smcp_gateway.sockets.session import Membership, SeatKey, Session
-from smcp_proto.errors import NotAllowed, NotInOffice, SmcpError, Unavailable
+from smcp_proto.errors import NOT_A_MEMBER, NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
 from smcp_proto.schemas.rooms import MOVED
 
@@ -116,7 +116,7 @@ class Memberships:
         """
         membership = session.membership
         if membership is None or membership.office != office_id:
-            raise NotInOffice("not in this office", details={"field": "office_id"})
+            raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
         membership.ending = True
         try:
             await self._cancel(session, membership, self._tracked_calls(session))

@@ -34,7 +34,16 @@ from smcp_gateway.sockets.packet import (
 from smcp_gateway.sockets.session import DEFAULT_MAX_MESSAGE, ReplyBudget, ReplyShare, Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, Row, SizeClass, upstream
-from smcp_proto.errors import NOTHING_BEGUN, Internal, Malformed, RateLimited, SmcpError, TooLarge, Unavailable
+from smcp_proto.errors import (
+    NOTHING_BEGUN,
+    REQUEST_TOO_LARGE,
+    Internal,
+    Malformed,
+    RateLimited,
+    SmcpError,
+    TooLarge,
+    Unavailable,
+)
 
 SMALL_BYTES: Final = 64 * 1024
 """What a request of `SizeClass.SMALL` may have."""
@@ -318,7 +327,7 @@ class SocketIoServer:
             return Malformed(event.fault or "the event needs one argument, an object", details={"field": ""})
         limit = SMALL_BYTES if row.size is SizeClass.SMALL else self._max_payload
         if len(event.body) > limit:
-            return TooLarge("the request is too large", details={"limit": limit, "size": len(event.body)})
+            return TooLarge(REQUEST_TOO_LARGE, details={"limit": limit, "size": len(event.body)})
         if session.in_flight > MAX_IN_FLIGHT:
             return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
         most = IN_FLIGHT * self._max_payload

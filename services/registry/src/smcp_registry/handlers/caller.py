@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from smcp_bus.dispatch import Call
 from smcp_bus.headers import AFTER, CLAIM
 from smcp_bus.registry_contract import Claim
-from smcp_proto.errors import Malformed, NotInOffice, Unavailable
+from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotInOffice, Unavailable
 from smcp_proto.member_names import Role, check_name
 from smcp_registry.member_records import record_key
 from smcp_registry.members_view import Entry, MembersView
@@ -51,7 +51,7 @@ class Callers:
         self.check_not_lost(office, role, name)
         entry = self.view.member(office, role, name) or await self.stored(office, role, name)
         if entry is None:
-            raise NotInOffice("not in this office")
+            raise NotInOffice(NOT_A_MEMBER)
         return entry
 
     async def stored(self, office: str, role: Role, name: str) -> Entry | None:
@@ -83,7 +83,7 @@ def after(call: Call) -> int:
 def named(call: Call) -> tuple[str, Role, str]:
     caller = call.caller
     if caller.office is None or caller.role is None or caller.name is None:
-        raise NotInOffice("not in an office")
+        raise NotInOffice(NOT_A_MEMBER)
     return caller.office, caller.role, caller.name
 
 

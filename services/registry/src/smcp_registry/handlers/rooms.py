@@ -14,7 +14,7 @@ from smcp_bus.headers import NOTIFICATION_ID
 from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
 from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
-from smcp_proto.errors import Malformed, NotAllowed, NotInOffice, Unavailable
+from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, Unavailable
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import (
     AgentCallData,
@@ -70,7 +70,7 @@ async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, call
 async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> Left:
     office, role, name = named(call)
     if request.office_id != office:
-        raise NotInOffice("not in this office", details={"field": "office_id"})
+        raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
     return Left(revision=await seats.release(office, role, name, claim_of(call)))
 
 
@@ -106,7 +106,7 @@ async def find(request: FindComputer, call: Call, *, callers: Callers) -> Found:
     # one after the other they would take twice the time that the store is given
     asker, record = await asyncio.gather(look(role, name), look("computer", request.computer))
     if asker is None:
-        raise NotInOffice("not in this office")
+        raise NotInOffice(NOT_A_MEMBER)
     awaited = record_key(office, "computer", request.computer) in callers.view.awaited(office)
     return Found(member=record is not None or awaited, moving=record is not None and record.moving)
 
