@@ -115,6 +115,17 @@ async def test_a_call_to_a_member_without_an_owner_is_503_and_not_run(nats_url: 
         assert watch.undisturbed < 7, "it was looked for for five seconds"
 
 
+@pytest.mark.rule("answers.calls.no-responder")
+async def test_a_call_that_no_registry_answers_for_waits_no_longer_than_others(nats_url: str) -> None:
+    async with gateway_world(nats_url, registry=False) as world, connected(world.url) as anna:
+        async with gateway_world(nats_url, gateways=0), world.computer(OFFICE, "box", echo, served=False):
+            await anna.join("agent", "anna", OFFICE)
+        watch = Stopwatch()
+        answer = await ask(anna, call(timeout=20), timeout=9)  # 5 s, and not twice as long
+        assert (answer["code"], answer["details"]) == (503, {"may_have_run": False})
+        assert watch.took > 4.5
+
+
 async def test_a_call_waits_for_a_member_that_begins_to_move(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,

@@ -44,8 +44,11 @@ from smcp_proto.validation import mended
 
 _log = logging.getLogger("smcp_gateway.relay")
 
-WAIT_S: Final = 5.0
-"""How long a request waits for a member that nobody answers for (seconds); counted anew where the Computer moves."""
+WAIT_S: Final = 4.5
+"""How long a request waits for a member that nobody answers for until the registry is asked once more (seconds);
+counted anew where the Computer moves."""
+FIND_S: Final = 0.5
+"""How long the registry has to answer then (seconds)."""
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
 DEEPEST: Final = 254
@@ -177,13 +180,16 @@ class Relay:
                 offline = error
             pending.not_run()
             now = self._loop.time()
-            if until is None or now >= until:
+            first = until is None
+            one_node = not self._route.bus.has_other_nodes
+            until = until or now + (RECONNECT_S if offline is not None and one_node else WAIT_S)
+            if first or now >= until:
                 if offline is None:
-                    moving = await self._moves(pending, min(WAIT_S, call.deadline - now)) or moving
-                if until is not None and not moving:
+                    moving = await self._moves(pending, min(until + FIND_S, call.deadline) - now) or moving
+                    now = self._loop.time()
+                if not first and not moving:
                     raise offline or _not_available()
-                until = now + (RECONNECT_S if offline is not None and not self._route.bus.has_other_nodes else WAIT_S)
-            elif moving:
+            if moving:
                 until = now + WAIT_S
             pause = backoff.next()
             if now + pause >= call.deadline:
