@@ -28,7 +28,7 @@ Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 @dataclass(frozen=True)
 class Query:
-    """What was asked of a Computer; None: of all."""
+    """A query to a Computer; None: to all."""
 
     computer: str | None
 
@@ -45,13 +45,13 @@ class _Entry:
     task: asyncio.Task[tuple[Any, int]] | None = None
     """The question under way; its result is an answer or an error, and the version at which it was asked."""
     read: bool = False
-    """Whether somebody has asked for it since it was last fetched."""
+    """Whether it was read since it was last fetched."""
 
 
 class AnswerCache:
     """Answers by query, at most `size`; the least recently used go. An answer that is outdated while it is asked for is
     asked for again, at most `ROUNDS` times. Errors are not kept. Concurrent callers share one question, which goes on
-    in the background where nobody waits for it any more.
+    in the background when its callers have gone.
     """
 
     def __init__(self, spawn: Spawn, *, size: int = SIZE) -> None:

@@ -209,12 +209,12 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         return self._room.computers
 
     async def list_room(self) -> list[SessionInfo]:
-        """Everybody in the office, this Agent included, asked of the server now. Raises SmcpError: as `call_tool`."""
+        """Fetch all members of the office, this Agent included. Raises SmcpError: as `call_tool`."""
         request = ListRoomReq(agent=self.name, req_id=uuid4().hex, office_id=self.office)
         return (await self._rpc.ask("server:list_room", request, ListRoomRet, "sessions", timeout=ROOM_S)).sessions
 
     def events(self) -> EventStream:
-        """What happens from now on, for `async for`; ends when the agent is closed."""
+        """The events from now on, for `async for`; ends when the agent is closed."""
         return self._events.stream()
 
     def on_event(self, callback: Callable[[Event], None]) -> Callable[[], None]:

@@ -37,7 +37,7 @@ class CannotConnect(Unavailable):
 
 
 class TokenUnavailable(Unavailable):
-    """What was to fetch a fresh token failed; its own exception is the cause."""
+    """The token provider failed; its own exception is the cause."""
 
 
 class JoinRefused(NotAllowed):
@@ -89,7 +89,7 @@ class UnknownError(SmcpError):
 
 
 def not_open() -> Closed:
-    """What is said of an `SmcpAgent` that nothing keeps."""
+    """The error for an `SmcpAgent` outside its `async with`."""
     return Closed("this SmcpAgent is not open: use it inside its `async with`")
 
 

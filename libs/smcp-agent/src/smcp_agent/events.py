@@ -137,7 +137,7 @@ class EventsDropped(Event):
 class EventStream(AsyncIterator[Event]):
     """Events from the moment the stream was opened, in order; ends when the agent is closed.
 
-    Iterate it with `async for`. Each stream has its own queue; one that nobody holds any more costs nothing.
+    Iterate it with `async for`. Each stream has its own queue, freed with the stream.
     """
 
     def __init__(self, length: int = STREAM_LENGTH) -> None:
@@ -180,7 +180,7 @@ class EventStream(AsyncIterator[Event]):
 
 
 class EventHub:
-    """Carries each event to all streams that somebody holds, and to all callbacks."""
+    """Carries each event to all live streams and all callbacks."""
 
     def __init__(self) -> None:
         self._streams: weakref.WeakSet[EventStream] = weakref.WeakSet()

@@ -234,7 +234,7 @@ class ResourceMethods:
         await self._subscriptions.remove(Subscription(computer, uri, server))
 
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """What is subscribed to, or is being subscribed to again."""
+        """The subscriptions, also those that are being renewed."""
         return self._subscriptions.all()
 
     async def _send_subscription(self, verb: Literal["subscribe", "unsubscribe"], wanted: Subscription) -> None:

@@ -155,7 +155,7 @@ class ResourceContents:
     """What `resources/read` gave: usually one content."""
 
     uri: str
-    """What was read."""
+    """The URI of the content."""
     contents: tuple[ResourceContent, ...]
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """MCP's ReadResourceResult as it came over the wire."""

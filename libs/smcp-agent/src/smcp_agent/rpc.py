@@ -231,7 +231,7 @@ class RpcClient:
 
 
 class _Tries:
-    """What is known of one request from its tries so far. Times are the loop's."""
+    """The state of one request over its tries. Times are the loop's."""
 
     def __init__(self, event: str, data: dict[str, Any], ends_at: float) -> None:
         self.event = event
@@ -308,7 +308,7 @@ def reply_of(model: type[Model], reply: Mapping[str, Any], what: str) -> Model:
 
 
 def replier(computer: str | None, server: str | None = None) -> str:
-    """Who replied, for people, as far as that is known."""
+    """A name of the replier for messages, as far as it is known."""
     whose = "a Computer" if computer is None else f"Computer {computer!r}"
     return whose if server is None else f"MCP server {server!r} of {whose}"
 
@@ -341,7 +341,7 @@ class Traced:
 
     span: Span
     fields: Mapping[str, str]
-    """What the request says about it: `traceparent`, or nothing."""
+    """The fields of the request for it: `traceparent`, or none."""
     trace_id: str
     """32 hex digits: the application's trace, or the one that follows from the req_id."""
 

@@ -25,7 +25,7 @@ class Subscription:
 
     @property
     def resource(self) -> tuple[str, str]:
-        """What a Computer counts as one: the URI of a document without its query, whatever the server."""
+        """The key of the resource at its Computer: the URI without its query, for any server."""
         return self.computer, without_query(self.uri)
 
 

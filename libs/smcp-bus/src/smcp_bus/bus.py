@@ -71,8 +71,8 @@ class Progress(Protocol):
         """The receiver has all parts."""
 
     def watched(self) -> None:
-        """Who answers is watched by the bus from here on, and has not to be asked whether it lives: the answer comes
-        in parts, and the first one is here."""
+        """The first part of a chunked answer came. From here on the bus watches the responder; the caller need not
+        probe it."""
 
 
 Admit = Callable[[int, Callable[[], None]], None]

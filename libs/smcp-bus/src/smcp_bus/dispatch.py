@@ -44,7 +44,7 @@ from smcp_proto.validation import HALF, MAX_TEXT, field_with_half, malformed
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as the transport knows it: from a session or from a subject, never from the payload."""
+    """The caller as the transport knows it: from a session or from a subject, never from the payload."""
 
     role: Role | None
     """None before a session has joined anything."""
@@ -188,7 +188,7 @@ SECONDS: Final[Mapping[TimeClass, float]] = {
 """How long the server side takes at most; a CALL's request says it itself (`timeout`)."""
 
 NAMED_BYTES: Final = 1024 * 1024
-"""Of a request that is not read: in a larger one the field that is wrong is not looked for."""
+"""The largest invalid request in which the wrong field is looked for, to name it."""
 
 SIGNED: Final = frozenset({"server:list_room", "server:tool_call_cancel"})
 """Beside `client:*`: events in which the field `agent` is the Agent that sends them."""
@@ -196,7 +196,7 @@ SUBSCRIBING: Final = frozenset({"client:resources/subscribe", "client:resources/
 """Events in which the field `agent` is written where it is missing: the Computer's owner keeps who subscribed."""
 
 Observe = Callable[[Call], AbstractContextManager[object]]
-"""What a process does round every call (log fields); given by the composition root."""
+"""Wraps every call (log fields); given by the composition root."""
 Tracing = Callable[[Call], AbstractContextManager[Callable[[Answer], None]]]
 """Opens the span of a request; what it gives is called with the answer."""
 Ended = Callable[[Row, float, Answer | None], None]

@@ -20,7 +20,7 @@ _FEW: Final = 64
 
 
 def read(text: bytes) -> Any:
-    """What the JSON says, with each whole number as it stands there.
+    """Parse JSON; whole numbers of any size keep their digits.
 
     Raises:
         orjson.JSONDecodeError: it is no JSON, or a number in it is above what a double takes (some 308 digits).

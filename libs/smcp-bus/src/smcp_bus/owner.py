@@ -47,7 +47,7 @@ CancelKey = tuple[str, str, str]
 class Keeping:
     results_s: float = 300.0
     results_bytes: int = 64 * 1024 * 1024
-    """What all kept results may have together."""
+    """The limit on the bytes of all kept results."""
     keys_s: float = 3900.0
     """Longer than the longest call may take."""
     tombstones_s: float = 120.0

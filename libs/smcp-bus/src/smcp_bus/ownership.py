@@ -103,7 +103,7 @@ class Ownership:
         self._closed.set()
 
     def refusal(self) -> Reply | None:
-        """What a request is answered that may not run now."""
+        """The reply for a request that may not run now; None: it may."""
         return None if self.is_open else CLOSED_REPLY
 
     async def wait_closed(self) -> None:

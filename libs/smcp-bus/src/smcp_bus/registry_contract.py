@@ -64,7 +64,7 @@ class Claim(_Contract):
 
 class Joined(_Contract):
     revision: int
-    """Of the claimant's own record: enters and leaves up to here are older than its membership."""
+    """Revision of the claimant's own record: enters and leaves up to here are older than its membership."""
     tenure: int | None = None
     unchanged: bool = False
     """It was in this office already; nothing is announced."""
@@ -84,7 +84,7 @@ def same_tenure(before: int | None, now: int | None) -> bool:
 
 class Left(_Contract):
     revision: int
-    """Of the tombstone."""
+    """Revision of the tombstone."""
 
 
 class Confirmed(_Contract):
@@ -149,7 +149,7 @@ class AssertOutcome(StrEnum):
 class AssertedMember(_Contract):
     outcome: AssertOutcome
     revision: int = 0
-    """Of its record; 0: it is no member."""
+    """Revision of its record; 0: it is no member."""
     tenure: int | None = None
     why: str | None = None
 
@@ -165,7 +165,7 @@ class AliveQuestion(_Contract):
     session: str | None = None
     """None asks after the process alone."""
     incarnation: str | None = None
-    """Of a claim of that session: whether it is still meant. None: whatever the session's claim is."""
+    """Asks about this claim of the session only. None: about its present claim."""
     office: Name | None = None
     """With `role` and `name` a seat: whether the session has it. None: whether it is a member of any office."""
     role: Role | None = None
@@ -195,7 +195,7 @@ class PendingAnswer(BaseModel):
     """Which of those calls, each as (agent, req_id), need not be waited for. In neither list: those that run."""
 
     unknown: list[tuple[str, str]]
-    """Neither running nor ended here: nobody will answer them."""
+    """Neither running nor ended here: they will not be answered."""
     ended: list[tuple[str, str]] = Field(default_factory=list)
     """Ended here, and answered: an answer that has not come by now was lost on the way."""
 

@@ -31,7 +31,7 @@ OWNER_QUEUE: Final = "owner"
 REGISTRY_QUEUE: Final = "registry"
 
 SERVER_ALL: Final = f"{ROOT}.*.server.*.*.*"
-"""What registries serve: every `server:*` event of every member."""
+"""The pattern that registries serve: every `server:*` event of every member."""
 HOSTS_LEASE_ALL: Final = f"{HOSTS}.*.*.lease"
 HOSTS_ASSERT_ALL: Final = f"{HOSTS}.*.*.assert"
 
@@ -42,7 +42,7 @@ def client(office: str, computer: str, verb: str) -> str:
 
 
 def client_all(office: str, computer: str) -> str:
-    """What the owner of a Computer serves."""
+    """The pattern that the owner of a Computer serves."""
     return f"{ROOT}.{encode_name(office)}.client.{encode_name(computer)}.*"
 
 
@@ -52,12 +52,12 @@ def server(office: str, role: Role, name: str, verb: str) -> str:
 
 
 def notify(office: str, verb: str) -> str:
-    """Where the registry tells everyone in an office."""
+    """Subject of a notification to an office."""
     return f"{ROOT}.{encode_name(office)}.notify.{verb}"
 
 
 def notify_all(office: str) -> str:
-    """What everyone in an office listens to."""
+    """The pattern of all notifications to an office."""
     return f"{ROOT}.{encode_name(office)}.notify.*"
 
 

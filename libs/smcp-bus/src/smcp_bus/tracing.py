@@ -44,7 +44,7 @@ LONGEST: Final = 256
 """Characters of an attribute's value: what a peer chose is cut there."""
 
 _TOOL_FAILED: Final = re.compile(rb'"isError"\s*:\s*true|"a2c_')
-"""What the result of a tool that failed holds somewhere: most results need not be parsed for it."""
+"""A cheap test: the result of a failed tool matches it, so most results need not be parsed."""
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -144,7 +144,7 @@ def _spans(open_span: Callable[[Tracer, Call], AbstractContextManager[Record]]) 
 def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dict[str, str]) -> Iterator[Record]:
     labels = {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]}
     traceparent, doubted = _traceparent(call)
-    # From nothing, whatever this task inherited: what a request belongs to is said in it.
+    # An empty context: a request's parent is only what it names, not what this task inherited.
     context = otel_context.set_value(TRACE_ID_KEY, _own_trace_id(call), Context())
     context = otel_context.set_value(OWN_DECISION_KEY, doubted, context)
     context = otel_context.set_value(LABELS_KEY, labels, context)

@@ -31,7 +31,7 @@ class Window:
 
 
 class ServerWarning(NamedTuple):
-    """What is wrong with a window, for the log; the rest is delivered."""
+    """A problem with a window, for the log; the other windows are delivered."""
 
     server: str
     uri: str
@@ -41,13 +41,13 @@ class ServerWarning(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrganizedDesktop:
-    """What the Agent gets, and what was wrong."""
+    """The windows for the Agent, and warnings."""
 
     desktops: list[Desktop]
     warnings: tuple[ServerWarning, ...]
     """In the order of the windows."""
     sources: tuple[tuple[str, str], ...] = ()
-    """Of each of `desktops` the MCP server and the URI."""
+    """The MCP server and the URI of each of `desktops`."""
 
 
 class _Shown(NamedTuple):

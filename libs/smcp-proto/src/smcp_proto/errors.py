@@ -87,7 +87,7 @@ class Malformed(SmcpError):
 
 
 class NotAuthenticated(SmcpError):
-    """Nobody knows who the client is: its token is missing, or is not taken."""
+    """The client is not authenticated: its token is missing or refused."""
 
     code = ErrorCode.NOT_AUTHENTICATED
 
@@ -162,7 +162,7 @@ ERRORS: Mapping[int, type[SmcpError]] = {int(kind.code): kind for kind in SmcpEr
 
 
 def error_of(code: int, message: str, details: Mapping[str, Any]) -> SmcpError:
-    """The exception for a flat error that somebody else sent; it keeps a code that is not known here."""
+    """The exception for a flat error that another process sent; it keeps a code that is not known here."""
     error = ERRORS.get(code, SmcpError)(message, details=details)
     if code not in ERRORS:
         error.code = code

@@ -82,7 +82,7 @@ def fold_type(file_type: str) -> str:
 
 
 def _uri(text: object, warn: _Warn) -> DpeUri | None:
-    """What the URI names, without its query; None, and why, where that is no document."""
+    """The document that the URI names, without its query; None, with a warning, if it names none."""
     if not isinstance(text, str):
         warn(f"its URI is {type_name(text)}; it is skipped")
         return None
@@ -145,7 +145,7 @@ def _age(last_modified: str | None, warn: _Warn) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class OrganizedFinder:
-    """What the Agent gets."""
+    """One page of the catalog, for the Agent."""
 
     documents: list[Mapping[str, Any]]
     """One page: a `DPEDocumentSummary` each, as JSON."""
@@ -222,7 +222,7 @@ _SHOWN: Final = 40
 
 
 def unknown_categories(answer: object) -> Iterator[str]:
-    """What is none of the 19 categories in an answer of level 2 or 3, each once; the elements are kept."""
+    """Unknown categories in an answer of level 2 or 3, each once; the elements are kept."""
     if not isinstance(answer, Mapping):
         return
     elements = answer.get("elements")

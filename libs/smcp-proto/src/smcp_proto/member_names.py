@@ -62,4 +62,4 @@ def decode_name(token: str) -> str:
 
 
 Role = Literal["computer", "agent"]
-"""What a member of an office is (events.txt, EnterOfficeReq)."""
+"""The role of a member of an office (events.txt, EnterOfficeReq)."""

@@ -11,7 +11,7 @@ TIMED_OUT: Final = "a2c_timeout"
 CANCELLED: Final = "a2c_cancelled"
 EXPIRED: Final = "a2c_result_expired"
 OUR_PREFIX: Final = "a2c_"
-"""Of the keys of a result's metadata that are the Computer's word."""
+"""The prefix of metadata keys that only the Computer sets in a result."""
 
 
 def with_meta(result: Mapping[str, Any], *, ours: bool = False) -> dict[str, Any]:

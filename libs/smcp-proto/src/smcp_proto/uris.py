@@ -98,13 +98,13 @@ PARAMETER_LEVELS: Final[Mapping[str, frozenset[int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class DpeUri:
-    """What a dpe URI points at, and how it is to be answered."""
+    """A parsed dpe URI: the document or its part, and the form of the answer."""
 
     host: str
     """The MCP server's namespace."""
     doc_ref: str | None = None
     page: int | None = None
-    """From 0."""
+    """Counted from 0."""
     element: str | None = None
     format: str = "json"
     depth: str = "metadata"
@@ -194,7 +194,7 @@ def without_query(uri: str) -> str:
 
 
 MAX_ABOVE: Final = 64
-"""A URI may have thousands of segments, and nobody subscribes so far above."""
+"""The highest ancestor to look for: a URI may have thousands of segments."""
 
 
 def resources_above(uri: str) -> Iterator[str]:

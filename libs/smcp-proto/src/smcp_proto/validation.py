@@ -70,7 +70,7 @@ def type_name(value: Any) -> str:
 
 
 TAG_PREFIX: Final = "type="
-"""What a tag of such a union begins with; it stands in pydantic's locations, and `field_of` takes it out."""
+"""The prefix of a tag of such a union; it stands in pydantic's locations, and `field_of` takes it out."""
 UNKNOWN_TYPE: Final = "unknown_type"
 
 
@@ -89,7 +89,7 @@ def by_type(*known: str) -> Discriminator:
 
 
 HALF: Final = "holds half of a surrogate pair, which no text has"
-"""What is said of a field with one."""
+"""The message for a field with one."""
 
 
 def mended(text: str | bytes) -> str:

@@ -20,7 +20,7 @@ from smcp_service.telemetry import check_telemetry, open_telemetry, wrong_endpoi
 YOUNGEST: Final = 5000
 """New objects after which the garbage collector looks at them (its own: 700)."""
 LEAVING_GRACE_S: Final = 10.0
-"""What a stopping service gets on top of its drain time, before it is stopped by force."""
+"""The time that a stopping service gets on top of its drain time, before it is killed."""
 
 
 def version_option(distribution: str, command: str | None = None) -> Any:
@@ -107,14 +107,14 @@ def print_settings(*settings: ServiceSettings, without: Collection[str] = ()) ->
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
-"""Of glibc's `malloc.h`."""
+"""A constant of glibc's `malloc.h`."""
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""What may be free at the top of the heap before it is given back."""
+"""Bytes that may be free at the top of the heap before they are given back."""
 STEP_BYTES: Final = 1024 * 1024
-"""What is asked for beyond what is needed."""
+"""Bytes by which the heap grows beyond the need."""
 MAPPED_BYTES: Final = 1024 * 1024
-"""What is as large comes from the kernel each time, and goes back as soon as it is free: it splinters no heap."""
+"""Blocks of this size are mapped, and unmapped when freed: they do not fragment the heap."""
 
 
 def keep_freed_memory() -> bool:

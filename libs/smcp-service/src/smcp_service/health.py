@@ -40,7 +40,7 @@ class Readiness:
         self._draining = True
 
     def problems(self) -> dict[str, str]:
-        """What keeps the process from its work, by check; empty when it is ready."""
+        """The reasons why the process is not ready, by check; empty when it is."""
         checks = self._checks or self._starting
         problems = {name: problem for name, check in checks.items() if (problem := check()) is not None}
         if self._draining:
@@ -70,7 +70,7 @@ Source = Callable[[], Mapping[str, int]]
 
 
 class Stats:
-    """What a process holds, by who holds it."""
+    """Sizes of the tables of a process, by owner."""
 
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}

@@ -24,7 +24,7 @@ DONE: Final = 0
 FAILED: Final = 1
 
 Main = Callable[[asyncio.Event], Coroutine[Any, Any, int | None]]
-"""What a process does: gets the stop event, gives its exit code (None: 0)."""
+"""The main function of a process: gets the stop event, returns the exit code (None: 0)."""
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -36,7 +36,7 @@ class Failure(Exception):
 
 
 class PlainFailure(Failure):
-    """Failures that end the process before it served anybody: a plain `error: …`, as for wrong usage."""
+    """Failures during start, before anything was served: a plain `error: …`, as for wrong usage."""
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         super().__init__("; ".join(map(str, failures)))
@@ -82,7 +82,7 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
         errors = list(_leaves(error))
         for unexpected in errors:
             if not isinstance(unexpected, Failure):
-                log.error("an error that nobody handled", exc_info=unexpected)  # noqa: TRY400 - one of several
+                log.error("unhandled error", exc_info=unexpected)  # noqa: TRY400 - one of several
         log.critical("stopped by an error", error="; ".join(_sentence(each) for each in errors))
         return max(each.exit_code if isinstance(each, Failure) else FAILED for each in errors)
     return DONE if code is None else code

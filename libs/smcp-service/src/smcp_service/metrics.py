@@ -1,6 +1,6 @@
 """Counts for Prometheus at `/metrics`, and over OTLP where the standard `OTEL_*` variables ask for it.
 
-Instruments are OpenTelemetry's; those that observe are asked on the event loop, when somebody collects. Durations are
+Instruments are OpenTelemetry's; observable ones are read on the event loop at each collection. Durations are
 counted by a histogram of ours: OpenTelemetry's costs several times as much for each call.
 """
 
@@ -35,14 +35,14 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from smcp_service.telemetry import exporters, number_of, otlp_exporter, resource_of, value_of
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-"""Of what `Metrics.text` gives."""
+"""The content type of `Metrics.text`."""
 INTERVAL_MS: Final = 60_000.0
 LAST_EXPORT_S: Final = 5.0
 """How long the last export may take when a process ends (seconds)."""
 _SCOPE: Final = "smcp"
 
 Read = Callable[[], float | Mapping[str, float]]
-"""Asked when somebody collects, so cheap and without waiting: a number, or numbers by the value of a label."""
+"""Called at each collection, so cheap and without waiting: a number, or numbers by the value of a label."""
 
 
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -100,7 +100,7 @@ class Durations:
 
 
 class Metrics:
-    """What this process counts. Made by `open_metrics`; one that is made without a provider counts for nobody."""
+    """The metrics of this process. Made by `open_metrics`; without a provider they are not collected."""
 
     def __init__(self) -> None:
         self.meter: Meter = NoOpMeter(_SCOPE)

@@ -91,7 +91,7 @@ def check_telemetry(environ: Mapping[str, str]) -> None:
 
 
 def wrong_endpoints(environ: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with the addresses of collectors: a sentence for each, with its variable. Over gRPC all go."""
+    """Problems of the addresses of collectors: a sentence for each, with its variable. Over gRPC all go."""
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
         return
     for variable, signal in _ENDPOINTS.items():
@@ -154,7 +154,7 @@ def _said_protocol(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
 
 
 def resource_of(service: str) -> Resource:
-    """Who it is that is traced and counted: `service`, where the standard variables do not say another name."""
+    """The OpenTelemetry resource: named `service` unless the standard variables name it."""
     # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the name that the service gives itself.
     return Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
 

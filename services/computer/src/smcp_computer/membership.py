@@ -66,13 +66,13 @@ class Membership:
         )
         self._claimed = False
         self._revision = 0
-        """Of the seat's record, as far as this Computer knows."""
+        """Revision of the seat's record, as far as this Computer knows."""
         self._overtaken = 0
-        """The newest revision at which somebody else changed it, as far as the office heard."""
+        """The newest revision that another process wrote, as far as notifications say."""
         self._up = asyncio.Event()
         self._problem = "not joined yet"
         self._tenure: int | None = None
-        """Of the seat when it was held last (`registry_contract.same_tenure`)."""
+        """Tenure of the seat when it was last held (`registry_contract.same_tenure`)."""
         self._listeners: list[Callable[[bool], None]] = []
         self.has_joined = asyncio.Event()
         """Set once the seat was held for the first time."""

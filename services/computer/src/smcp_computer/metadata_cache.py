@@ -29,7 +29,7 @@ from smcp_proto.validation import mended
 from smcp_service.lifecycle import Background
 
 MAX_BYTES: Final = 32 * 1024
-"""Of the metadata of one document: 100 of them have to fit into what a small client takes in one message (4 MiB)."""
+"""The limit on one document's metadata: 100 of them have to fit into one message of a small client (4 MiB)."""
 READ_S: Final = 10.0
 """How long a server may take to answer for one document."""
 UNSUBSCRIBED_S: Final = 5.0

@@ -25,7 +25,7 @@ from smcp_service.lifecycle import waiting_for_calls
 PER_S: Final = 50.0
 """Clients that are sent away in a second; more where that would take longer than a third of the drain time."""
 SHARE: Final = 1 / 3
-"""Of the drain time: after it no new call starts for an Agent; running calls have the rest."""
+"""Share of the drain time: after it no new call starts for an Agent; running calls have the rest."""
 COMPUTERS_SHARE: Final = 5 / 12
 """The same for Computers: later, so that calls of Agents here do not wait until their Computer has moved."""
 LAST_WORDS_S: Final = 1.0

@@ -112,7 +112,7 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     """
     check_auth(settings, settings.gateway_host)
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):
-        _log.warning("anybody who reaches this address can connect, and be anybody", host=settings.gateway_host)
+        _log.warning("any client that reaches this address can connect under any name", host=settings.gateway_host)
     guard = open_guard(settings)
     async with open_metrics("smcp-gateway") as metrics:
         front = HttpServer(metrics, shown=settings.stats, guard=guard)

@@ -51,9 +51,9 @@ class Decision:
     action: Action
     announce: Announce = Announce.NOTHING
     why: str = ""
-    """Of a refusal: the message for the claimant."""
+    """The message of a refusal, for the claimant."""
     taken_up: bool = False
-    """Of a claim: the member was moving, and goes on."""
+    """The claim continues a member that was moving."""
 
 
 def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Role, name: str, kept: bool) -> Decision:

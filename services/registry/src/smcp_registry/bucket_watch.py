@@ -59,7 +59,7 @@ class View:
         await self._synced.wait()
 
     def unsynced(self) -> None:
-        """What is known may be old: the connection is down, or the watch begins anew."""
+        """The view may be outdated: the connection is down, or the watch begins anew."""
         self._synced.clear()
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:

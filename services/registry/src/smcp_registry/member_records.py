@@ -40,7 +40,7 @@ class MemberRecord(BaseModel):
     incarnation: str
     """Changes at each claim that a session makes."""
     identity: str
-    """Who may take the seat up while it is moving."""
+    """The identity that may take the seat while it is moving."""
     tenure: int | None = None
     """The revision over which its owner claimed it: the same for as long as the seat was nobody else's."""
     a2c_version: str | None = None
@@ -52,7 +52,7 @@ class MemberRecord(BaseModel):
     state: State = State.MEMBER
     announce: Announce = Announce.NOTHING
     left_name: str | None = None
-    """Whom a leave is about, where it is not `name`: an office's Agent that another Agent followed."""
+    """The name in the leave, if it is not `name`: an office's Agent that another Agent followed."""
 
     @property
     def is_member(self) -> bool:

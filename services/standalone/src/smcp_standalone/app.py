@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What the command line of `smcp up` says."""
+    """The options of `smcp up`."""
 
     office: str
     name: str
@@ -68,9 +68,9 @@ class UpOptions:
     config: Path | None = None
     """The Computer's; None runs the sample."""
     data: Path | None = None
-    """Where rooms and credentials are kept; None forgets them at the end."""
+    """The directory of rooms and credentials; None: they are deleted at the end."""
     hosts: Path | None = None
-    """Who may connect from elsewhere, as for `smcp nats-config`."""
+    """The file of hosts that may connect, as for `smcp nats-config`."""
     insecure: bool | None = None
     """Whether anybody may connect from elsewhere; None as `SMCP_INSECURE` says."""
 
@@ -204,7 +204,7 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
 
 
 def up_model(options: UpOptions) -> NatsModel:
-    """Who may connect to this run's nats-server: its own parts, and whom `--hosts` names."""
+    """The permissions of this run's nats-server: for its own parts and the hosts that `--hosts` names."""
     model = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
     if options.hosts is not None:
         model = read_model(options.hosts)

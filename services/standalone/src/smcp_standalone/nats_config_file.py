@@ -1,6 +1,6 @@
 """The schema of the file of `smcp nats-config`: offices, and who may connect. The package's README shows one. Pure.
 
-Whatever a validator says here is said to the user beside the field's path.
+The user gets the message of a validator, after the path of the field.
 """
 
 import re
@@ -137,7 +137,7 @@ class NatsModel(_Model):
 
 
 def _conflicts(model: NatsModel) -> dict[str, str]:
-    """What does not fit together, though each field is right by itself: by the path of a field, why."""
+    """Contradictions between valid fields: the reason by the path of a field."""
     found = {
         f"computers.{index}.office": f"{host.office!r} is not in offices{did_you_mean(host.office, model.offices)}"
         for index, host in enumerate(model.computers)

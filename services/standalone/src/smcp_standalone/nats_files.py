@@ -125,7 +125,7 @@ def _kept_cluster_secret(out: Path) -> str | None:
 
 
 def _kept(path: Path) -> str | None:
-    """What was written before; None where there is none yet."""
+    """The text of an existing file; None where there is none."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -36,7 +36,7 @@ whatever the number."""
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the holder of a credential may do, as nats-server understands it."""
+    """nats-server's permissions for the holder of a credential."""
 
     purpose: Mapping[str, Any]
     """Its service, and a Computer host's office and names. It stands in the credential's file, so that a process that
@@ -48,7 +48,7 @@ class Grant:
 
 
 def inbox_prefix(credential: str) -> str:
-    """Under which a credential receives answers: `_INBOX.<credential>`, its own."""
+    """The prefix of the subjects on which a credential receives answers: `_INBOX.<credential>`."""
     return f"{_INBOX}.{encode_name(credential)}"
 
 
@@ -100,7 +100,7 @@ def _registry(credential: str) -> Grant:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What the holder of a credential says to nats-server."""
+    """User and password for nats-server."""
 
     user: str
     secret: str

@@ -25,16 +25,16 @@ from smcp_agent.results import CallResult, ResourceContents
 from smcp_proto.schemas import SessionInfo, SMCPTool
 
 UNPRINTABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""Of an OSError: what is printed cannot be written. (The SDK itself raises SmcpError for what its sockets say.)"""
+"""The errno of an OSError when the output cannot be written. (The SDK raises SmcpError for its sockets.)"""
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 """A sequence for a terminal: CSI or OSC of ECMA-48."""
 _BIDI: Final = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""What sets the direction of writing: with it `txt.exe` may be shown as `exe.txt`."""
+"""Characters that set the direction of writing: with them `txt.exe` may be shown as `exe.txt`."""
 _CONTROL: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}]")
 _NOT_FOR_TERMINALS: Final = re.compile(rf"[\x7f-\x9f{_BIDI}\ud800-\udfff]")
-"""What JSON may hold as it is, and a terminal should not get."""
+"""Characters that JSON allows unescaped and that are not printed to a terminal."""
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 """Half a character, which no output takes."""
 

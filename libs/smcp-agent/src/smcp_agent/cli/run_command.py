@@ -99,7 +99,7 @@ def _not_found(what: str, name: str, names: Sequence[str], error: NotFound) -> N
 
 
 class Answer(NamedTuple):
-    """What a command has found out."""
+    """The output of a command."""
 
     json: Mapping[str, Any]
     show: Callable[[], None]

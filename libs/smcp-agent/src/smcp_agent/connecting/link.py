@@ -156,7 +156,7 @@ class Link:
             connection.give_up("the server does not count the agent as a member any more")
 
     def fail(self, failure: SmcpError) -> None:
-        """From now on `ready` raises this."""
+        """Make `ready` raise this from now on."""
         self._failure = failure
         self._tell()
 

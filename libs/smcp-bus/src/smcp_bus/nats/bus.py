@@ -103,7 +103,7 @@ class NatsBus:
         return self.client.jetstream(timeout)
 
     def stats(self) -> BusStats:
-        """What it holds now: for metrics, and for tests that nothing is left."""
+        """Sizes of the internal tables, for metrics and leak checks."""
         requests = [entry.outgoing for entry in self._inbox.entries.values() if isinstance(entry, PendingReply)]
         return BusStats(
             pending=len(self._inbox.entries),

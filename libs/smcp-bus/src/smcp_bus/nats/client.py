@@ -30,13 +30,13 @@ _REFUSAL: Final = re.compile(
 _REFUSED: Final = "refused"
 _WHITE_SPACE: Final = re.compile(r"\s")
 _FIRST_NUMBER: Final = 1_000_000_000
-"""Of the bus's subscriptions on this connection; nats-py numbers its own from 1."""
+"""The first number of the bus's own subscriptions; nats-py numbers its from 1."""
 _GATHERED: Final = 16 * 1024
 """Bytes from which a message is written as it lies in memory, where copying it to one place costs more."""
 MAX_CHUNK: Final = 512 * 1024
 """Bytes of a body that go in one message; a larger one goes in chunks."""
 _HEADROOM: Final = 16 * 1024
-"""Of a message's size, kept free for its headers."""
+"""Bytes of a message that are reserved for its headers."""
 _CONGESTED: Final = 4 * 1024 * 1024
 """Bytes waiting to be written from which on senders have to wait."""
 _RECONNECT_S: Final = (0.05, 0.4)
@@ -78,7 +78,7 @@ class NatsClient:
         self._closing = False
         self._last_error: Exception | None = None
         self._trouble = ""
-        """What was logged last of why there is no connection; empty while there is one."""
+        """The last logged reason for having no connection; empty while there is one."""
         self._tried: set[str] = set()
         """The servers (`host:port`) that are not tried again before all others were."""
         self._configured: frozenset[str] | None = None

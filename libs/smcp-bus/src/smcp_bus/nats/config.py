@@ -132,7 +132,7 @@ class BusConfig:
     name: str = "smcp"
     """Shown by nats-server's monitoring."""
     budget_bytes: int | None = None
-    """Of chunked bodies on their way in, together, and as many of answers that are kept until they were pulled; None is
+    """Bytes of all incoming chunked bodies, and of all answers kept for pulling; None is
     four times `max_payload` for the first and sixteen times for the second."""
     process: str | None = None
     """The process id; None makes one."""

@@ -99,7 +99,7 @@ class _Line(asyncio.Protocol):
 
 
 class Socket(Transport):
-    """Of one connection at a time.
+    """The transport of one connection at a time.
 
     Args:
         receivers: of the bus's messages, by number of the subscription.
@@ -124,7 +124,7 @@ class Socket(Transport):
         self._greeted = False
         self._encrypted = False
         self._pongs: deque[asyncio.Future[bool] | None] = deque()
-        """Who waits for each PONG that is on its way; None is nats-py."""
+        """The waiters for outstanding PONGs, in order; None is nats-py."""
         self.server: ParseResult | None = None
         """The URL of the server that is connected to, or that is tried."""
         self.up = False

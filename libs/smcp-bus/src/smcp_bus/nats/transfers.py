@@ -50,10 +50,10 @@ class Transfers:
         self._flights = ByteBudget(_FLIGHT)
         self.max_body = max_body
         self.budget = ByteBudget(budget)
-        """Of bodies on their way in."""
+        """Bytes of incoming bodies."""
         self._kept_limit = kept
         self.kept_bytes = 0
-        """Of answers that are being pulled; at most `kept`, but for a single one that is larger."""
+        """Bytes of answers being pulled; at most `kept`, except for a single larger one."""
 
     def interpose(self, wrap: Callable[[Send], Send]) -> None:
         """Let every chunk, and every question for one, go through `wrap(send)`: for a bad network in tests."""

@@ -33,7 +33,7 @@ def absent() -> Any:
 
 
 ReqId = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_REQ_ID_LENGTH, pattern=NO_CONTROL_CHARACTERS)]
-"""What the caller names its request: 1 to 256 characters, none of them a control character."""
+"""The id that the caller gives to its request: 1 to 256 characters, none of them a control character."""
 
 ToolName = Annotated[str, Field(strict=True, min_length=1, max_length=512, pattern=NO_CONTROL_CHARACTERS)]
 """A tool as the Computer lists it."""
@@ -51,20 +51,20 @@ def _check_attribute(value: object) -> object:
 
 _Attribute = str | bool | int | float | list[str] | None
 AttributeValue = Annotated[_Attribute, PlainValidator(_check_attribute, json_schema_input_type=_Attribute)]
-"""What may stand in `SMCPTool.meta`; everything else is there as a JSON string."""
+"""The values allowed in `SMCPTool.meta`; everything else is there as a JSON string."""
 
 Attributes = dict[str, AttributeValue]
 
 
 class AgentCallData(Wire):
-    """What every request of an Agent carries (data-structures.txt, AgentCallData)."""
+    """The fields of every request of an Agent (data-structures.txt, AgentCallData)."""
 
     agent: Name
     """The Agent's name in its office."""
     req_id: ReqId
     """Names the request: for cancelling, for de-duplication, for its trace."""
     traceparent: str | None = absent()
-    """Of an Agent that is itself traced: its W3C trace context; one that cannot be read is ignored."""
+    """The W3C trace context of an Agent that is itself traced; an unreadable one is ignored."""
 
 
 MAX_ID_LENGTH: Final = 256
@@ -92,7 +92,7 @@ class JsonRpcRequest(Wire):
 
 
 class JsonRpcNotification(Wire):
-    """A notification: it has no `id`, and nobody answers it (JSON-RPC 2.0, 4.1)."""
+    """A notification: it has no `id` and no answer (JSON-RPC 2.0, 4.1)."""
 
     jsonrpc: Literal["2.0"]
     method: str

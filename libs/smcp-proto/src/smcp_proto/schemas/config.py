@@ -58,7 +58,7 @@ Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 
 
 class BaseMCPServerConfig(Wire):
-    """What the configurations of all MCP servers have."""
+    """The fields that all MCP servers' configurations have."""
 
     name: ServerName
     disabled: bool = False

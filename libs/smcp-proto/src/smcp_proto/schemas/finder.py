@@ -102,7 +102,7 @@ class DPEElement(Wire):
     """One of `ELEMENT_CATEGORIES`; another that a server sends is kept."""
     summary: str | None = absent()
     content: Any = None
-    """What it holds; its form depends on the category."""
+    """The content; its form depends on the category."""
 
 
 class DPEPage(Wire):

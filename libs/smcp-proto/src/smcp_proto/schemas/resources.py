@@ -24,7 +24,7 @@ Cursor = Annotated[str, Field(strict=True, max_length=MAX_CURSOR)]
 
 
 class Envelope(Wire):
-    """Who is concerned: an office, a Computer in it, one of its MCP servers."""
+    """The addressee or sender: an office, a Computer in it, one of its MCP servers."""
 
     roomId: Name  # noqa: N815 -- as on the wire
     computerId: Name | None = absent()  # noqa: N815
@@ -221,7 +221,7 @@ class ResourceUpdatedNotification(Envelope):
 
 
 class CompletionReference(Wire):
-    """What is completed: a resource template by its `uri`, or a prompt by its `name`."""
+    """The target of a completion: a resource template by its `uri`, or a prompt by its `name`."""
 
     type: Literal["ref/resource", "ref/prompt"]
     uri: str | None = absent()
@@ -239,11 +239,11 @@ class CompletionContext(Wire):
     """The context of MCP's completion: further arguments."""
 
     arguments: dict[str, str] | None = absent()
-    """What was chosen before."""
+    """The values of earlier arguments."""
 
 
 class CompletionParams(Wire):
-    """What is completed, which of its arguments, and in which context."""
+    """The target of a completion, its argument and the context."""
 
     ref: CompletionReference
     argument: CompletionArgument

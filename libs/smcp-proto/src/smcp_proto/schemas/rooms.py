@@ -22,7 +22,7 @@ class ResourceCapability(ResourceFeatures):
     byServer: dict[ServerName, ResourceFeatures] | None = absent()  # noqa: N815
 
     def whole(self) -> ResourceFeatures:
-        """What the Computer as a whole offers, in whichever form it was said."""
+        """The features of the Computer as a whole, from either form."""
         return self.aggregate or ResourceFeatures(subscribe=self.subscribe, listChanged=self.listChanged)
 
 
@@ -51,7 +51,7 @@ class EnterOfficeReq(Wire):
     name: Name
     office_id: Name
     capabilities: Capabilities | None = absent()
-    """What the Computer can do beside tools (computer.txt, resources chapter, 1)."""
+    """The capabilities of the Computer beside tools (computer.txt, resources chapter, 1)."""
 
 
 class LeaveOfficeReq(Wire):

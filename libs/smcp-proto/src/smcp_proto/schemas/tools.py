@@ -54,7 +54,7 @@ class CallToolResult(Wire):
 
 
 class ToolMeta(Wire):
-    """What is configured about a tool; the JSON string `SMCPTool.meta["a2c_tool_meta"]` holds it.
+    """The configuration of a tool; the JSON string `SMCPTool.meta["a2c_tool_meta"]` holds it.
 
     The fields stand in the order in which the page's example writes them.
     """

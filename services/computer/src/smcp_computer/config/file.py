@@ -27,7 +27,7 @@ _FLAT_TYPES: Final = {"http": "streamable", "streamable-http": "streamable", "st
 
 @dataclass(frozen=True)
 class ComputerConfig:
-    """What is valid of the file, with its placeholders; and the `problems` of the rest, each with its place."""
+    """The valid part of the file, with its placeholders, and the `problems` of the rest, each with its place."""
 
     servers: Mapping[str, MCPServerConfig] = field(default_factory=dict)
     inputs: Mapping[str, MCPServerInput] = field(default_factory=dict)

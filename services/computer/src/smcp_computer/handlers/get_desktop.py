@@ -21,7 +21,7 @@ from smcp_proto.uris import WINDOW, WindowUri, scheme_of
 from smcp_service.lifecycle import Background
 
 ANSWER_S: Final = 1.0
-"""Of the time that the caller waits, what is kept for the answer."""
+"""Reserved for the answer, out of the time that the caller waits."""
 GRACE_S: Final = 0.5
 """How much later than its deadline a server's part may come: its requests have timed out by then."""
 AT_ONCE: Final = 16

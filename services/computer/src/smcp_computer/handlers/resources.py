@@ -196,7 +196,7 @@ class ResourceHandlers:
 
 
 def odd(uri: str, result: Json) -> Iterator[str]:
-    """What is wrong with a page or element that was read: unknown categories, or another format than asked for."""
+    """Problems of a page or element that was read: unknown categories, or another format than asked for."""
     if scheme_of(uri) != DPE:
         return
     try:

@@ -13,7 +13,7 @@ RESOURCE_NOT_FOUND: Final = -32002
 SAID_ALOUD: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, RESOURCE_NOT_FOUND})
 """Codes of JSON-RPC errors whose text is about the caller's request; others may hold the text of an exception."""
 OUTDATED: Final = "ran nothing, since the tool has changed and is being listed again; call it again"
-"""What a server of the 2026 era means that misses a header, or gets a wrong one (`HEADER_MISMATCH`)."""
+"""The meaning of `HEADER_MISMATCH`: a server of the 2026 era misses a header, or got a wrong one."""
 LONGEST_TEXT: Final = 500
 """Characters of a server's text that are passed on."""
 

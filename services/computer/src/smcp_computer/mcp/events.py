@@ -19,7 +19,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 @dataclass(frozen=True)
 class ServerEvent:
-    """What happens at one MCP server."""
+    """An event of one MCP server."""
 
     server: str
 
@@ -56,7 +56,7 @@ class ResourcesSubscribed(ServerEvent):
 
 @dataclass(frozen=True)
 class ResourcesUnsubscribed(ServerEvent):
-    """It does not announce changes of these resources any more, though nobody unsubscribed."""
+    """It has stopped announcing changes of these resources by itself."""
 
     uris: frozenset[str]
 

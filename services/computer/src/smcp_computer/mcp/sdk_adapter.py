@@ -43,13 +43,13 @@ from smcp_computer.mcp.errors import (
 from smcp_proto.validation import mended
 
 CONTENT_CHARS: Final = 16 * 1024
-"""What is recorded of a call's arguments and of its result at most, where they are recorded at all."""
+"""The most characters recorded of a call's arguments or result, if they are recorded at all."""
 
 REQUEST_S: Final = 30.0
 """How long a server may take over one request, or one list with all its pages."""
 
 Streams = tuple[Any, Any]
-"""What a transport gives: a stream of messages (or exceptions) to read, and one to write."""
+"""The streams of a transport: a stream of messages (or exceptions) to read, and one to write."""
 
 
 class CallSpan:

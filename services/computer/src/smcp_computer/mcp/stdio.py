@@ -62,7 +62,7 @@ class Lines:
         self._parts: list[str] = []
         self._size = 0
         self._head: str | None = None
-        """Of a line that is too long by now; its end is the one part then."""
+        """The beginning of a line that has become too long; only its end is kept beside it."""
 
     def feed(self, chunk: bytes) -> list[str | Cut]:
         """The lines that `chunk` completes. Raises UnicodeDecodeError."""

@@ -84,7 +84,7 @@ class ListenStream:
         """Another stream is needed than the open one."""
         self._open: anyio.CancelScope | None = None
         self._drained: anyio.CancelScope | None = None
-        """Of the stream that the open one has replaced."""
+        """The scope of the replaced stream, read until it is drained."""
         self._retry: asyncio.TimerHandle | None = None
         """Opens a stream again, where there is none."""
         self._backoff = Backoff(first_s=RELISTEN_S, longest_s=LONGEST_S)

@@ -32,7 +32,7 @@ class _Scheme:
     update: str
     """The verb of the notification; also the holder of the subscriptions."""
     identity: Callable[[str], str]
-    """Of a URI: what two URIs of the same resource share."""
+    """The key of a URI: two URIs of the same resource share it."""
     listed: dict[str, frozenset[str]] = field(default_factory=dict)
     """Identities."""
     subscribed: dict[str, set[str]] = field(default_factory=dict)

@@ -42,7 +42,7 @@ def bad_field(field: str, reason: object) -> Malformed:
 
 
 def not_supported(message: str, code: SmcpCode = SmcpCode.NOT_SUPPORTED) -> Malformed:
-    """What is asked for is nothing that this server can do: asking again is of no use."""
+    """The server does not support the request: a retry is of no use."""
     return Malformed(message, details={"smcp_code": str(code)})
 
 
@@ -55,7 +55,7 @@ def is_not_found(error: ServerError) -> bool:
 
 
 def jsonrpc_error(method: str, error: ServerError) -> dict[str, Any]:
-    """What a server answered in place of a result: its own error with our code in `data`, or that it is no answer."""
+    """The error answer of a server: its own error with our code in `data`, or that it is no answer."""
     if not isinstance(error, RequestRefused):
         return {"code": types.INTERNAL_ERROR, "message": str(error)}
     data, code = error.data, _code_of(method, error)

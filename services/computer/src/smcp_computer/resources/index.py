@@ -103,7 +103,7 @@ class ResourceIndex:
         return None if resources is None else resources.features
 
     def known(self, server: str) -> Listing:
-        """What it listed last in its present life, without asking; empty before."""
+        """Its last list since it started, from memory; empty before the first."""
         return self._servers[server].resources.items
 
     def announced(self, server: str) -> int:
@@ -114,7 +114,7 @@ class ResourceIndex:
         return self._servers[server].resources.asked > 0
 
     async def list(self, server: str, timeout: float = REQUEST_S) -> Listing:
-        """What it lists now: as it is known, or asked for where that may be out of date. Raises ServerError."""
+        """Its current list: from memory, or fetched where that may be outdated. Raises ServerError."""
 
         async def ask(resources: Resources) -> Listing:
             found = await resources.list_all(timeout=timeout)

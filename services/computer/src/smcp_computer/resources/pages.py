@@ -29,7 +29,7 @@ ITEM_BYTES: Final = 1024 * 1024
 """An item above it is left out, so that it costs only itself."""
 SEPARATOR: Final = "__"
 SERVER_KEY: Final = "serverId"
-"""Of an item: whose it is (computer.txt, resources chapter, 3: routing fields may stand beside MCP's own)."""
+"""The field of an item that names its server (computer.txt, resources chapter, 3, allows routing fields)."""
 
 Item = Mapping[str, Any]
 URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTemplate"}
@@ -42,7 +42,7 @@ class Position:
     kind: Kind
     server: str
     number: int
-    """Of the item given last in its server's list, from 0."""
+    """Index (from 0) in its server's list of the last item given."""
     mark: str
     """Tells that item from others: see `mark_of`."""
 

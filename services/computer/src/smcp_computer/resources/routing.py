@@ -228,7 +228,7 @@ class Directory:
         return found, [name for name in sorted(self._supervisors) if name not in there and name >= begin]
 
     async def documents(self, timeout: float) -> Mapping[str, Listing]:
-        """What the servers list that take part in the finder; one that fails is shown as it was known before."""
+        """The lists of the servers that take part in the finder; a failing one keeps its last list."""
         servers = self._index.servers(subscribable=True)
         self._index.count_skipped("get_finder")
         await self._of_all(self._index.list, servers, timeout)

@@ -119,7 +119,7 @@ class UpstreamSubscriptions:
         self._ask(upstream, uris)
 
     def _ask(self, upstream: _Upstream, uris: Iterable[str]) -> None:
-        """Ask for those of them that are held and missing, and end those that nobody holds."""
+        """Subscribe to those of them that are held and missing, and end those without a holder."""
         if (connection := upstream.supervisor.resources) is None:
             return
         for uri in uris:

@@ -83,7 +83,7 @@ class Grants(BaseModel):
     offices: tuple[Pattern, ...] = Field(min_length=1, max_length=64)
     roles: tuple[Role, ...] = Field(default=("agent", "computer"), min_length=1, max_length=2)
     names: tuple[Pattern, ...] = Field(default=("*",), min_length=1, max_length=64)
-    """Of the Agent or the Computer."""
+    """Allowed names of the Agent or the Computer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpErro
 
 HEADER: Final = "Authorization"
 FIELD: Final = "token"
-"""Of `auth`."""
+"""The field of `auth` with the token."""
 _BEARER: Final = re.compile(r"bearer +(?P<token>\S.*?)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 _PRINCIPAL: Final = web.RequestKey("principal", Principal)

@@ -31,11 +31,11 @@ REFETCH_S: Final = 10.0
 LARGEST: Final = 256 * 1024
 """Bytes of a key set."""
 RSA_BITS: Final = 2048
-"""Of the smallest accepted RSA key (RFC 7518, 3.3)."""
+"""The size of the smallest accepted RSA key (RFC 7518, 3.3)."""
 SHARED: Final = "HS256"
 PUBLIC: Final = ("RS256", "ES256")
 SECRET_BYTES: Final = 32
-"""Of the shortest shared secret (RFC 7518, 3.2)."""
+"""The length of the shortest accepted secret (RFC 7518, 3.2)."""
 _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256"}
 _PUBLIC_PART: Final = ("kty", "kid", "n", "e", "crv", "x", "y")
 """The members of a JWK that are read; a private half is ignored."""

@@ -9,7 +9,7 @@ from typing import Final
 LIMIT: Final = 20
 WINDOW_S: Final = 60.0
 ADDRESSES: Final = 10_000
-"""Of which failures are counted; beyond it the address whose last failure is oldest is forgotten."""
+"""The most addresses whose failures are counted; beyond it the address whose last failure is oldest is forgotten."""
 _V6_NETWORK: Final = 64
 """Bits of an IPv6 address that count: its holder chooses the rest."""
 

@@ -122,7 +122,7 @@ def _contradictions(settings: AuthSettings) -> list[str]:
     url = urlsplit(settings.auth_jwks or "")
     if url.scheme == "http" and not is_loopback(url.hostname or "") and not settings.insecure:
         problems.append(
-            "SMCP_AUTH_JWKS: over http anybody on the way could put his own keys there: use https, or --insecure "
+            "SMCP_AUTH_JWKS: over http the keys could be replaced on the way: use https, or --insecure "
             "(SMCP_INSECURE=true)"
         )
     return problems

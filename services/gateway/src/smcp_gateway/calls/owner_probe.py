@@ -43,7 +43,7 @@ STILL_S: Final = 16.0
 BATCH: Final = 1000
 MAY_HAVE_RUN: Final[dict[str, object]] = {"may_have_run": True}
 FIND: Final = 1 / 6
-"""Of the patience, what the registry has to say whether a silent owner is a member still."""
+"""Share of the patience that the registry has to say whether a silent owner is still a member."""
 FIND_GONE_S: Final = 0.1
 """The same where the owner does not respond at all: callers learn of a death within a second."""
 PATIENCE: Final = 0.75
@@ -118,7 +118,7 @@ class OwnerProbe:
             owner.questions -= 1
 
     async def _is_there(self, owner: _Owner, calls: Sequence[PendingCall], now: float) -> bool:
-        """Ask one question; False if nobody serves the subject."""
+        """Send one probe; False if nobody serves the subject."""
         subject = subjects.client(calls[0].office, calls[0].computer, "pending")
         question = PendingQuestion(calls=[(call.agent, call.req_id) for call in calls if call.tracked])
         try:

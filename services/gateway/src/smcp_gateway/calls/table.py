@@ -57,7 +57,7 @@ class PendingCall:
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     on_wire: bool = False
-    """It was sent, and nobody has said that it was not run: it may have run."""
+    """It was sent, and no reply says that it was not run: it may have run."""
     moved_at: float | None = None
     """When its owner asked for a part of it last (loop time); None when its owner has it all."""
     ended_at: float | None = None
@@ -66,7 +66,7 @@ class PendingCall:
     task: "asyncio.Task[object] | None" = None
     verdict: SmcpError | RawJson | None = None
     abandoned: bool = False
-    """Nobody waits for the answer any more."""
+    """The caller has gone."""
 
     def sent(self, now: float) -> None:
         """It goes on the wire."""
@@ -75,7 +75,7 @@ class PendingCall:
         self.moved_at = self.ended_at = None
 
     def not_run(self) -> None:
-        """Nobody has run it."""
+        """It has surely not run."""
         self.on_wire = False
         self.ask_from = NOT_SENT
 
@@ -230,7 +230,7 @@ class CallRoute:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of answers that are not admitted yet."""
+        """Bytes of answers that are not admitted yet."""
         return self._waiting_bytes
 
     async def request(

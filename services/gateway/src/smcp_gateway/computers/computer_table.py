@@ -91,7 +91,7 @@ class ComputerTable:
 
     @property
     def generation(self) -> int:
-        """Of the ownership: taken before the registry is asked, and given to `joined` or `asserted` with its answer."""
+        """Generation of the ownership: read before the request to the registry, passed to `joined` or `asserted`."""
         return self._ownership.generation
 
     async def run(self) -> None:
@@ -187,7 +187,7 @@ class ComputerTable:
         generation = self._ownership.generation
 
         def is_back() -> bool:
-            """Also true if the ownership was lost meanwhile: its return may have been missed, so its calls go on."""
+            """Also true if the ownership was lost since then: its return may have been missed, so its calls go on."""
             return generation != self._ownership.generation or self._is_present(office, ("agent", agent))
 
         if here:

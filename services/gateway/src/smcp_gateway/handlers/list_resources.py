@@ -50,7 +50,7 @@ _MARK: Final = "office"
 @dataclass(frozen=True, slots=True)
 class OfficeCursor:
     verb: str
-    """Of which list: resources or templates."""
+    """The list: of resources or of templates."""
     computer: str
     inner: str | None
     """That Computer's own cursor; None: go on after that Computer."""

@@ -28,7 +28,7 @@ class Notice:
     about: MemberKey | None
     """It caused the notification, and does not get it."""
     epoch: int | None = None
-    """Of an enter or a leave."""
+    """The epoch of an enter or a leave."""
     receivers: frozenset[Role] = MEMBER
     """The roles that get it."""
     agent: str | None = None

@@ -223,7 +223,7 @@ class Offices:
         return self._offices.get(name)
 
     def has(self, name: str, member: MemberKey) -> bool:
-        """Whether somebody is in an office, by its roster here."""
+        """Whether a member is in an office, by its roster here."""
         office = self._offices.get(name)
         return office is not None and member in office.roster.present
 

@@ -23,7 +23,7 @@ ENVELOPE_BYTES: Final = 64
 """What a packet adds to the JSON of its argument, at most."""
 
 AUTH_BYTES: Final = 64 * 1024
-"""Of what a CONNECT says, at most: anybody can send one, and JSON may take twenty times its bytes once it is read."""
+"""The limit on the payload of a CONNECT: any client can send one, and parsed JSON may take twenty times its bytes."""
 
 UNREADABLE: Final = "not an object"
 OVERSIZED: Final = "too long"

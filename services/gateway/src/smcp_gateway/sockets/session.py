@@ -28,9 +28,9 @@ class Membership:
 
     seat: SeatKey
     revision: int
-    """Of the member's own record, which is written anew where it was claimed anew."""
+    """Revision of the member's own record; a new claim writes it again."""
     claim: Claim
-    """By which it is one, or is being asserted."""
+    """The claim to the seat that it holds, or that is being asserted."""
     generation: int
     """How often this gateway's connection had come back when it joined (see `repair`)."""
     tenure: int | None = None
@@ -43,7 +43,7 @@ class Membership:
     """The revision with which it joined. It gets the enters and leaves after that, also those before its seat was
     claimed anew: it has not seen them, and `Roster` drops repeats."""
     ended_by: int = 0
-    """Epoch of the last leave of it that nobody here asked for: what the registry says of it has to be newer."""
+    """Epoch of its last leave that this gateway did not request: what the registry says of it has to be newer."""
 
     def __post_init__(self) -> None:
         self.joined_at = self.revision
@@ -54,12 +54,12 @@ class Membership:
 
     @property
     def epoch(self) -> int:
-        """Of the member's own enter: what is newer came after it."""
+        """Epoch of the member's own enter: newer events came after it."""
         return 2 * self.revision + 1
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """By which the registry may know the member: the older one first, which the newer one replaces."""
+        """The claims by which the registry may know the member, the oldest first."""
         return (self.claim,) if self.former is None else (self.former, self.claim)
 
 
@@ -81,7 +81,7 @@ class ReplyBudget(ByteBudget):
 
 
 class ReplyShare:
-    """What the reply to one event has of the budget; `release` it when the reply is in the outbox, or will not come."""
+    """The share of one reply in the budget; `release` it when the reply is in the outbox, or will not come."""
 
     __slots__ = ("_budget", "_grant", "_unasked")
 
@@ -127,14 +127,14 @@ class Session:
     flat_errors: bool = False
     a2c_version: str | None = None
     principal: Principal | None = None
-    """Who it is, and what it may; None: nobody is asked."""
+    """Identity and permissions; None: authentication is off."""
     role: Role | None = None
     name: str | None = None
     membership: Membership | None = None
     joining: str | None = None
     """The incarnation by which it is about to become a member: the registry may know it as one already."""
     joining_seat: SeatKey | None = None
-    """Where it joins, while it does."""
+    """The office that it is joining, while it does."""
     connected_at: float = 0.0
     """Since when it is connected (loop time)."""
     closed: bool = False
@@ -153,7 +153,7 @@ class Session:
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
     replies: ReplyBudget = field(default_factory=lambda: ReplyBudget(0, 0))
-    """Of large replies on their way to its outbox."""
+    """The budget of large replies on their way to its outbox."""
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while that is waited for."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
@@ -170,7 +170,7 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether it waits for an answer, or somebody for its."""
+        """Whether a call from it or to it is pending."""
         return self.in_flight > 0 or len(self.asks) > 0
 
     @property

@@ -46,13 +46,13 @@ from smcp_proto.errors import (
 )
 
 SMALL_BYTES: Final = 64 * 1024
-"""What a request of `SizeClass.SMALL` may have."""
+"""The limit of a request of `SizeClass.SMALL`."""
 LARGE_REPLY: Final = 64 * 1024
 """Bytes from which a reply waits until the client has read what was sent before."""
 HEADROOM: Final = 64 * 1024
-"""What a message may have above the limit of a payload, so that 413 can be said."""
+"""Bytes by which a message may exceed the limit of a payload, so that it can be answered with 413."""
 WAITING_BYTES: Final = 8 * 1024 * 1024
-"""What may wait for a client beside one largest message; a client that leaves more unread is cut off."""
+"""Unread bytes that a client may have beside one largest message; above that the client is cut off."""
 FETCHED: Final = 2
 """Large replies in parts, each as large as may be, that are on their way to one client's outbox at a time: one comes
 while the other waits. More stay with their Computers."""
@@ -71,7 +71,7 @@ VERSION_PARAMETER: Final = "a2c_version"
 MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 IN_FLIGHT: Final = 2
-"""What they may have together, in the measure of the largest; above it 429, but for one alone."""
+"""The bytes of all its requests in flight, in units of the largest request; above it 429, except for a single one."""
 
 CONNECT_S: Final = 10.0
 """How long a client may take to connect to the namespace, where it has to say who it is."""
@@ -91,7 +91,7 @@ class SocketIoServer:
     Args:
     max_payload: bytes that a request or reply may have.
     ping_s: as `Engine`.
-    guard: says who a client is, or refuses it; None: nobody is asked.
+    guard: authenticates clients; None: authentication is off.
     """
 
     def __init__(
@@ -163,13 +163,13 @@ class SocketIoServer:
         await self.hang_up(session, why)
 
     async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
-        """Emit a notification to each of `sessions`; `body` is its JSON. Nobody is waited for."""
+        """Emit a notification to each of `sessions`; `body` is its JSON. Does not wait for delivery."""
         frame = event_frame(event, body)
         for session in sessions:
             self.send(session, frame)
 
     def send(self, session: Session, frame: Frame) -> bool:
-        """Write to one client; nobody is waited for. False: it is gone."""
+        """Write to one client, without waiting for delivery. False: it is gone."""
         outbox = None if session.closed else self._engine.outbox(session.engine_id)
         if outbox is None:
             return False

@@ -155,7 +155,7 @@ class Connection:
 
 
 def text_header(length: int) -> bytes:
-    """What stands before a text message of `length` bytes from a server on a WebSocket (RFC 6455, 5.2)."""
+    """The header of a text message of `length` bytes from a server on a WebSocket (RFC 6455, 5.2)."""
     if length < 126:
         return struct.pack("!BB", 0x81, length)
     if length < 1 << 16:
@@ -170,7 +170,7 @@ _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
 
 
 def moved_bytes(transport: asyncio.BaseTransport) -> int:
-    """What the peer has acknowledged and what came from it; 0 where the system does not say (it is Linux that does)."""
+    """Bytes that the peer has acknowledged plus bytes received from it; 0 on systems other than Linux."""
     connection: Any = transport.get_extra_info("socket")
     if _TCP_INFO is None or connection is None:
         return 0

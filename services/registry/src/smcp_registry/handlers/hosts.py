@@ -23,7 +23,7 @@ from smcp_registry.store import StoredMember
 
 AT_ONCE: Final = 16
 RESERVE_S: Final = 0.2
-"""What is left of the time for the answer itself (seconds)."""
+"""Reserved for the answer itself (seconds)."""
 
 
 async def lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:

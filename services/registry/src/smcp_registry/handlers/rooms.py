@@ -32,7 +32,7 @@ from smcp_registry.seats import Seats
 
 SESSIONS: Final = TypeAdapter(list[SessionInfo])
 LAST_S: Final = 1.2
-"""What a last question to the claimant and the answer itself may take (seconds)."""
+"""Reserved for a last question to the claimant and the answer itself (seconds)."""
 LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
 
