@@ -1,5 +1,6 @@
 """Failing subscriptions: passing failures are retried, others are published to the application."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -114,6 +115,36 @@ async def test_a_subscription_that_was_refused_and_then_granted_is_renewed_as_an
             red.subscribed.clear()
             with pytest.raises(Unavailable):
                 await agent.subscribe_resource("red", A)
+            await eventually(lambda: red.subscribed == {A})
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_a_granted_subscription_is_kept_although_an_earlier_request_for_it_fails(cancelled: bool) -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        subscribe, asked, may_answer = gateway.answers[SUBSCRIBE], asyncio.Event(), asyncio.Event()
+
+        async def refused(data: JsonObject) -> Any:
+            gateway.answers[SUBSCRIBE] = subscribe
+            asked.set()
+            await may_answer.wait()
+            return {"code": 404, "message": "no such Computer", "details": {}}
+
+        async with agent:
+            gateway.answers[SUBSCRIBE] = refused
+            first = asyncio.create_task(agent.subscribe_resource("red", A))
+            await asyncio.wait_for(asked.wait(), 30)
+            second = asyncio.create_task(agent.subscribe_resource("red", A))
+            await quiet(agent, red)
+            if cancelled:
+                first.cancel()
+            may_answer.set()
+            with pytest.raises(asyncio.CancelledError if cancelled else NotFound):
+                await first
+            await second
+            assert agent.subscriptions() == (Subscription("red", A),)
+            red.subscribed.clear()
+            gateway.cut()
             await eventually(lambda: red.subscribed == {A})
 
 

@@ -34,6 +34,8 @@ Ask = Callable[[Literal["subscribe", "unsubscribe"], Subscription], Awaitable[No
 
 class _State:
     def __init__(self) -> None:
+        self.wanted = 0
+        """How many have subscribed, or are about to: it is forgotten when all of them have failed."""
         self.active = False
         """Whether the Computer knows of it, as far as we know."""
         self.refused = False
@@ -64,13 +66,14 @@ class Subscriptions:
 
     async def add(self, subscription: Subscription) -> None:
         """Subscribe. Raises SmcpError: it was refused; an earlier subscription to the same is kept up as before."""
-        known = subscription in self._states
         state = self._states.setdefault(subscription, _State())
+        state.wanted += 1
         try:
             async with state.lock:
                 await self._subscribe(subscription, state)
         except BaseException:
-            if not known and self._states.get(subscription) is state:
+            state.wanted -= 1
+            if not state.wanted and self._states.get(subscription) is state:
                 del self._states[subscription]
             raise
         finally:
