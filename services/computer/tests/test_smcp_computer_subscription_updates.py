@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from smcp_computer import outbox
+from smcp_bus import outbox
 from smcp_computer.mcp.events import ResourceUpdated
+from smcp_computer.outbox import MAX_TITLE
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_agent import ResourceAgent
@@ -52,7 +53,7 @@ async def test_the_cost_of_a_uri_grows_with_its_length_only(nats_url: str) -> No
 async def test_too_many_waiting_updates_become_one_list_changed(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(outbox, "MOST_UNTOLD", 3)
+    monkeypatch.setattr(outbox, "MOST_BYTES", 600)
     async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
         await ResourceAgent(here).result("resources/subscribe", uri="note://a/b")
         await eventually(lambda: here.computer.outbox.held() == {"untold": 0})
@@ -66,7 +67,7 @@ async def test_too_many_waiting_updates_become_one_list_changed(
         assert told_uris(here) == []
         await here.tell("one", "update", uri="note://a/b")
         await eventually(lambda: told_uris(here) == ["note://a/b"], message="the subscription stands")
-    assert caplog.text.count("reports more changes than can be passed on one by one") == 1
+    assert caplog.text.count("more resources of MCP server 'one' change than can be sent one by one") == 1
 
 
 async def test_a_server_with_very_many_updates_does_not_delay_others(nats_url: str) -> None:
@@ -107,8 +108,8 @@ async def test_a_notification_that_cannot_be_sent_is_dropped_with_one_warning(
         await eventually(lambda: here.told("resources_updated"))
         await eventually(lambda: notices.held() == {"untold": 0})
         assert told_uris(here) == ["note://small"]
-    assert caplog.text.count("resources_updated of MCP server 'one' cannot be told, and is dropped") == 1
-    assert "could not be told" not in caplog.text
+    assert caplog.text.count("resources_updated of MCP server 'one' cannot be sent, and is dropped") == 1
+    assert "could not be sent" not in caplog.text
 
 
 async def test_an_endless_title_is_cut_in_an_update(nats_url: str) -> None:
@@ -117,7 +118,7 @@ async def test_an_endless_title_is_cut_in_an_update(nats_url: str) -> None:
         await ResourceAgent(here).result("resources/subscribe", uri="note://big")
         await here.tell("one", "update", uri="note://big")
         await eventually(lambda: here.told("resources_updated"))
-        assert here.told("resources_updated")[0]["payload"]["params"]["title"] == "x" * outbox.MAX_TITLE
+        assert here.told("resources_updated")[0]["payload"]["params"]["title"] == "x" * MAX_TITLE
 
 
 async def test_a_faulty_list_is_warned_about_again_after_a_restart_of_the_server(

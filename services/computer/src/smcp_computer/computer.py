@@ -26,7 +26,7 @@ from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.supervisor import Fleet, Limits
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.metrics import calls_timed, measure
-from smcp_computer.outbox import CAPABILITIES, TOOL_LIST, OfficeClient, Outbox
+from smcp_computer.outbox import TOOL_LIST, ComputerOutbox, OfficeClient
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Directory
@@ -103,13 +103,13 @@ class Computer:
         self.tasks = tasks
         self.metrics = options.get("metrics") or Metrics()
         self.readiness = options.get("readiness") or Readiness()
-        self.outbox = Outbox(
+        self.outbox = ComputerOutbox(
             office,
-            settings.office,
-            settings.name,
+            tasks,
+            office=settings.office,
+            computer=settings.name,
             may_tell=may_tell,
             gather_s=settings.gather_s,
-            content={CAPABILITIES: lambda: {"capabilities": self.resources.index.capabilities}},
         )
         self.fleet = Fleet(
             config.servers.values(),
@@ -190,16 +190,12 @@ class Computer:
                     await self.fleet.wait_settled()
             await self.membership.run()
 
-        running = [
-            self.tasks.start(join(), name="membership"),
-            self.tasks.start(self.outbox.run(), name="outbox"),
-        ]
+        joining = self.tasks.start(join(), name="membership")
         try:
             yield
         finally:
-            for task in running:
-                task.cancel()
-            await asyncio.wait(running)
+            joining.cancel()
+            await asyncio.wait([joining])
             await self.membership.leave()
 
     @asynccontextmanager
@@ -224,7 +220,7 @@ class ResourceServices:
     """`run` must be running; `history` must hear of each call of a tool. `handlers` are by event."""
 
     def __init__(
-        self, settings: ComputerSettings, fleet: Fleet, outbox: Outbox, tasks: Background, *, max_body: int
+        self, settings: ComputerSettings, fleet: Fleet, outbox: ComputerOutbox, tasks: Background, *, max_body: int
     ) -> None:
         events, supervisors = fleet.events, fleet.supervisors
         self.history = History()

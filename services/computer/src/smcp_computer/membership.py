@@ -16,7 +16,7 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, same_tenure
-from smcp_computer.outbox import Outbox
+from smcp_computer.outbox import ComputerOutbox
 from smcp_proto.errors import NotAllowed, SmcpError
 from smcp_proto.member_names import encode_name
 
@@ -40,7 +40,7 @@ class Membership:
         bus: Bus,
         registry: RegistryClient,
         ownership: Ownership,
-        outbox: Outbox,
+        outbox: ComputerOutbox,
         *,
         office: str,
         name: str,
@@ -154,21 +154,16 @@ class Membership:
         return self._opened(generation, await self._join(), "in")
 
     async def _join(self) -> int | None:
-        # Agents that see us enter ask for everything; what changes from here on is sent
-        unsent = self._outbox.forget()
+        before = self._outbox.state()
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}
         body = orjson.dumps({**said, "capabilities": self._capabilities()})
-        announced = False
-        try:
-            joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
-            self._claimed = True
-            self._revision = joined.revision
-            announced = not joined.unchanged
-            return joined.tenure
-        finally:
-            if not announced:
-                self._outbox.changed(*unsent)
+        joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
+        self._claimed = True
+        self._revision = joined.revision
+        if not joined.unchanged:  # Agents that saw us enter ask for everything; what changed meanwhile is sent
+            self._outbox.drop(before.__contains__)
+        return joined.tenure
 
     def _opened(self, generation: int, tenure: int | None, how: str) -> bool:
         if self._overtaken > self._revision or not self._ownership.open(generation):

@@ -19,7 +19,7 @@ from smcp_computer.mcp.events import (
     ServerReady,
 )
 from smcp_computer.metadata_cache import MetadataCache
-from smcp_computer.outbox import CAPABILITIES, DESKTOP, FINDER, Outbox
+from smcp_computer.outbox import CAPABILITIES, DESKTOP, FINDER, ComputerOutbox
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_proto.uris import DPE, HOSTED, WINDOW, host_conflicts, scheme_of, without_query
@@ -62,7 +62,7 @@ class ResourceChanges:
         agents: AgentSubscriptions,
         events: ServerEvents,
         cache: MetadataCache,
-        outbox: Outbox,
+        outbox: ComputerOutbox,
     ) -> None:
         self._index = index
         self._upstream = upstream
@@ -119,7 +119,7 @@ class ResourceChanges:
         features, known = self._index.features(server), self._index.known(server)
         if self._index.capabilities != self._capabilities:
             self._capabilities = self._index.capabilities
-            self._outbox.changed(CAPABILITIES)
+            self._outbox.changed(CAPABILITIES, capabilities=self._capabilities)
         self._compare_hosts(server, known)
         self._announce(server, known)
         if features is not None and not features.subscribe:

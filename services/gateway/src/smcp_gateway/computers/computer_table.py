@@ -6,6 +6,7 @@ Computer again. Confirming reads the registry's view, so it works without quorum
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from smcp_bus import subjects
@@ -71,7 +72,7 @@ class ComputerTable:
             self.owner,
             bus.max_body,
             observe,
-            background_tasks.until_done,
+            partial(background_tasks.once, "sending updates"),
             self._tell,
             self._is_open,
         )

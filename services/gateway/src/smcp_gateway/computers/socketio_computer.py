@@ -16,12 +16,13 @@ from pydantic import ValidationError
 from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Observe, RawJson
+from smcp_bus.outbox import Outbox, Start
 from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans
-from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, granted
+from smcp_gateway.computers.subscriptions import Subscriptions, granted
 from smcp_gateway.sockets.packet import READ_BY_PUBLISHED, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
 from smcp_proto.errors import (
@@ -44,6 +45,9 @@ CANCEL_EVENT: Final = "notify:tool_call_cancel"
 
 CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
+
+PAUSE_S: Final = 0.1
+"""After a resource update; those that come meanwhile are sent together (seconds)."""
 
 RESULT_FIELDS: Final = ("content", "isError")
 """A tool's result has one of them, and an error none."""
@@ -68,7 +72,7 @@ class ComputerDeps:
     owner: Owner
     max_body: int
     observe: Observe | None
-    later: Later
+    start: Start
     tell: Callable[[str, str, str, bytes], Awaitable[object]]
     """Given office, Computer, verb and JSON: has the registry publish it."""
     is_open: Callable[[int], bool]
@@ -88,7 +92,15 @@ class SocketIoComputer:
         """Generation of the ownership in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
         self.subscriptions = Subscriptions()
-        self.updates = Updates(partial(deps.tell, office, name), deps.later, office=office, computer=name)
+        self.updates = Outbox(
+            partial(deps.tell, office, name),
+            deps.start,
+            office=office,
+            computer=name,
+            may_tell=lambda: not self.closed,
+            pause_s=PAUSE_S,
+        )
+        """Its resource updates."""
         self._deps = deps
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
         self.closed = False
@@ -137,7 +149,6 @@ class SocketIoComputer:
         self.closed = True
         for fail in list(self._waiting.values()):
             fail(_gone())
-        self.updates.end()
 
     def agent_left(self, agent: str) -> None:
         """An Agent has left the office. One that is back already is asked to subscribe again."""

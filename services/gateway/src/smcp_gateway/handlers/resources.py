@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, Handler
+from smcp_bus.outbox import UPDATED, Key
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.computers.subscriptions import Key
 from smcp_proto.errors import Malformed, RateLimited, SmcpCode
 from smcp_proto.schemas import ResourceUpdatedNotification
 
@@ -88,4 +88,4 @@ async def resource_updated(request: ResourceUpdatedNotification, call: Call, *, 
     server, uri = request.serverId, request.payload.params.uri
     for agent in owned.subscriptions.agents(server, uri):
         if request.agent in (None, agent):
-            owned.updates.add(Key(agent, server, uri), exact_json.written({**call.payload, "agent": agent}))
+            owned.updates.put(Key(UPDATED, server, uri, agent), exact_json.written({**call.payload, "agent": agent}))

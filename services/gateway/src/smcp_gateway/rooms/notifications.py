@@ -8,7 +8,7 @@ import orjson
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
-from smcp_gateway.computers.subscriptions import missed_body
+from smcp_bus.outbox import missed_body
 from smcp_gateway.sockets.session import MemberKey
 from smcp_proto import catalog
 from smcp_proto.catalog import MEMBER
