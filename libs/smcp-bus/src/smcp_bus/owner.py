@@ -17,7 +17,7 @@ from typing import Any, Final
 from xxhash import xxh3_128_digest
 
 from smcp_bus import exact_json
-from smcp_bus.ownership import Seat
+from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_proto import tool_results
 from smcp_proto.errors import Malformed, SmcpError, Unavailable, error_of
@@ -211,15 +211,18 @@ class Owner:
             self._tidy_later()
         return bool(calls)
 
-    def agent_left(self, office: str, agent: str, is_back: Callable[[], bool]) -> None:
+    def agent_left(self, office: str, agent: str, ownership: Ownership, is_back: Callable[[], bool]) -> None:
         """An Agent has left the office: 5 s later its calls are cancelled, but those that were asked for again.
 
-        An Agent that lost its gateway comes back by another one: `is_back` says whether it has, or may have.
+        An Agent that lost its gateway comes back by another one: `is_back` says whether it has. If the ownership was
+        lost meanwhile, its return may have been missed: its calls go on.
         """
-        now = self._loop.time()
+        now, generation = self._loop.time(), ownership.generation
 
         def abandon() -> None:
-            gone = [] if is_back() else [call for call in self._of(office, agent) if call.asked_at < now]
+            if is_back() or ownership.generation != generation:
+                return
+            gone = [call for call in self._of(office, agent) if call.asked_at < now]
             for call in gone:
                 self._cancelled(call, "abandoned")
             if gone:

@@ -87,15 +87,11 @@ class OfficeNotifications:
         if agent is not None and not left and epoch > self._entered[1]:
             self._entered = (agent, epoch)
         elif agent is not None and left:
-            generation = self._ownership.generation
 
             def is_back() -> bool:
-                """If the ownership was lost meanwhile, its return may have been missed: then its calls run to their
-                ends."""
-                entered = self._entered[0] == agent and self._entered[1] > epoch
-                return entered or generation != self._ownership.generation
+                return self._entered[0] == agent and self._entered[1] > epoch
 
-            self._owner.agent_left(self._seat.office, agent, is_back)
+            self._owner.agent_left(self._seat.office, agent, self._ownership, is_back)
             self._on_left(agent)
 
 

@@ -52,6 +52,8 @@ class ResourcesSubscribed(ServerEvent):
     """It announces changes of these resources from now on. Earlier changes were not announced."""
 
     uris: frozenset[str]
+    is_new: bool = True
+    """False: it announced changes of the same window already, under a URI with another query."""
 
 
 @dataclass(frozen=True)

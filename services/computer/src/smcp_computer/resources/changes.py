@@ -35,21 +35,11 @@ class _Scheme:
     """The key of a URI: two URIs of the same resource share it."""
     listed: dict[str, frozenset[str]] = field(default_factory=dict)
     """Identities."""
-    subscribed: dict[str, set[str]] = field(default_factory=dict)
-    """Identities, in the present life of the server."""
 
     def is_changed(self, server: str, uris: Iterable[str]) -> bool:
         before = self.listed.get(server, NONE)
         now = self.listed[server] = frozenset(map(self.identity, uris))
-        self.subscribed.setdefault(server, set()).intersection_update(now)
         return now != before
-
-    def is_news(self, server: str, uris: Iterable[str]) -> bool:
-        """Whether one of these is subscribed to for the first time."""
-        known = self.subscribed.setdefault(server, set())
-        before = len(known)
-        known.update(map(self.identity, uris))
-        return len(known) > before
 
 
 class ResourceChanges:
@@ -84,7 +74,7 @@ class ResourceChanges:
         """This Computer is in its office. Agents that see it enter ask for all lists; later changes are announced."""
         self._entered = True
 
-    def _on_event(self, event: ServerEvent) -> None:  # noqa: C901 -- one case for each event
+    def _on_event(self, event: ServerEvent) -> None:
         match event:
             case ResourceUpdated(server, uri):
                 self._cache.changed(server, uri)
@@ -93,10 +83,10 @@ class ResourceChanges:
                 title = self._index.known(server).get(uri, {}).get("title")
                 for agent in self._agents.concerned(server, uri):
                     self._outbox.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
-            case ResourcesSubscribed(server, uris):
+            case ResourcesSubscribed(server, uris, is_new):
                 self._cache.subscribed(server, uris)
                 for name, scheme in self._schemes.items():
-                    if scheme.is_news(server, _of_scheme(name, uris)):
+                    if is_new and _of_scheme(name, uris):
                         self._tell(server, scheme)
             case ResourcesUnsubscribed(server, uris):
                 self._agents.drop(server, uris)
@@ -105,8 +95,6 @@ class ResourceChanges:
             case ServerGone(server):
                 self._cache.changed(server)
                 self._agents.drop(server)
-                for scheme in self._schemes.values():
-                    scheme.subscribed.pop(server, None)
             case _:
                 pass
 

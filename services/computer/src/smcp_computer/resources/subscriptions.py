@@ -25,7 +25,7 @@ from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.routing import is_same
 from smcp_proto.errors import too_many_subscriptions
-from smcp_proto.uris import resources_above
+from smcp_proto.uris import resources_above, without_query
 from smcp_service.lifecycle import Background
 
 RETRY_S: Final = 1.0
@@ -112,14 +112,18 @@ class UpstreamSubscriptions:
     def want(self, holder: Hashable, server: str, uris: Collection[str]) -> None:
         """Hold exactly these of the server, in the background; what the server refuses is a warning."""
         upstream, wanted = self._servers[server], set(uris)
+        known = frozenset(map(without_query, upstream.subscribed))
         for uri in [uri for uri, holders in upstream.holders.items() if holder in holders and uri not in wanted]:
             self.release(holder, server, uri)
         for uri in wanted:
             upstream.holders.setdefault(uri, set()).add(holder)
-        self._ask(upstream, uris)
+        self._ask(upstream, uris, known)
 
-    def _ask(self, upstream: _Upstream, uris: Iterable[str]) -> None:
-        """Subscribe to those of them that are held and missing, and end those without a holder."""
+    def _ask(self, upstream: _Upstream, uris: Iterable[str], known: frozenset[str] = frozenset()) -> None:
+        """Subscribe to those of them that are held and missing, and end those without a holder.
+
+        `known`: URIs without their queries that were subscribed to before.
+        """
         if (connection := upstream.supervisor.resources) is None:
             return
         for uri in uris:
@@ -127,11 +131,15 @@ class UpstreamSubscriptions:
             if uri in upstream.asking or uri in upstream.failed or is_held == (uri in upstream.subscribed):
                 continue
             upstream.subscribed.discard(uri)
-            asking = self._subscribe if is_held else self._unsubscribe
-            name = f"subscription:{upstream.supervisor.name}"
-            upstream.asking[uri] = self._tasks.start(asking(upstream, connection, uri), name=name)
+            if is_held:
+                asking = self._subscribe(upstream, connection, uri, is_new=without_query(uri) not in known)
+            else:
+                asking = self._unsubscribe(upstream, connection, uri)
+            upstream.asking[uri] = self._tasks.start(asking, name=f"subscription:{upstream.supervisor.name}")
 
-    async def _subscribe(self, upstream: _Upstream, connection: Resources, uri: str) -> ServerError | None:
+    async def _subscribe(
+        self, upstream: _Upstream, connection: Resources, uri: str, *, is_new: bool
+    ) -> ServerError | None:
         error: ServerError | None = None
         try:
             await connection.subscribe(uri)
@@ -143,7 +151,7 @@ class UpstreamSubscriptions:
         if error is None:
             upstream.subscribed.add(uri)
             upstream.backoff.reset()
-            self._events.tell(ResourcesSubscribed(upstream.supervisor.name, frozenset({uri})))
+            self._events.tell(ResourcesSubscribed(upstream.supervisor.name, frozenset({uri}), is_new))
         elif uri in upstream.holders:
             self._fail(upstream, uri, error)
         self._ask(upstream, [uri])  # its holders may be others by now

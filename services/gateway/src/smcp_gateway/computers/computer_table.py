@@ -185,14 +185,8 @@ class ComputerTable:
         here = self._offices.get(office, ())
         for owned in here:
             owned.agent_left(agent)
-        generation = self._ownership.generation
-
-        def is_back() -> bool:
-            """Also true if the ownership was lost since then: its return may have been missed, so its calls go on."""
-            return generation != self._ownership.generation or self._is_present(office, ("agent", agent))
-
         if here:
-            self.owner.agent_left(office, agent, is_back)
+            self.owner.agent_left(office, agent, self._ownership, lambda: self._is_present(office, ("agent", agent)))
 
     def cancelled(self, office: str, cancel: AgentCallData) -> None:
         """`notify:tool_call_cancel` came for an office."""
