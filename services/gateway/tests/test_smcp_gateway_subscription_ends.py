@@ -10,10 +10,11 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.dispatch import failed
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.subjects import to_reply
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.resources import MISSED
-from smcp_testing.gateway_world import Client, World, connected, gateway_world
+from smcp_testing.gateway_world import Client, World, connected, gateway_world, reply
 from smcp_testing.granting_computer import BOX, OFFICE, URI, Granting, ask, heard, scene
 from smcp_testing.interposed_buses import InterposedBuses, as_it_is
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
@@ -43,6 +44,28 @@ async def test_a_subscription_ends_with_the_agents_membership(nats_url: str) -> 
             assert await bert.join("agent", "bert", OFFICE) == [True, None]
             await box.updated()
             assert await heard(bert, box) == []
+
+
+async def test_a_subscription_that_waits_for_its_owner_is_not_delivered_after_its_agent_has_left(nats_url: str) -> None:
+    asked, ready = asyncio.Event(), False
+
+    async def gated(verb: str, incoming: Incoming) -> Reply:
+        asked.set()
+        return reply({}) if ready else Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: "1"})
+
+    async with (
+        gateway_world(nats_url) as world,
+        world.computer(OFFICE, BOX, gated),
+        connected(world.url) as anna,
+        connected(world.url) as again,
+    ):
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        subscribing = asyncio.create_task(ask(anna))
+        await asyncio.wait_for(asked.wait(), 30)
+        assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+        assert await again.join("agent", "anna", OFFICE) == [True, None]
+        ready = True
+        assert (await subscribing)["code"] == 4103
 
 
 async def test_no_subscription_is_kept_when_agent_or_computer_disconnects(nats_url: str) -> None:

@@ -108,7 +108,7 @@ class Memberships:
             await office.missed(session)
 
     async def leave(self, session: Session, office_id: str, req_id: str) -> None:
-        """End the membership of `session`; its calls that still run are cancelled.
+        """End the membership of `session`; its calls that still run are cancelled, its other requests get 4103.
 
         Raises:
             NotInOffice: it is not in that office.
@@ -119,6 +119,9 @@ class Memberships:
             raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
         membership.ending = True
         try:
+            for call in self._calls.of_session(session.id):
+                if not call.tracked:  # one that is tried again must not run for the next member of this name
+                    self._calls.settle(call, NotInOffice("left this office meanwhile"))
             await self._cancel(session, membership, self._tracked_calls(session))
             await self._release(membership, req_id)
         except BaseException as error:
