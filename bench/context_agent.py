@@ -11,7 +11,7 @@ OFFICE, AGENT = "lab", "alice"
 
 
 class Agent:
-    """An Agent on plain python-socketio. What it is told of desktops, catalogs and Computers sets
+    """An Agent on plain python-socketio. Notifications about desktops, catalogs and Computers set
     `told`."""
 
     def __init__(self) -> None:

@@ -1,13 +1,13 @@
 """Members of one office, in a process of its own: an Agent that observes, and Computers that join.
 
-They speak Socket.IO over WebSocket by hand and count what they are told without parsing it: 500 joins are 125,000
+They speak Socket.IO over WebSocket by hand and count notifications without parsing them: 500 joins are 125,000
 notifications, and it is the servers that are to be measured.
 
 Reads one command a line from standard input, does it, and prints what came of it, a JSON object a line:
 
 - `{"do": "connect"}`: connect the Computers.
 - `{"do": "join", "at_once": true}`: all of them join, or one after the other. Checked: everybody is in the room's list,
-  and was told of everybody who came later.
+  and has received all later enters.
 - `{"do": "list", "times": 100}`: the Agent asks for the room's list, again and again.
 - `{"do": "disconnect"}`: all of them go.
 """

@@ -49,7 +49,7 @@ def line_of(process: subprocess.Popen[str], wanted: str = "") -> str:
 
 
 def services_env(nats_url: str) -> dict[str, str]:
-    """What registry and gateway are told: free ports, and no log beside errors."""
+    """The settings of registry and gateway: free ports, and no log beside errors."""
     return {
         "SMCP_NATS_URL": nats_url,
         "SMCP_HEALTH_PORT": "0",

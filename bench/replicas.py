@@ -63,7 +63,7 @@ class Gateways:
 
 
 class Member:
-    """One client. What it is told of configurations is counted."""
+    """One client. It counts the notifications of configurations."""
 
     def __init__(self) -> None:
         self.sio = socketio.AsyncClient(json=Json, reconnection=False)
@@ -81,7 +81,7 @@ class Member:
             raise SystemExit(f"a join was refused: {answer[1]}")
 
     async def hear(self, times: int, telling: Awaitable[None]) -> None:
-        """Return when it was told of a configuration so many times."""
+        """Return when it has received so many of them."""
         self._left = times
         self._all_told.clear()
         await telling

@@ -11,7 +11,7 @@ Choose = Callable[[str, int], int]
 """The client's address and how many connections there were before; gives the place of a replica, however large."""
 
 Refused = Callable[[int], None]
-"""Told the place of a replica that took no connection."""
+"""Called with the index of a replica that refused a connection."""
 
 
 def by_address(address: str, _: int) -> int:
@@ -66,7 +66,7 @@ async def balancer(ports: Sequence[int], choose: Choose, refused: Refused | None
     """In front of these ports of 127.0.0.1.
 
     Args:
-        refused: told of a replica that takes no connection; then it chooses again. Without it the client hears it.
+        refused: called with a replica that refuses a connection; then another one is chosen. None: the client fails.
     """
     front = Balancer(ports, choose, refused)
     server = await asyncio.start_server(front.carry, "127.0.0.1", 0)

@@ -71,7 +71,7 @@ class PublishedComputer:
 
 
 class PublishedAgent:
-    """One that runs; what it and its application were told stands in `told`."""
+    """A running one; `told` has the notifications to it and its application."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

@@ -13,7 +13,7 @@ MARK = "@ "
 """Begins a line of ours: the package logs to standard output."""
 NAMESPACE = "/smcp"
 SHOWN = ("code", "reason", "mcp_server", "client_version", "min_supported", "max_supported")
-"""What is told of an exception."""
+"""The fields of a reported exception."""
 SPEAKING = threading.Lock()
 
 
@@ -36,6 +36,6 @@ def plain(value: Any) -> Any:
 
 
 def raised(error: Exception) -> dict[str, Any]:
-    """What is told of an exception of the package."""
+    """The fields of a reported exception of the package."""
     said = {"raised": type(error).__name__, "text": str(error)}
     return said | {name: getattr(error, name) for name in SHOWN if hasattr(error, name)}

@@ -162,7 +162,7 @@ async def test_a_subscription_survives_a_computer_restart_and_a_disconnect(nats_
 
 
 async def subscribed_again(agent: SmcpAgent, events: list[Event]) -> None:
-    """It was told that it is, and hears of the next change."""
+    """Wait for the event of the change, and for that of the next one."""
     await eventually(partial(told, events, NOTE), timeout=PATIENCE_S)
     events.clear()
     await tell(agent, "desk", "update", uri=NOTE, text="another")

@@ -86,7 +86,7 @@ async def test_an_agent_stays_at_its_gateway_when_all_gateways_lose_nats(
 
 
 async def next_move(stream: AsyncIterator[object]) -> object:
-    """What is told of rooms and tools meanwhile is passed over."""
+    """Events about rooms and tools are skipped."""
     async with asyncio.timeout(30):
         while True:
             if is_move(event := await anext(stream)):

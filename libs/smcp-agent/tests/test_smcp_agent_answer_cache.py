@@ -266,7 +266,7 @@ async def _play(steps: list[tuple[str, str]]) -> None:
 
     async def get(cache: Cache, key: str) -> None:
         version = await cache.get(key)
-        assert version >= said[key], f"{key} was given as {version}, and {said[key]} had been told"
+        assert version >= said[key], f"{key} was given as {version}, after {said[key]}"
 
     async with caching(side, again=True, size=2) as cache:
         for step, key in steps:

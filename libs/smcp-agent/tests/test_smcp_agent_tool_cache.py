@@ -12,7 +12,7 @@ from smcp_testing.waiting import eventually
 
 
 class Computers:
-    """What the Computers say when they are asked, and who was told about it."""
+    """Answers of the Computers, and the events that they caused."""
 
     def __init__(self) -> None:
         self.tools: dict[str, list[str] | SmcpError] = {}

@@ -30,7 +30,7 @@ def owning(keeping: Keeping | None = None) -> Iterator[Owner]:
 
 
 class Tool:
-    """Starts calls, and lets them run until it is told to end them."""
+    """Starts calls, and lets them run until the test ends them."""
 
     def __init__(self, owner: Owner, seat: Seat | None = None) -> None:
         self.owner = owner

@@ -15,7 +15,7 @@ from smcp_testing.echo_buses import echo
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
-SECRET = "a secret that must not be told"
+SECRET = "a secret that must not be sent"
 CREDENTIALS = Credentials("gateway", SECRET, "_INBOX.gateway")
 
 

@@ -31,7 +31,7 @@ windows_of_any_kind = st.lists(
 
 
 def numbered(windows: list[Window]) -> list[Window]:
-    """The same windows, each to be told from the others."""
+    """The same windows, each distinguishable from the others."""
     return [
         Window(each.server, {**each.resource, "uri": f"{each.resource['uri']}/{index}"}, each.contents)
         for index, each in enumerate(windows)

@@ -27,12 +27,12 @@ async def test_a_request_without_an_agent_name_counts_for_the_offices_agent(nats
         await here.tell("one", "update", uri="note://1")
         await eventually(lambda: here.told("resources_updated"))
         assert "agent" not in here.told("resources_updated")[0]
-        await leave(here, "whoever it was", epoch=3)
+        await leave(here, "another", epoch=3)
         await downstream(here.computer)
 
 
 async def leave(here: World, agent: str, *, epoch: int) -> None:
-    """The office is told that an Agent left."""
+    """Notify the office that an Agent left."""
     body = json.dumps({"office_id": OFFICE, "agent": agent}).encode()
     await here.agent.publish(subjects.notify(OFFICE, "leave_office"), body, headers={EPOCH: str(epoch)})
 

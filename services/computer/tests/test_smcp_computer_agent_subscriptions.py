@@ -114,7 +114,7 @@ async def test_subscriptions_at_a_server_that_restarts_are_dropped_and_the_agent
 
 
 def missed(here: World) -> list[str]:
-    """The servers of which the Agents are told that their subscriptions ended."""
+    """The servers whose subscriptions ended, according to notifications to Agents."""
     return [each["serverId"] for each in here.told("resources_list_changed") if each.get("a2c_missed")]
 
 
@@ -171,7 +171,7 @@ async def test_an_update_below_a_resource_reaches_the_agent_that_subscribed_to_t
 
 
 def told(here: World) -> set[str]:
-    """The resources that the office was told changed."""
+    """The resources that the office was notified of."""
     return {each["payload"]["params"]["uri"] for each in here.told("resources_updated")}
 
 

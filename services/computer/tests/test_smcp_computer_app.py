@@ -109,7 +109,7 @@ async def test_a_repeat_of_an_unknown_call_is_not_run(nats_url: str, tmp_path: P
         request = {"tool_name": "append", "params": {"mark": "x"}, "timeout": 15}
         reply = await here.raw("tool_call", **request, a2c_repeat=True)
         assert reply.headers[ERROR] == "503"
-        assert NOT_RUN not in reply.headers, "whoever relays it must not send it again"
+        assert NOT_RUN not in reply.headers, "a relay must not send it again"
         assert json.loads(reply.body)["details"] == {"may_have_run": True, "unknown_repeat": True}
         assert not log.exists()
         for bad in (-1, 1.5, "400"):

@@ -113,7 +113,7 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
         await here.tell("desk", "remove", uri=WINDOW)
         subscribed = here.computer.resources.upstream.subscribed
         await eventually(lambda: subscribed("desk") == {asked_for}, timeout=30)
-        here.computer.outbox.changed(CONFIG)  # told after what there was to tell
+        here.computer.outbox.changed(CONFIG)  # sent after all pending changes
         await next_told(here, CONFIG)
         assert here.told(DESKTOP) == []
         assert DESKTOP not in here.computer.outbox.untold
@@ -147,7 +147,7 @@ async def test_a_change_before_the_subscription_is_announced_once_it_is_granted(
 
 
 async def settled_by_update(here: World, uri: str) -> None:
-    """An update of that window is told, sooner or later: updates before the subscription reach nobody."""
+    """An update of that window is sent, sooner or later: updates before the subscription reach nobody."""
 
     async def told() -> bool:
         await here.tell("desk", "update", uri=uri)
@@ -214,7 +214,9 @@ async def test_a_server_that_dies_and_comes_back_changes_the_desktop_and_the_cap
     async with world(nats_url, **servers) as here:
         await settled(here, "desk", WINDOW)
         assert await here.tell("other", "reads") == {}
-        here.computer.fleet.supervisors["desk"]._backoff.first_s = 2.0  # so that it is gone for long enough to be told
+        here.computer.fleet.supervisors[
+            "desk"
+        ]._backoff.first_s = 2.0  # so that it is gone for long enough to be noticed
         result = await here.call("desk__die")
         assert result["isError"] is True
         offered = {"subscribe": True, "listChanged": True}

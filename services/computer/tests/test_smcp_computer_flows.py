@@ -45,18 +45,18 @@ class Scene:
         assert not result.get("isError"), result
 
     async def hears(self, event: str) -> Any:
-        """What is told first of that name from now on."""
+        """The first notification of that name from now on."""
         await eventually(lambda: self.agent.told(event), timeout=30)
         return self.agent.told(event)[0]
 
     async def settled(self, server: str, *uris: str) -> None:
-        """The server has agreed to tell of these, and all there was to tell has been told, and is forgotten."""
+        """Wait until the server has accepted these subscriptions and all pending notifications were sent; drop them."""
         subscribed = self.computer.resources.upstream.subscribed
         await eventually(lambda: subscribed(server) == set(uris), timeout=30)
 
         async def quiet() -> bool:
             self.agent.events.clear()
-            self.computer.outbox.changed(CONFIG)  # told after what is being told
+            self.computer.outbox.changed(CONFIG)  # sent after the one that is being sent
             await self.hears("notify:update_config")
             return not (self.agent.told("notify:update_desktop") or self.agent.told("notify:update_finder"))
 
@@ -117,7 +117,7 @@ async def test_the_desktop_follows_its_windows_and_their_contents(nats_url: str)
         await here.settled("myapp", status["uri"], console["uri"])
         first, second = f"{APP}/status\n\n运行中 | CPU: 45% | 内存: 2.1GB", f"{APP}/console\n\n> _"
         assert await shows(first, second)
-        # 窗口列表变化触发流程: the same set of windows is told to nobody, another one is
+        # 窗口列表变化触发流程: the same set of windows is not notified, another one is
         await here.tell("myapp", "put", **{**console, "resource": {**console["resource"], "title": "another"}})
         known = here.computer.resources.index.known
         await eventually(lambda: known("myapp")[console["uri"]].get("title") == "another", timeout=30)
@@ -173,7 +173,7 @@ async def test_the_finder_follows_its_documents_and_their_contents(nats_url: str
         # 初始拉取流程
         await here.settled("docs", report, contract)
         assert await lists("2026 年度报告", "A1 合同")
-        # 文档列表变化触发流程: the same set of documents is told to nobody, another one is
+        # 文档列表变化触发流程: the same set of documents is not notified, another one is
         await here.tell("docs", "put", uri="file:///other")
         known = here.computer.resources.index.known
         await eventually(lambda: "file:///other" in known("docs"), timeout=30)
@@ -240,7 +240,7 @@ async def test_listing_reading_and_subscribing_match_the_protocol_page(nats_url:
         assert (await asked("resources/read", id=2, params={"uri": uri}))["contents"] == [contents]
         templates = (await asked("resources/templates/list", id=3))["resourceTemplates"]
         assert {each["uriTemplate"] for each in templates} > {"dpe://excel/{doc_ref}/pages/{page_index}"}
-        # 资源订阅: the acknowledgement comes before what is told
+        # 资源订阅: the acknowledgement comes before the notifications
         assert await asked("resources/subscribe", id=4, params={"uri": uri}) == {}
         assert here.agent.told("notify:resources/updated") == []
         await here.tell("excel", "update", uri=uri)

@@ -55,7 +55,7 @@ async def test_a_change_makes_the_documents_concerned_unread(uri: str | None, ag
 
 async def test_a_change_does_not_search_all_documents() -> None:
     servers, lists = Servers(), {"a": listed("a", 10_000)}
-    servers.gate.clear()  # it is told while somebody waits for the catalog
+    servers.gate.clear()  # the update comes while a request waits for the catalog
     async with opened(servers) as cache:
         await cache.documents(lists, timeout=0.01)
         began = time.thread_time()

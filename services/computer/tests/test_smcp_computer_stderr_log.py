@@ -65,7 +65,7 @@ async def test_a_server_that_never_starts_is_logged_once_with_its_last_output(
     )
     assert "; it is started again in 0." in warnings[0]
     own = [line for line in shown(caplog) if line.startswith("no licence")]
-    assert len(own) <= 3  # of its first lives; later ones are told at debug
+    assert len(own) <= 3  # of its first lives; later ones are logged at debug
 
 
 async def test_a_missing_command_is_logged_once_and_starts_when_installed(

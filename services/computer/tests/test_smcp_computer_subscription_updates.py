@@ -91,7 +91,7 @@ async def test_a_server_with_very_many_updates_does_not_delay_others(nats_url: s
 
 
 def missed(here: World) -> list[str]:
-    """The servers of which the Agents are told that they missed something."""
+    """The servers whose updates Agents may have missed, according to notifications."""
     return [each["serverId"] for each in here.told("resources_list_changed") if each.get("a2c_missed")]
 
 

@@ -153,7 +153,7 @@ async def test_a_repeat_with_a_shorter_timeout_ends_at_it_and_cancels_the_call(n
         late = await pair.anna.call(CALL, call(timeout=1))
         assert late["code"] == 408
         assert late["details"] == {"may_have_run": True}
-        # a call that timed out is cancelled at its Computer, whoever else waits for it
+        # a call that timed out is cancelled at its Computer, also while another caller waits for it
         assert (await first)["meta"] == {"a2c_cancelled": True}
         assert len(asked) == 1
 

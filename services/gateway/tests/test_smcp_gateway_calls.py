@@ -1,4 +1,4 @@
-"""The table of pending calls: always emptied, whoever ends a call."""
+"""The table of pending calls is emptied, whatever ends a call."""
 
 import asyncio
 

@@ -79,7 +79,7 @@ async def replicas(directory: Path, count: int) -> AsyncIterator[Counted]:
 
 
 async def settled(world: World, anna: Client, *, enters: int) -> None:
-    """The joins are over: everybody was told of them, and who was in the offices is known."""
+    """The joins are over: all members were notified of them, and the rosters are loaded."""
     await eventually(lambda: all(not gateway.readiness.problems() for gateway in world.gateways))
     offices = [office for gateway in world.gateways for office in gateway.offices]
     await eventually(lambda: all(office.roster.known for office in offices))

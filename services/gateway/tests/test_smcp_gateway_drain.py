@@ -66,7 +66,7 @@ async def test_running_calls_end_before_their_members_are_disconnected_and_later
         left = leave()
         await gone(quiet)
         assert "waiting for 1 call (up to 9 s); ctrl-C again stops at once" in caplog.messages
-        # whoever is not quiet is served on, for a third of the drain time
+        # a session that is not idle is still served, for a third of the drain time
         waiting.append(asyncio.create_task(anna.call("client:tool_call", call(1))))
         await eventually(lambda: box.asked == ["r0", "r1"])
         session = next(session for session in leaving.gateways[0].sessions if session.name == "anna")

@@ -1,4 +1,4 @@
-"""How much an Agent takes is told to who shows it desktops and documents, so that it gets that much and no 413."""
+"""The limit of an Agent is passed to the Computer, which fits desktops and catalogs into it instead of a 413."""
 
 from typing import Any
 

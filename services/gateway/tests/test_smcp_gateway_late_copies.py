@@ -51,7 +51,7 @@ def changes(client: Client) -> list[tuple[str, Any]]:
 
 
 async def told_of_all(world: World, anna: Client, count: int) -> list[tuple[str, Any]]:
-    """What an Agent was told of enters and leaves, from the first `count` on and up to now: another enters last."""
+    """The enters and leaves that an Agent received, from number `count` on up to now: another enters last."""
     async with connected(world.url) as last:
         assert await last.join("computer", "last", OFFICE) == [True, None]
         await eventually(

@@ -49,7 +49,7 @@ class Scene:
     world: World
     anna: Client
     elsewhere: World
-    """The same, for whoever is to be connected to `hurt`."""
+    """The same, for clients that are to connect to `hurt`."""
     hurt: NatsServer
 
 

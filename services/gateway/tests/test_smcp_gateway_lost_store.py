@@ -10,7 +10,7 @@ OFFICE = "office"
 
 
 async def lists(client: Client, own_name: str, names: list[str]) -> None:
-    """A client is told again who is in."""
+    """A client receives the enters again."""
     question = {"agent": own_name, "req_id": "1", "office_id": OFFICE}
 
     async def listed() -> bool:

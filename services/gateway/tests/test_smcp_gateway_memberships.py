@@ -42,7 +42,7 @@ async def hang(verb: str, _: Incoming) -> Reply:
 
 @asynccontextmanager
 async def office(nats_url: str, gateways: int = 1) -> AsyncIterator[tuple[World, list[str]]]:
-    """A world with the Computer `box` whose calls never end, and the ids of the calls that it is told to stop."""
+    """A world with the Computer `box` whose calls never end, and the ids of the calls that are cancelled there."""
     async with gateway_world(nats_url, gateways=gateways) as world, world.computer(OFFICE, "box", hang) as box:
         cancelled: list[str] = []
 

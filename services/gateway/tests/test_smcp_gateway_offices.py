@@ -31,7 +31,7 @@ def left(name: str, revision: int, role: str = "computer") -> Incoming:
 
 
 class Told:
-    """An office whose members are told into a list."""
+    """An office whose notifications go into a list."""
 
     def __init__(self, agent_left: Callable[[str, str], None] = lambda office, agent: None) -> None:
         self.said: list[tuple[str, str, Any]] = []

@@ -1,4 +1,4 @@
-"""A gateway with more than its fair share of the clients: some are told to go, and nobody notices it."""
+"""A gateway with more than its fair share of the clients disconnects some, and no call or notification is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -45,7 +45,7 @@ class Roaming:
 
     def __init__(self, first: str, then: str) -> None:
         self.moves: list[str] = []
-        """The names of those that were told to go, in that order."""
+        """The names of the disconnected clients, in that order."""
         self.refused: list[Any] = []
         self._first = first
         self._then = then

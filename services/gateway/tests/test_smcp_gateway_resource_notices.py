@@ -1,6 +1,6 @@
-"""`notify:resources/*`: what a Computer says of its resources is told to its office's Agent, and to nobody else.
+"""`notify:resources/*` from a Computer goes to its office's Agent, and to no other client.
 
-Who subscribed to what, and is told of it, is in `test_smcp_gateway_subscribers.py`.
+Subscriptions and their updates are in `test_smcp_gateway_subscribers.py`.
 """
 
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ def said(event: str, *, params: Any = None, **changes: Any) -> dict[str, Any]:
 
 
 def heard(event: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """What the Agent is told of it: an update names who subscribed."""
+    """The notification for the Agent: an update names the subscriber."""
     return payload | {"agent": "anna"} if event == UPDATED else payload
 
 
@@ -69,7 +69,7 @@ class Scene:
     foreign: Client
 
     async def told(self) -> list[tuple[str, Any]]:
-        """Of resources, to the office's Agent; nobody else was told anything. Another notice comes last."""
+        """Of resources, to the office's Agent; no other client received any. Another notification comes last."""
         assert await self.box.call("server:update_config", {"computer": BOX}) is None
         for client in (self.anna, self.mate):
             await eventually(partial(client.told, "notify:update_config"))

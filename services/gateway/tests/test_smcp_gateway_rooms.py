@@ -1,4 +1,4 @@
-"""Members of offices on one gateway and on several: who gets in, who is told, once each.
+"""Members of offices on one gateway and on several: admission, and one notification for each change.
 
 What is said here holds on a bad bus, too, except where a test says that it needs a sound one.
 """

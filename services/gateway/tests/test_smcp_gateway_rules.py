@@ -129,7 +129,7 @@ async def test_every_update_of_a_computer_reaches_its_office_unchanged(nats_url:
         await mate.join("computer", "mate", OFFICE)
         for verb, payload in updates.items():
             assert await box.call(f"server:{verb}", payload) is None
-        # the order of the bus: what was told before the last is there when the last is
+        # the bus keeps the order: when the last has come, so have all before it
         assert await box.call("server:update_last", {"computer": "box"}) is None
         for hearer in (anna, mate):
             await eventually(partial(hearer.told, "notify:update_last"))

@@ -57,7 +57,7 @@ async def test_every_request_is_answered_within_a_lease_when_all_registries_hang
         assert await mate.join("computer", "mate", OFFICE) == [True, None]
         await ask(anna)
         registries.stills = 1000
-        assert await box.updated() is None  # it is told later
+        assert await box.updated() is None  # the registry gets it later
 
         async def asked(client: Client, event: str, payload: Any) -> str:
             watch = Stopwatch()

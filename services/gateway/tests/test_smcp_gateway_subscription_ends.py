@@ -130,7 +130,7 @@ async def test_a_late_leave_notification_makes_the_returned_agent_subscribe_agai
 
 
 def missed(agent: Client) -> list[Any]:
-    """What told the Agent to subscribe again."""
+    """The notifications that asked the Agent to subscribe again."""
     return [each for each in agent.told("notify:resources/list_changed") if each.get(MISSED) is True]
 
 

@@ -85,7 +85,7 @@ async def test_a_computer_that_left_before_its_switch_was_announced_is_no_member
                 if leaves:
                     assert await box.call("server:leave_office", {"office_id": NEW}) == [True, None]
             await eventually(lambda: len(world.gateways[0].sessions) == 1)
-        # The registry is told of a disconnect after the session has ended here, and of its leave an Agent that never
+        # The registry hears of a disconnect after the session has ended here, and of its leave an Agent that never
         # heard of its enter hears nothing.
         await eventually(partial(alone, anna))
         # an announcement that was under way may have come before the leave, but not after it

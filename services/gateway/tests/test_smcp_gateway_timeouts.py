@@ -109,4 +109,4 @@ async def test_a_thousand_timed_out_calls_leave_nothing_behind(nats_url: str, tm
         stopped = {line.split()[1] for line in log.read_text().splitlines() if line.startswith("cancelled ")}
         assert ran, "the tool did run"
         assert ran == stopped, "and each run was stopped"
-        assert len(cancelled) >= outcomes["silent ['a2c_timeout']"], "the Computer on Socket.IO was told"
+        assert len(cancelled) >= outcomes["silent ['a2c_timeout']"], "the Computer on Socket.IO got the cancel"

@@ -1,4 +1,4 @@
-"""What a Computer on Socket.IO announces of its resources: told at once, or together where updates come fast."""
+"""Resource updates of a Computer on Socket.IO: sent at once, or together where they come fast."""
 
 import asyncio
 from typing import Any

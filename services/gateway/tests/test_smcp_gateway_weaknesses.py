@@ -195,7 +195,7 @@ async def test_hundreds_of_joins_into_one_office_take_neither_seconds_nor_a_hund
         try:
             await room.connect()
             bytes_before, cpu_before = process.memory_info().rss, time.process_time()
-            await room.join(at_once=True)  # everybody is in the list, and was told of all who came later
+            await room.join(at_once=True)  # all are in the list, and received the enters of all who came later
             assert time.process_time() - cpu_before < PUBLISHED_S * joins / 500
             assert process.memory_info().rss - bytes_before < PUBLISHED_BYTES * joins / 500
         finally:

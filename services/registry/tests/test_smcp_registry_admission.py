@@ -80,11 +80,11 @@ TABLE = [
     (tombstone(record()), claim(announce=False), Owner.NOT_ASKED, CLAIM_SILENT),
     (record(), claim(announce=False), Owner.GONE, (Action.CLAIM, Announce.LEAVE)),
     (record("mine", process="p1", announced=False), claim(announce=False), Owner.NOT_ASKED, UNCHANGED),
-    # its last step: told now
+    # its last step: announced now
     (record("mine", process="p1", announced=False), claim(), Owner.NOT_ASKED, CLAIM_ENTER),
-    # one that was told of stays so, however it is claimed again
+    # an announced member stays announced, however it is claimed again
     (record("mine", process="p1"), claim(announce=False), Owner.NOT_ASKED, UNCHANGED),
-    # nobody was told of the one before
+    # the one before was not announced
     (record(announced=False), claim(), Owner.GONE, CLAIM_ENTER),
     (record(announced=False), claim(announce=False), Owner.GONE, CLAIM_SILENT),
     (record(identity="alice", announced=False, moving=True), claim(), Owner.NOT_ASKED, CLAIM_ENTER),

@@ -42,7 +42,7 @@ class Scene:
     elsewhere: Observer
 
     async def all_told(self) -> None:
-        """What was decided up to now was told: the enter of another comes last."""
+        """All decisions up to now were announced: the enter of another comes last."""
         last = self.members[0]
         claim = new(last, "last")
         await join(last, "computer", "last", claim)
@@ -50,7 +50,7 @@ class Scene:
         await leave(last, "computer", "last", claim)
 
     def alternating(self, name: str) -> list[str]:
-        """What was told about a name: enter and leave in turn."""
+        """The notifications about a name: enter and leave in turn."""
         verbs = self.observer.of(name)
         assert verbs == [("enter_office", "leave_office")[turn % 2] for turn in range(len(verbs))], verbs
         return verbs

@@ -1,4 +1,4 @@
-"""Records, their keys, and what an office is told of them."""
+"""Records, their keys, and their announcements to the office."""
 
 import json
 

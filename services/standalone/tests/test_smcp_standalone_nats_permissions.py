@@ -164,7 +164,7 @@ async def test_a_registry_announces_asks_and_keeps_records(tmp_path: Path) -> No
 
 
 class Followed(View):
-    """What a registry's view was told of a bucket."""
+    """The entries of a bucket that a registry's view received."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One Agent's calls, at random moments, whatever became of those before; each is told to the journal.
+"""One Agent's calls, at random moments, independent of the outcome of earlier ones; each is written to the journal.
 
 For processes in any environment: the standard library alone.
 """

@@ -35,7 +35,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Sigterm:
-    """A part was told to end."""
+    """A part got the signal to end."""
 
     part: str
     at: float

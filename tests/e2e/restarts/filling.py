@@ -23,12 +23,12 @@ class Filling:
     """Each office has an Agent of our SDK and a Computer on Socket.IO; guests come and go.
 
     Attributes:
-        rate: calls a second of each Agent. They leave it quiet at times: who never is, is not told to go.
+        rate: calls a second of each Agent. They pause at times: a session that is never idle is not moved.
         longest_s: of a call.
         joins: of guests, a second.
         in_flight: so many calls at least are in flight at each SIGTERM.
         processes: for the Agents, and for the Computers.
-        rebalance_s: over how long clients are told to go.
+        rebalance_s: over how long clients are disconnected (seconds).
         drain_s: what gateways have to stop.
     """
 

@@ -1,4 +1,4 @@
-"""What a process of the load is told, a word a line, and what it says. The standard library alone."""
+"""The orders to a process of the load, one word per line, and its replies. The standard library alone."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ Work = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 
 async def follow(opened: AbstractAsyncContextManager[Work]) -> None:
-    """Say `ready` when everybody is there, work from `begin` to `finish`, say `done`, and go when told to."""
+    """Reply `ready` when all members are in, work from `begin` to `finish`, reply `done`, and end at `go`."""
     async with opened as work:
         say("ready")
         await _told("begin")

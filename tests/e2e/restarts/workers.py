@@ -53,7 +53,7 @@ class Worker:
         raise AssertionError(f"{self.name} ended without saying {word!r}\n{self._tail()}")
 
     async def gone(self) -> None:
-        """Wait until it has left, as it was told to (`go`), and ended."""
+        """Wait until it has left (order `go`) and ended."""
         self.cpu_s = float(await self.heard("cpu", END_S))
         async with asyncio.timeout(END_S):
             code = await self._process.wait()
@@ -67,7 +67,7 @@ class Worker:
 async def worker(
     name: str, module: str, told: Mapping[str, Any], directory: Path, mark: str, python: str | Path = sys.executable
 ) -> AsyncIterator[Worker]:
-    """A process that runs `module` with a file of what it is told; killed where it has not gone by itself."""
+    """A process that runs `module` with a file of settings; killed where it has not ended by itself."""
     path, log = directory / f"{name}.json", directory / f"{name}.log"
     path.write_text(json.dumps(told), encoding="utf-8")
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), WORLD: mark, "A2C_SMCP_LOG_SILENT": "1"}

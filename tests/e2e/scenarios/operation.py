@@ -61,7 +61,7 @@ async def secrets_are_renewed_while_calls_go_on(world: World) -> None:
 
 async def nats_loses_its_store(world: World) -> None:
     """nats-server comes back with nothing of JetStream: everybody asserts its members again. Nobody leaves or enters,
-    the rooms can be listed, and what happens from then on is told once."""
+    the rooms can be listed, and later events are announced once."""
     everybody = {("agent", "caller"), *(("computer", name) for name in ("alpha", "beta", "watcher"))}
     store, pids = Path(world.nats_model.jetstream.store_dir), _pids(world)
     async with crowd(world) as there:
@@ -83,7 +83,7 @@ async def nats_loses_its_store(world: World) -> None:
         assert await _is_connected(gateway, True)
         assert (await scraped(gateway))["smcp_bus_reconnects_total", ()] == reconnects + 1
         first, _ = await _revisions(world)
-        assert first > last, "whoever saw the lost store takes nothing of the new one for old"
+        assert first > last, "gateways that saw the lost store do not take the new one's events for old"
         async with member(world.url(0), "computer", LAB, "newcomer"):
             await there.watcher.told(ENTER, timeout=BACK_S, computer="newcomer")
         await there.watcher.told(LEAVE, timeout=BACK_S, computer="newcomer")
@@ -98,7 +98,7 @@ async def nats_loses_its_store(world: World) -> None:
 
 
 async def _is_connected(part: Part, expected: bool) -> bool:
-    """Whether Prometheus is told so."""
+    """Whether the metrics say so."""
     return (await scraped(part))["smcp_bus_connected", ()] == expected
 
 
@@ -152,7 +152,7 @@ async def _is_answered(there: Crowd) -> bool:
 
 
 async def _lists(there: Crowd, expected: set[tuple[str, str]]) -> bool:
-    """Whether the Agent and the watcher, who are on different gateways, are both told that these are there."""
+    """Whether the Agent and the watcher, who are on different gateways, have both received the enters of these."""
     try:
         return await there.agent.room() == await there.watcher.room() == expected
     except FlatError:

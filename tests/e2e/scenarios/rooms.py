@@ -1,4 +1,4 @@
-"""Who is in an office, who is told of it, and who is not let in."""
+"""Admission to an office, its list, and its notifications."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -67,7 +67,7 @@ async def _an_agent_calls_a_socketio_computer(world: World, open_agent: OpenAgen
 
 async def native_and_socketio_computers_get_each_enter_and_leave_once(world: World) -> None:
     native = world.computer(LAB, "beta")
-    heard: list[Notice] = []  # what the host of a native Computer is told
+    heard: list[Notice] = []  # the notifications to the host of a native Computer
 
     async def hear(message: Msg) -> None:
         heard.append((f"notify:{subjects.verb_of(message.subject)}", orjson.loads(message.data)))

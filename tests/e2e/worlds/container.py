@@ -159,7 +159,7 @@ class Container(Launched):
         self._made.network.leave(self._container.get_container_id())
 
     def heal(self) -> None:
-        """The way is back, at the same address: whoever has not noticed goes on."""
+        """The network is back, at the same address: open connections continue."""
         identity = self._container.get_container_id()
         self._made.network.join(identity, alias=self._made.alias, address=self._address)
 

@@ -67,7 +67,7 @@ def engine() -> Iterator[DockerClient]:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What the engine refuses is told as what is wrong with the test."""
+    """An error of the engine fails the test with its text."""
     try:
         yield
     except (DockerException, RequestException) as error:

@@ -28,7 +28,7 @@ class Part(Protocol):
 
     @property
     def wanted(self) -> bool:
-        """Whether it is to run: it was started, and nobody has told it to stop since."""
+        """Whether it should be running: it was started and not stopped since."""
         ...
 
     @property

@@ -63,7 +63,7 @@ def run_up(
     ] = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Without authentication let anybody connect from elsewhere, all the same."),
+        typer.Option("--insecure", help="Without authentication, accept clients from elsewhere nevertheless."),
     ] = False,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:

@@ -3,7 +3,7 @@
     python -I -S fork_client.py SOCKET TARGET [ARGUMENT ...]
 
 Its arguments, environment, directory and standard streams become the other's. It imports as little as it can. When it
-is told to end (SIGTERM), the other one is told; when it is killed, the other one is killed. A SIGQUIT kills the other
+gets a SIGTERM, the other one gets it, too; when it is killed, the other one is killed. A SIGQUIT kills the other
 one, and this one ends when that has ended.
 """
 

@@ -37,7 +37,7 @@ PATIENCE_S: Final = 60.0
 
 @dataclass
 class Client:
-    """A plain python-socketio client: what it was told stands in `events`."""
+    """A plain python-socketio client. `events` has the notifications that it received."""
 
     sio: Any
     events: list[tuple[str, Any]] = field(default_factory=list)
@@ -209,7 +209,7 @@ async def gateway_world(
         bad: makes the buses bad.
         pings: clients are pinged as the lease says it, which is always so with a short one. Otherwise a client has a
             minute to answer: services and clients share a process, and on a busy machine it may be late by seconds.
-        settings: more of the gateways'. Clients are not told to go where another gateway has fewer, unless it says
+        settings: more of the gateways'. Gateways do not rebalance their clients, unless it says
             so (`rebalance_s`): tests choose which gateway has whom.
     """
     async with AsyncExitStack() as stack:

@@ -63,7 +63,7 @@ async def ask(agent: Client, /, event: str = SUBSCRIBE, uri: str = URI, **envelo
 
 
 async def heard(agent: Client, box: Granting) -> list[str]:
-    """URIs of the updates that the Agent was told of since it was last asked; another notice comes behind them."""
+    """URIs of the updates that the Agent received since the last call; another notification comes behind them."""
     before = len(agent.told("notify:update_config"))
     assert await box.client.call("server:update_config", {"computer": BOX}) is None
     await eventually(lambda: len(agent.told("notify:update_config")) > before)

@@ -1,4 +1,4 @@
-"""A real nats-server with the permissions that `smcp nats-config` generates, and a credential for whoever needs one.
+"""A real nats-server with the permissions that `smcp nats-config` generates, and credentials for clients.
 
 Gateways, registries and Computers of the tests log in as they do in a system that is spread over hosts. Who comes
 without a credential is the test itself, and may do everything: it looks on, and plays parts that nobody has in a sound

@@ -19,7 +19,7 @@ from smcp_testing.bad_buses import BadBuses
 
 
 class MemberProcess:
-    """Answers `alive` for its sessions and joins places for them. It renews its lease only when told to."""
+    """Answers `alive` for its sessions and joins places for them. Only `renew` renews its lease."""
 
     def __init__(self, bus: Bus, credential: str = "open") -> None:
         self.bus = bus
@@ -135,7 +135,7 @@ class Observer:
         self._epochs: dict[tuple[str, str], int] = {}
 
     def of(self, name: str) -> list[str]:
-        """The verbs told about one name, in order."""
+        """The verbs announced about one name, in order."""
         return [told.verb for told in self.told if told.name == name]
 
     async def hear(self, incoming: Incoming) -> None:
@@ -155,7 +155,7 @@ class Observer:
 
 
 async def observe(bus: Bus, office: str) -> Observer:
-    """An observer that hears all that is told from now on."""
+    """An observer of all notifications from now on."""
     observer = Observer(office)
     await bus.listen(subjects.notify_all(office), observer.hear)
     return observer

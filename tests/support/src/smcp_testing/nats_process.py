@@ -23,7 +23,7 @@ _START_S = 60.0
 _STOP_S = 10.0
 _MEMORY: Final = Path("/dev/shm")
 _ROOM: Final = 1024**3
-"""Bytes; containers have 64 MiB unless they are told otherwise."""
+"""Bytes; containers have 64 MiB by default."""
 _NOTICED = 5
 """Rounds of the loop in which clients of this process read that their connection ended: before the server is back."""
 

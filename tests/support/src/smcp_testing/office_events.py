@@ -1,4 +1,4 @@
-"""What the office of a `computer_office.World` was told, and when all there was to tell has been told."""
+"""The notifications to the office of a `computer_office.World`, and waiting until none is pending."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from smcp_testing.waiting import eventually
 
 
 async def settled(here: World, server: str, *uris: str) -> None:
-    """The server has been asked to tell of these, and what was told so far is forgotten."""
+    """Wait until the server has these subscriptions; drop the notifications so far."""
 
     async def agreed() -> bool:
         return await here.tell(server, "subscribed") == sorted(uris)  # type: ignore[no-any-return]
@@ -20,20 +20,20 @@ async def settled(here: World, server: str, *uris: str) -> None:
 
 
 async def forgotten(here: World) -> None:
-    """What there was to tell has been told, and is not looked at any more."""
+    """Wait until all pending notifications were sent; drop them."""
     await all_told(here)
     here.heard.clear()
 
 
 async def all_told(here: World) -> None:
-    """What there was to tell has been told."""
+    """Wait until all pending notifications were sent."""
     await eventually(lambda: not here.computer.outbox.untold)
     before = len(here.told(CONFIG))
-    here.computer.outbox.changed(CONFIG)  # told after what is being told
+    here.computer.outbox.changed(CONFIG)  # sent after the one that is being sent
     await next_told(here, CONFIG, before + 1)
 
 
 async def next_told(here: World, verb: str, count: int = 1) -> list[dict[str, Any]]:
-    """All that was told with this verb, once there is so much of it."""
+    """Wait for `count` notifications with this verb; returns all of them."""
     await eventually(lambda: len(here.told(verb)) >= count, timeout=30)
     return here.told(verb)

@@ -12,7 +12,7 @@ ANSWER_S: Final = 20.0
 
 
 class RawClient:
-    """Joined to the namespace. `told` is what came beside acknowledgements: (event, payload)."""
+    """Joined to the namespace. `told` has the received events: (event, payload)."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket

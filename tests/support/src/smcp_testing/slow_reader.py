@@ -1,4 +1,4 @@
-"""An Agent on a WebSocket of its own that reads only when it is told to."""
+"""An Agent on a WebSocket of its own that reads only when a test calls it."""
 
 import socket
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""An MCP server with windows and documents, that can be told to change and to misbehave; run as `context_2025` (the
+"""An MCP server with windows and documents, that tests can change and make misbehave; run as `context_2025` (the
 handshake, `resources/subscribe`) or `context_2026` (discovery, `subscriptions/listen`).
 
     python -m smcp_testing.mcp_servers.context_2026 [--name NAME] [--host HOST] [--windows N] [--documents N]
@@ -9,7 +9,7 @@ It lists `window://HOST/0` ..., `dpe://HOST/doc-0` ..., and what `--content` add
 optionally `resource` (fields of the listed resource) and `contents` (what reading gives), or `document` (fields for
 `shelf.document`). `--without` leaves out `resources`, `subscribe`, `list_changed` or `completions`. Its tools are in
 `context_tools`; `--misbehave` is an object of what `misbehave` says of URIs. Resources are
-sent as they are told, valid or not.
+sent as they are, valid or not.
 """
 
 import argparse

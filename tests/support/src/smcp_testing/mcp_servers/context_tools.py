@@ -56,7 +56,7 @@ _SCHEMA: Final[dict[str, Any]] = {"type": "object"}
 
 class ContextTools:
     """Args:
-    bus: over which changes are told (2026); None: as notifications of the session (2025).
+    bus: carries changes (2026); None: they are notifications of the session (2025).
     delay_s: how long every read takes.
     how: what misbehaves from the start: by URI, see `misbehave`.
     tells_list: whether it tells that its list changed.

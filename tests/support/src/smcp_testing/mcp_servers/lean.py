@@ -14,7 +14,7 @@ Its tools:
 
 put(uri)               list one more, and tell that the list changed
 update(uri, text?)     give it another text, and tell who subscribed to it
-subscribed()           the URIs that are told of now
+subscribed()           the URIs with a subscription now
 most(count)            what `--most` says, for the streams from now on
 end()                  end all streams
 listens()              when each stream was asked for, in seconds of a clock of its own
@@ -63,7 +63,7 @@ class LeanServer(asyncio.Protocol):
         self._texts = {uri: text_of(uri) for uri in uris}
         self._subscribed: set[str] = set()
         self._streams: dict[int | str, Json] = {}
-        """Open ones by the id of their request: what is told on them."""
+        """The URIs of each open stream, by the id of its request."""
         self._listens: list[float] = []
         self._rest = b""
         self._loop = asyncio.get_running_loop()

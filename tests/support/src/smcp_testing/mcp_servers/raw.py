@@ -1,4 +1,4 @@
-"""An MCP server of the 2025 era that answers a call of its tool `say` with the text that it is told, message or not.
+"""An MCP server of the 2025 era that answers a call of its tool `say` with the text in its argument, message or not.
 
     python -m smcp_testing.mcp_servers.raw [--transport stdio|streamable|sse] [--port N] [--plain]
 
