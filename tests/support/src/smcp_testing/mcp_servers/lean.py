@@ -63,7 +63,7 @@ class LeanServer(asyncio.Protocol):
         self._texts = {uri: text_of(uri) for uri in uris}
         self._subscribed: set[str] = set()
         self._streams: dict[int | str, Json] = {}
-        """The URIs of each open stream, by the id of its request."""
+        """The notifications that each open stream carries, by the id of its request."""
         self._listens: list[float] = []
         self._rest = b""
         self._loop = asyncio.get_running_loop()
