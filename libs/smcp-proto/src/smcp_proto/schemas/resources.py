@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from smcp_proto.errors import SmcpCode as SmcpCode
 from smcp_proto.member_names import Name
 from smcp_proto.schemas.base import JsonRpcNotification, JsonRpcRequest, JsonRpcResponse, ServerName, Wire, absent
 from smcp_proto.schemas.base import ReqId as CallerReqId

@@ -11,8 +11,7 @@ from typing import Final
 
 import orjson
 
-from smcp_proto.errors import RateLimited
-from smcp_proto.schemas.resources import SmcpCode
+from smcp_proto.errors import too_many_subscriptions
 from smcp_proto.uris import resources_above, without_query
 
 MAX_SUBSCRIPTIONS: Final = 1000
@@ -39,8 +38,7 @@ class Subscriptions:
         mine, key = self._agents.setdefault(agent, set()), (server, _digest(uri))
         is_new = key not in mine
         if is_new and len(mine) >= self._most:
-            details = {"smcp_code": SmcpCode.RATE_LIMITED.value, "limit": self._most}
-            raise RateLimited("too many subscriptions at this Computer; end some of them first", details=details)
+            raise too_many_subscriptions(self._most)
         mine.add(key)
 
         def settle(granted: bool) -> None:

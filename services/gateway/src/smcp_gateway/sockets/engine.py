@@ -1,4 +1,4 @@
-"""Fits engine.io's server to the gateway: the one module that knows what is inside of it.
+"""Fits engine.io's server to the gateway. Only this package knows what is inside of engine.io.
 
 Each client has an `Outbox`: what waits to be written to it, bounded in bytes and handed out in portions.
 """
