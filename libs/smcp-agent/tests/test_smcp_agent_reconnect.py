@@ -18,9 +18,9 @@ from smcp_agent import (
     ToolsChanged,
     may_have_run,
 )
-from smcp_agent.backoff import Backoff
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
 from smcp_agent.errors import NotInOffice, Unavailable
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway, tool
 from smcp_testing.waiting import eventually

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from smcp_bus.backoff import Backoff
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.server_log import LINES_A_MINUTE, StderrLog
 from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_proto.backoff import Backoff
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from smcp_agent.backoff import Backoff
 from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable, not_open
 from smcp_agent.events import Event, ToolsChanged
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import no_such_computer
 from smcp_proto.schemas import SMCPTool
 

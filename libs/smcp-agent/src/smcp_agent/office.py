@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
-from smcp_agent.backoff import Backoff
 from smcp_agent.cache import AnswerCache, Query, ToolCache
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
@@ -31,6 +30,7 @@ from smcp_agent.finder import FinderQuery
 from smcp_agent.resources import ListQuery, is_listed
 from smcp_agent.rpc import reply_of
 from smcp_agent.subscriptions import Subscriptions
+from smcp_proto.backoff import Backoff
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 from smcp_proto.schemas.resources import MISSED
 

@@ -16,7 +16,6 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import BaseModel, ValidationError
 
-from smcp_agent.backoff import Backoff
 from smcp_agent.cache import Spawn
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
@@ -32,6 +31,7 @@ from smcp_agent.errors import (
     Unavailable,
     received_error,
 )
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import GONE
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
 from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT

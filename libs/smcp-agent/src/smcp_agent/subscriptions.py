@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from smcp_agent.backoff import Backoff
 from smcp_agent.cache import PASSING, Spawn
 from smcp_agent.errors import NotFound, RateLimited, SmcpError
 from smcp_agent.events import Event, ResourceUpdated, SubscriptionRefused
+from smcp_proto.backoff import Backoff
 from smcp_proto.uris import without_query
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from smcp_bus.backoff import jittered
 from smcp_bus.errors import BusError, describe
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
+from smcp_proto.backoff import jittered
 from smcp_proto.errors import SmcpError
 
 _log = logging.getLogger("smcp_bus.lease")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from smcp_bus import exact_json
-from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BodyTooLarge, BusError
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas.resources import MISSED
 

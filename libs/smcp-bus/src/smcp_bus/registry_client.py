@@ -14,7 +14,6 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.backoff import Backoff
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
 from smcp_bus.errors import NoResponder, RequestTimedOut
 from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, REQ_ID
@@ -31,6 +30,7 @@ from smcp_bus.registry_contract import (
     Left,
 )
 from smcp_bus.tracing import sending
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import ErrorBody, Internal, NotAllowed, SmcpError, Unavailable, error_of
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import ListRoomRet

@@ -8,13 +8,12 @@ from typing import Any, Final, Unpack
 
 from pydantic import ValidationError
 
-from smcp_agent.connecting.addresses import Addresses, respite
+from smcp_agent.connecting.addresses import TOKEN_PAUSES_S, Addresses, respite
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import ConnectionOptions, Token
-from smcp_agent.errors import NotAuthenticated, received_error
+from smcp_agent.errors import received_error
 from smcp_bus import exact_json
-from smcp_bus.backoff import Backoff
 from smcp_bus.dispatch import Caller, failed
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.tracing import client_spans
@@ -22,6 +21,7 @@ from smcp_computer.computer import Computer, Options
 from smcp_computer.serving import CANCEL_VERB, cancel
 from smcp_computer.settings import ComputerSettings
 from smcp_proto import catalog
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import Malformed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeNotification
@@ -109,16 +109,15 @@ class GatewayMembership:
     async def run(self) -> None:
         """Join, and join again after every loss, until cancelled.
 
-        A token that is not accepted is tried again after 1, 4, 16 and then every 60 s: it may be renewed.
+        A token that is not accepted is tried again, after 90 s at the latest: it may be renewed.
         """
-        backoff, unknown = Backoff(first_s=0.25, longest_s=5.0), 0
+        backoff, tokens = Backoff(first_s=0.25, longest_s=5.0), Backoff(*TOKEN_PAUSES_S)
         while True:
             try:
                 connection = await self.link.open()
             except SmcpError as error:
-                unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
                 self._trouble(error.message)
-                await asyncio.sleep(max(backoff.next(), respite(error, unknown)))
+                await asyncio.sleep(max(backoff.next(), respite(error, tokens)))
             else:
                 await self.joined(connection)
                 return await self.link.run()

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import orjson
 
-from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Bus, Connection
 from smcp_bus.errors import BusError
 from smcp_bus.lease import LeaseKeeper
@@ -17,6 +16,7 @@ from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, same_tenure
 from smcp_computer.outbox import ComputerOutbox
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NotAllowed, SmcpError
 from smcp_proto.member_names import encode_name
 

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BusError
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import Malformed, NotAllowed, SmcpError
 
 _log: Final = logging.getLogger("smcp_gateway.background_tasks")

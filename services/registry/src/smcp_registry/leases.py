@@ -11,12 +11,12 @@ from typing import Final
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Bus, Reply
 from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, LeaseRenewal, LeaseState
 from smcp_bus.tracing import sending
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.bucket_watch import Change, ConnectionWatch, View

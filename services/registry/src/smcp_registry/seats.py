@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from smcp_bus.backoff import Backoff
 from smcp_bus.registry_contract import Claim
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, Unavailable
 from smcp_proto.member_names import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide

@@ -1,7 +1,6 @@
 """The URLs of gateways in the order in which they are tried, and the race for a connection."""
 
 import asyncio
-import random
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -13,6 +12,7 @@ import aiohttp
 from smcp_agent.connecting.connection import Connection, Notice, connect
 from smcp_agent.connecting.options import ConnectionOptions, with_token
 from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError
+from smcp_proto.backoff import Backoff, jittered
 
 HEAD_START_S: Final = 1.0
 """How long a URL may take to answer before the next one is tried beside it: a host that hangs looks like a slow one."""
@@ -114,20 +114,23 @@ async def _is_ready(session: aiohttp.ClientSession, url: str) -> bool:
         return False
 
 
-FIRST_S: Final = 1.0
-LONGEST_S: Final = 60.0
-"""A gateway shuts out an address after 20 wrong tokens in a minute; Agents may share one."""
+TOKEN_PAUSES_S: Final = (2.0, 90.0)
+"""The first and the longest step. A gateway shuts out an address after 20 wrong tokens in a minute; Agents may share
+one."""
+SHUT_OUT_S: Final = 60.0
+"""The pause after a 429 that asks for none."""
 
 
-def respite(error: SmcpError, refusals: int) -> float:
-    """Seconds to wait at least after this refusal to connect, the `refusals`th of the token in a row."""
+def respite(error: SmcpError, tokens: Backoff) -> float:
+    """Seconds to wait at least after this refusal to connect. `tokens` grows while the token is refused."""
+    if isinstance(error, NotAuthenticated):
+        return tokens.next()
+    tokens.reset()
     match error:
-        case NotAuthenticated():
-            pause = min(FIRST_S * 4.0 ** min(refusals - 1, 10), LONGEST_S)
         case RateLimited(details={"retry_after_s": int(wait)}):
-            pause = float(min(max(wait, 1), 3600))
+            least = float(min(max(wait, 1), 3600))
         case RateLimited():
-            pause = LONGEST_S
+            least = SHUT_OUT_S
         case _:
             return 0.0
-    return pause * random.uniform(1.0, 1.5)  # noqa: S311 -- so that not all come at once
+    return jittered(1.25 * least)

@@ -4,8 +4,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from smcp_agent.backoff import Backoff
-from smcp_agent.connecting.addresses import Addresses, respite
+from smcp_agent.connecting.addresses import TOKEN_PAUSES_S, Addresses, respite
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.errors import (
@@ -20,6 +19,7 @@ from smcp_agent.errors import (
     anew,
     received_error,
 )
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import ERRORS, read_refusal
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 from smcp_proto.schemas.rooms import MOVED
@@ -126,7 +126,7 @@ class Link:
             self._set(None)
             self._moving = connection.moving
             if loop.time() - since > STABLE_S:
-                backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
+                backoff.reset()
             closing = asyncio.create_task(connection.close())  # if the host hangs, this takes a while
             try:
                 self._listener.on_lost(connection.reason)
@@ -194,7 +194,7 @@ class Link:
 
     async def _come_back(self, backoff: Backoff) -> None:
         patience = asyncio.get_running_loop().time() + REFUSED_PATIENCE_S
-        unknown = 0
+        unknown, tokens = 0, Backoff(*TOKEN_PAUSES_S)
         while True:
             try:
                 connection = await self._connect()
@@ -203,9 +203,10 @@ class Link:
                 unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
                 if unknown == UNKNOWN:
                     self._refuse(error)
-                await asyncio.sleep(max(backoff.next(), respite(error, unknown)))
+                await asyncio.sleep(max(backoff.next(), respite(error, tokens)))
                 continue
             unknown = 0
+            tokens.reset()
             try:
                 await self._rejoin(connection, patience)
                 self._set(connection)

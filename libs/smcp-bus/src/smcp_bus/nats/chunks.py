@@ -25,6 +25,7 @@ from smcp_bus.byte_budget import ByteBudget, Grant
 from smcp_bus.errors import BodyTooLarge, TransferFailed
 from smcp_bus.nats.inbox import Awaited
 from smcp_bus.nats.wire import is_no_responders
+from smcp_proto.backoff import Backoff
 
 SIZE: Final = "Smcp-Size"
 """Bytes of the whole body; only on the first message of a chunked one."""
@@ -134,9 +135,8 @@ class Outgoing:
 WINDOW: Final = 4
 """Chunks of one body that are asked for and not there yet."""
 _TICK_S: Final = 0.1
-_RETRY_S: Final = 1.0
-"""How long none may come before they are asked for again, at first; doubles with each time."""
-_LONGEST_RETRY_S: Final = 8.0
+_RETRY_S: Final = (2.0, 12.0)
+"""How long none may come before they are asked for again: the first and the longest step."""
 _PROBE_S: Final = 0.3
 """After so long without a chunk we look whether the peer is there at all."""
 _ABSENT_S: Final = 0.4
@@ -162,7 +162,8 @@ class Pulling(Awaited[bytes]):
         self._next = 1
         self._grants: dict[int, Grant] = {}
         self._asked: dict[int, float] = {}
-        self._patience = _RETRY_S
+        self._retries = Backoff(*_RETRY_S)
+        self._patience = self._retries.next()
         self._progress = 0.0
         self._ticked = 0.0
         self._probed = 0.0
@@ -269,5 +270,5 @@ class Pulling(Awaited[bytes]):
             self._grants.pop(index).release()
             self._want(index)
         if late and self._absent_since is None:
-            self._patience = min(2 * self._patience, _LONGEST_RETRY_S)
+            self._patience = self._retries.next()
         self._timer = self._loop.call_later(_TICK_S, self._tick)

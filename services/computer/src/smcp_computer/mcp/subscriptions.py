@@ -19,10 +19,10 @@ from mcp.client.subscriptions import ResourceUpdated as Updated
 from mcp.client.subscriptions import ServerEvent as Change
 from mcp.shared.exceptions import MCPError
 
-from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import NotSubscribable, ServerDied, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ResourcesUnsubscribed, ResourceUpdated, ServerEvent, ToolsChanged
 from smcp_computer.mcp.sdk_adapter import REQUEST_S, Requests
+from smcp_proto.backoff import Backoff
 
 _log = logging.getLogger("smcp_computer.mcp.listen")
 

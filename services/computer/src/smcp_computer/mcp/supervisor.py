@@ -15,7 +15,6 @@ from typing import Any, Final
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from smcp_bus.backoff import Backoff
 from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerNotRunning
@@ -24,6 +23,7 @@ from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
+from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_service.lifecycle import counted
 

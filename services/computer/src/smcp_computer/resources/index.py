@@ -10,12 +10,12 @@ from typing import Any, Final, Generic, TypeVar
 import mcp_types as types
 from opentelemetry.metrics import get_meter
 
-from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import RequestRefused, ServerDied, ServerError, ServerNotRunning, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ServerEvent, ServerEvents, ServerGone, ServerReady
 from smcp_computer.mcp.resources import Features, Json, Resources
 from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_proto.backoff import Backoff
 
 RELIST_S: Final = 0.05
 """A server that says all the time that its list changed is not listed anew more often than that."""

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import NotSubscribable, ServerError, ServerNotRunning
 from smcp_computer.mcp.events import (
     ResourcesSubscribed,
@@ -24,6 +23,7 @@ from smcp_computer.mcp.events import (
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.routing import is_same
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import too_many_subscriptions
 from smcp_proto.uris import resources_above, without_query
 from smcp_service.lifecycle import Background

@@ -15,7 +15,6 @@ import orjson
 from pydantic import BaseModel
 
 from smcp_bus import exact_json, subjects
-from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Headers, Reply
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, NotConnected, RequestTimedOut
@@ -27,6 +26,7 @@ from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
 from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Sessions
+from smcp_proto.backoff import Backoff
 from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import (
     NO_ANSWER,

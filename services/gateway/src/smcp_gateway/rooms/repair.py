@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member, same_tenure
@@ -20,6 +19,7 @@ from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys
 from smcp_gateway.sockets.session import Membership, Session, Sessions
+from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
 
 BATCH: Final = 500

@@ -1,4 +1,4 @@
-"""Pauses between retries: doubling, with jitter; shared by all services."""
+"""Pauses between retries: doubling, with jitter. The SDK and all services use it."""
 
 import random
 from dataclasses import dataclass
