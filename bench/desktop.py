@@ -41,7 +41,7 @@ KINDS: Final = ("SDK", "lean")
 """Of MCP servers; the Computers are named after them."""
 READY_S: Final = 60.0
 GATHER_S: Final = 0.1
-"""What is told sooner after a change is of an earlier one."""
+"""A notification that comes sooner after a change belongs to an earlier one."""
 Took = dict[str, list[float]]
 """Milliseconds, by what was done."""
 
@@ -108,7 +108,7 @@ async def measure(url: str, desktops: int, updates: int) -> Took:
 
 
 async def _until_complete(agent: Agent, computer: str) -> None:
-    """All windows are there, and the one that will change is subscribed to: of both the office is told."""
+    """All windows are there, and the one that will change is subscribed to: the office is notified of both."""
 
     async def complete() -> bool:
         shown = await agent.desktop(computer)

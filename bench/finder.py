@@ -174,7 +174,7 @@ async def over_the_chain(url: str, computer: psutil.Process, rounds: int) -> tup
 
 
 async def _until_complete(agent: Agent) -> None:
-    """All documents are there with their metadata: of what is read later the office is told."""
+    """All documents are there with their metadata: the office is notified of later reads."""
     async with asyncio.timeout(FILL_S):
         while True:
             agent.told.clear()

@@ -31,7 +31,7 @@ ONE_NODE: Mapping[str, Any] = {
     "ahead": clocks.AHEAD,
     "environment": {**QUIET, "SMCP_MOVE_S": f"{clocks.MOVE_S:g}"},
 }
-"""Kinds of worlds: what `open_containers` is told. Each costs its start and its end, so that there are two."""
+"""Kinds of worlds: the arguments of `open_containers`. Each costs its start and its end, so that there are two."""
 
 IN_A_CLUSTER: list[Scenario] = [
     cuts.a_gateway_is_cut_off_for_half_a_lease,

@@ -1,4 +1,4 @@
-"""The published Agent: joins, then answers each line of JSON with one, and tells what its application is told.
+"""The published Agent: joins, then answers each line of JSON with one, and prints the notifications to its application.
 
 Runs in an environment of its own (`bench.published_env`): URL, office, name, options of its TCP connections (JSON), and
 a version, to be a release of another protocol. With such options it connects again when its connection breaks, and

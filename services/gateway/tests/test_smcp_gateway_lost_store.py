@@ -1,4 +1,4 @@
-"""NATS comes back with an empty store: the rooms are as before, and what happens in them from then on is told."""
+"""NATS comes back with an empty store: the rooms are as before, and later changes are announced."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""NATS goes and comes back: calls fail at once, everybody is back, and the difference is told."""
+"""NATS goes and comes back: calls fail at once, all members are back, and the difference is announced."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -104,7 +104,7 @@ def change(process: str, value: bytes | None, revision: int = 1) -> Change:
 
 
 async def share(leases: Leases) -> int | None:
-    """What a gateway with 10 sockets is told."""
+    """The fair share in the answer to a gateway with 10 sockets."""
     return (await leases.renew("gateway", "own", gateway(10))).fair_share
 
 

@@ -1,4 +1,4 @@
-"""An address that a container is told is a Service's or a pod's, with its port, and the network lets it through."""
+"""An address in a container's settings is a Service's or a pod's, with its port, and the network lets it through."""
 
 import re
 from collections.abc import Iterator

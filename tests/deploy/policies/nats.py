@@ -70,7 +70,7 @@ def _tls(model: NatsModel, manifests: Manifests, server: Object, container: Obje
     for each in containers(manifests):
         for address in environment(each, manifests).get("SMCP_NATS_URL", "").split(","):
             if address and address.startswith("tls://") is not (model.tls is not None):
-                yield f"tls: {model.tls}, and {each.where} is told {address}"
+                yield f"tls: {model.tls}, and {each.where} has the address {address}"
     if model.tls is None:
         return
     given = set(_mounted(server, container))
@@ -103,7 +103,7 @@ def _cluster(model: NatsModel, server: Object, container: Object) -> Iterator[st
 
 
 def _computers(model: NatsModel, manifests: Manifests) -> Iterator[str]:
-    """A Computer on NATS may be who it is told to be."""
+    """The credential of a Computer on NATS permits the name in its settings."""
     allowed = {(host.office, name) for host in model.computers for name in host.computers}
     for each in containers(manifests):
         if component(each.workload) == "computer" and not each.first:

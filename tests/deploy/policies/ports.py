@@ -48,7 +48,7 @@ def _ours(container: Container, manifests: Manifests, given: dict[str, int], pro
     if notes.get("prometheus.io/port") not in {str(port) for port in given.values()}:
         problems.append(f"Prometheus is sent to the port {notes.get('prometheus.io/port')}")
     if notes.get("prometheus.io/path") != "/metrics" or notes.get("prometheus.io/scrape") != "true":
-        problems.append("Prometheus is not told of /metrics")
+        problems.append("Prometheus does not scrape /metrics")
     return problems
 
 

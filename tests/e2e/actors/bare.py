@@ -46,7 +46,7 @@ def comings_and_goings(notices: Iterable[Notice], name: str) -> list[str]:
 
 
 class BareMember:
-    """A socket and what it was told, in order. It does not come back by itself when it is cut off: then what it waits
+    """A socket and its notifications, in order. It does not come back by itself when it is cut off: then what it waits
     for fails at once.
 
     Args:
@@ -59,7 +59,7 @@ class BareMember:
         self.name = name
         self.notices: list[Notice] = []
         self.told_at: list[float] = []
-        """When it was told each of the notices (monotonic seconds)."""
+        """When it received each of the notices (monotonic seconds)."""
         self._told = asyncio.Condition()
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._closing = False
@@ -186,10 +186,10 @@ class BareMember:
     # -- as an observer
 
     async def told(self, event: str, timeout: float = 30, **fields: str) -> None:
-        """Wait until it has been told of `event` with these fields.
+        """Wait until it has received `event` with these fields.
 
         Raises:
-            AssertionError: it was not, in time, or before it was cut off; says what it was told.
+            AssertionError: it was not, in time, or before it was cut off; lists the notices that it received.
         """
 
         def told() -> bool:
@@ -205,11 +205,11 @@ class BareMember:
             raise AssertionError(f"{self.name} was not told {event} {fields}, but {self.notices}") from None
 
     def count(self, event: str, **fields: str) -> int:
-        """How often it was told of `event` with these fields."""
+        """How often it received `event` with these fields."""
         return sum(1 for told, data in self.notices if told == event and fields.items() <= data.items())
 
     def comings_and_goings(self, name: str) -> list[str]:
-        """`enter` and `leave` of the member `name`, in the order in which they were told."""
+        """`enter` and `leave` of the member `name`, in the order in which they came."""
         return comings_and_goings(self.notices, name)
 
     async def _on_event(self, event: str, data: Any = None) -> None:

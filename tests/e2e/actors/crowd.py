@@ -35,7 +35,7 @@ class Crowd:
     """What was in flight while something was hurt: looked at again when everybody is back."""
 
     def noticed(self, name: str) -> list[str]:
-        """The comings and goings of a member, as far as the watcher was told before the end."""
+        """The comings and goings of a member, as far as the watcher received them before the end."""
         return comings_and_goings(self.watcher.notices[: self.end], name)
 
 
@@ -67,7 +67,7 @@ def nobody_moved_but(there: Crowd, *names: str) -> None:
 
 
 async def _back(world: World, agent: SdkAgent, watcher: BareMember) -> None:
-    """Everybody can be called by everybody, nobody was restarted for it, and all that was told has arrived."""
+    """Everybody can be called by everybody, nobody was restarted for it, and all notifications have arrived."""
 
     async def answers(host: ComputerHost) -> bool:
         try:

@@ -37,7 +37,7 @@ async def clocks_are_minutes_apart(world: World, directory: Path) -> None:
         watcher = there.watchers[NORTH]
         for name in (NEIGHBOUR, FORGETFUL):
             await watcher.told(ENTER, computer=name)
-        await asyncio.sleep(2 * world.lease_s)  # who is thought dead would be told by then
+        await asyncio.sleep(2 * world.lease_s)  # the leave of a member thought dead would have come by then
         told = time.monotonic()
         stopping = asyncio.create_task(gateway.stop())
         await eventually(lambda: not neighbour.connected, timeout=BACK_S)

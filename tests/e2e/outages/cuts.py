@@ -48,7 +48,7 @@ async def a_gateway_is_cut_off_for_half_a_lease(world: World, directory: Path) -
         await there.flying(NORTH)
         cut = await cut_off(world.gateway(0).part, world.lease_s / 2)
         await there.result_after(cut.since, world.lease_s, NORTH)
-        await asyncio.sleep(world.lease_s)  # whoever is thought dead would be told by now
+        await asyncio.sleep(world.lease_s)  # the leave of a member thought dead would have come by now
         for name in (NEIGHBOUR, CALLER):
             assert there.noticed(NORTH, name) == ["enter"]
     assert codes(flown(there, NORTH, cut.at)) <= {None, 503}
@@ -79,7 +79,7 @@ async def a_computer_is_cut_off_for_half_a_lease(world: World, directory: Path) 
         await there.flying(NORTH)
         cut = await cut_off(world.computer(NORTH, WORKER).part, world.lease_s / 2)
         await there.result_after(cut.since, world.lease_s, NORTH)
-        await asyncio.sleep(world.lease_s)  # it would be told by now
+        await asyncio.sleep(world.lease_s)  # its leave would have come by now
     assert there.noticed(NORTH, WORKER) == []
     assert codes(flown(there, NORTH, cut.at)) <= {None, 503}
     assert codes(there.calls(NORTH, cut.at, cut.healed)) <= {None, 503}

@@ -95,7 +95,7 @@ async def _full(
             await eventually(lambda: _joined(newcomer), timeout=QUORUM_S, message="joins do not work")
             await there.result_after(made, 2 * RETRY_S, NORTH, SOUTH)
             fine = time.monotonic()
-            await asyncio.sleep(1.5 * world.lease_s)  # who is thought dead would be told by then
+            await asyncio.sleep(1.5 * world.lease_s)  # a wrong leave would have come by then
             for office in (NORTH, SOUTH):
                 assert there.noticed(office, CALLER) == ["enter"]
                 assert there.noticed(office, WORKER) == []

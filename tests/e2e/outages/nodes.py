@@ -37,7 +37,7 @@ async def _killed(world: World, directory: Path, node: Part) -> None:
         killed = Stopwatch()
         await there.result_after(killed, RETRY_S, NORTH, SOUTH)
         fine = time.monotonic()
-        await asyncio.sleep(2 * world.lease_s)  # who is thought dead would be told by then
+        await asyncio.sleep(2 * world.lease_s)  # the leave of a member thought dead would have come by then
         async with member(world.url(0), "computer", NORTH, "newcomer"):
             pass
         await node.start()
@@ -84,7 +84,7 @@ async def two_of_three_nodes_are_killed(world: World, directory: Path) -> None:
         for node in gone:
             await node.ready(BACK_S)
     for office in (NORTH, SOUTH):
-        assert codes(flown(there, office, at)) <= {None, 503}, "who had no path left is told so"
+        assert codes(flown(there, office, at)) <= {None, 503}, "calls without a path get a 503"
         assert codes(there.calls(office, at, fine)) <= {None, 503}
         assert codes(there.calls(office, fine)) == {None}
     assert codes(flown(there, with_path, at)) == {None}, "where a path is left each has its result"

@@ -36,7 +36,7 @@ TIMEOUT_S: Final = math.ceil(5 + LEASE_S)
 BUDGET_S: Final = TIMEOUT_S + 2.0
 """In which our SDK has an answer, or gives up."""
 LEFT_OFFICE_S: Final = 4 * LEASE_S + BACK_S
-"""In which whoever is gone has left the office, even on a busy machine."""
+"""Time in which a dead member has left the office, even on a busy machine."""
 CALLER, NEIGHBOUR, WATCHER = "caller", "neighbour", "watcher"
 
 
@@ -107,7 +107,7 @@ class Scene:
         return comings_and_goings(self.watchers[office].notices[: self.over.get(office)], name)
 
     def told_at(self, office: str, event: str, name: str) -> float:
-        """When the watcher was told of a coming or going last (monotonic seconds)."""
+        """When the watcher last received an enter or leave (monotonic seconds)."""
         watcher = self.watchers[office]
         told = [
             at
@@ -118,7 +118,7 @@ class Scene:
         return told[-1]
 
     async def back(self, office: str, *names: str, since: Stopwatch, within: float) -> None:
-        """Wait until the last that was told of each is that it entered; that many undisturbed seconds since then.
+        """Wait until the last notification about each is its enter; that many undisturbed seconds since then.
 
         Raises:
             AssertionError: it was not.
@@ -134,7 +134,7 @@ class Scene:
         assert took <= within + SLACK_S, f"{names} were back after {took:.2f} undisturbed s of {within:g} s"
 
     def check(self) -> None:
-        """Nothing ran twice, nothing is told that is not so, and all was answered within its budget.
+        """Nothing ran twice, no notification is wrong, and all was answered within its budget.
 
         Raises:
             AssertionError: otherwise.

@@ -21,7 +21,7 @@ class Stay:
     asked: float
     """When it asked to join (seconds of the record)."""
     since: float
-    """When it was told that it is in."""
+    """When its join was confirmed."""
     before: set[MemberKey] | None = None
     """Who was there when it came, where that is known."""
     listed: set[MemberKey] | None = None
@@ -45,7 +45,7 @@ class Stay:
         return [presence for presence in presences(notices, self.office) if presence[1] != own]
 
     def wrongs(self, there: Iterable[MemberKey]) -> list[str]:
-        """What it was told that cannot be.
+        """Notifications that contradict each other.
 
         Args:
             there: who was in for sure when it came.
@@ -87,7 +87,7 @@ class Actor:
         return self.part.role, self.part.name
 
     def overheard(self) -> list[str]:
-        """What it was told that is not for it, by whatever connection."""
+        """Notifications on any of its connections that are not for it."""
         found = []
         for client in self._clients:
             hearings = [stay.hearing for stay in self.stays if stay.client is client]

@@ -50,9 +50,9 @@ class NativeClient:
     sid: str = field(default_factory=lambda: uuid4().hex)
     """Its process: the session of its claims."""
     notices: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
-    """Enters and leaves of others after its own enter, each told once: as whoever listens to an office takes them."""
+    """Enters and leaves of others after its own enter, each once, as a listener of the office takes them."""
     ended_at: float | None = None
-    """When the office was told that it left, and it had not."""
+    """When a leave of it was announced although it had not left."""
 
     def __post_init__(self) -> None:
         self._office: str | None = None
@@ -107,7 +107,7 @@ class NativeClient:
             await self._running
 
     async def _run(self, office: str) -> None:
-        """In a task of its own: whoever ends it is another than who began it."""
+        """In a task of its own: another task ends it than the one that began it."""
         file = self.world.credentials / f"{encode_name(place_of(office, self.name).credential)}.json"
         url = self.world.nats_url
         bus_config = BusConfig(url=url, credentials=load_credentials(file), process=self.sid, name=self.name)

@@ -19,9 +19,9 @@ MOST_STATES: Final = 200_000
 
 class Kind(Enum):
     JOINED = "joined"
-    """The session asked for the place and was told that it has it: it was free, or its own."""
+    """The session claimed the place and got it: it was free, or its own."""
     REFUSED = "refused"
-    """It was told that the place is another's: it was."""
+    """It was refused, since the place was another's."""
     RELEASED = "released"
     """It left, or died: afterwards it does not have the place."""
     SEEN = "seen"

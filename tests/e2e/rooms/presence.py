@@ -1,4 +1,4 @@
-"""What an observer was told of its room mates: enter and leave alternate, and all of it was for him. Pure."""
+"""Checks the notifications of an observer: enter and leave alternate, and each was for it. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _EVENTS = {"notify:enter_office": True, "notify:leave_office": False}
 
 
 def presences(notices: Iterable[tuple[str, Mapping[str, Any]]], office: str) -> list[Presence]:
-    """The enters and leaves of an office, in the order in which they were told."""
+    """The enters and leaves of an office, in the order in which they came."""
     return [
         (_EVENTS[event], _member(data))
         for event, data in notices
@@ -26,7 +26,7 @@ def presences(notices: Iterable[tuple[str, Mapping[str, Any]]], office: str) -> 
 
 @dataclass(frozen=True)
 class Hearing:
-    """For so long a connection may be told of an office: from its notice no. `begin` to before no. `end`."""
+    """The notices in which a connection may hear of an office: from its notice no. `begin` to before no. `end`."""
 
     office: str
     begin: int
@@ -39,7 +39,7 @@ class Hearing:
 def overheard(
     notices: Iterable[tuple[str, Mapping[str, Any]]], hearings: Collection[Hearing], own: MemberKey
 ) -> list[str]:
-    """What a connection was told that is not for it: of an office that it is not in (any more), or of itself.
+    """Notices to a connection that are not for it: of an office that it is not in (any more), or of itself.
 
     Args:
         notices: all of the connection, in order.
@@ -82,7 +82,7 @@ def wrongs(
 
 
 def picture(told: Iterable[Presence], listed: Iterable[MemberKey]) -> set[MemberKey]:
-    """Who is there by what was told; of whom nothing was told, by a list that was read during the stay."""
+    """The members by enters and leaves; those without either, by a list that was read during the stay."""
     last = {member: entered for entered, member in told}
     return {member for member in {*listed, *last} if last.get(member, True)}
 

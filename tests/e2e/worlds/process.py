@@ -96,7 +96,7 @@ class Launched(ABC):
         await self.ready()
 
     async def stop(self, within: float = _STOP_S) -> int:
-        """Ask it to end (SIGTERM) and wait; gives its exit code. One that does not end is killed, which is told.
+        """Ask it to end (SIGTERM) and wait; gives its exit code. One that does not end is killed, and that is reported.
 
         Args:
             within: seconds.
