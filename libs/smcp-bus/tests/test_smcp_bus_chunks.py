@@ -16,7 +16,7 @@ from smcp_bus.nats.chunks import (
     Send,
     chunk_index,
 )
-from smcp_testing.bad_bus import BadBus, Rates
+from smcp_testing.bad_bus import BadBus, Rates, interpose
 from smcp_testing.echo_buses import MIB, body_of, echo, two
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually, within
@@ -160,7 +160,7 @@ async def test_an_unconfirmed_reply_is_dropped_when_its_time_is_over(nats_url: s
 
             return selective
 
-        asker.transfers.interpose(without_last_word)
+        interpose(asker, without_last_word)
         assert len((await asker.request("large", b"", timeout=1)).body) == MIB
         assert server.stats().outgoing_bytes == MIB
         await eventually(lambda: server.stats().outgoing_bytes == 0)

@@ -10,6 +10,7 @@ import pytest
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.nats.chunks import Send, chunk_index, is_chunk
+from smcp_testing.bad_bus import interpose
 from smcp_testing.waiting import eventually
 
 MIB = 1024 * 1024
@@ -30,7 +31,7 @@ class Asked:
 
     def __init__(self, bus: NatsBus) -> None:
         self.times: Counter[bytes] = Counter()
-        bus.transfers.interpose(self._wrap)
+        interpose(bus, self._wrap)
 
     def _wrap(self, send: Send) -> Send:
         def counting(subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
@@ -55,7 +56,7 @@ async def test_a_slow_peer_gets_few_repeated_chunk_requests(nats_url: str) -> No
 
             return later
 
-        server.transfers.interpose(slow)
+        interpose(server, slow)
         asked = Asked(asker)
         await server.serve("large", give)
         assert (await asker.request("large", b"", timeout=60)).body == BODY

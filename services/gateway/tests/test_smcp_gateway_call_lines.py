@@ -8,6 +8,7 @@ import orjson
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import NoResponder
+from smcp_testing.bad_bus import interpose
 from smcp_testing.box_calls import ask, call, late
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
@@ -87,7 +88,7 @@ async def test_a_large_request_on_a_slow_connection_is_not_given_up(nats_url: st
         world.computer(OFFICE, "box", serve),
     ):
         await anna.join("agent", "anna", OFFICE)
-        world.buses[0].transfers.interpose(partial(late, 2.0))
+        interpose(world.buses[0], partial(late, 2.0))
         assert await ask(anna, call(x="x" * 2 * MIB), timeout=60) == {"length": 2 * MIB}
 
 
@@ -103,7 +104,7 @@ async def test_a_computer_that_dies_while_receiving_a_large_request_is_noticed_b
         world.computer(OFFICE, "box", serve) as box,
     ):
         await anna.join("agent", "anna", OFFICE)
-        world.buses[0].transfers.interpose(lambda _: lambda *__: None)  # no chunk comes through
+        interpose(world.buses[0], lambda _: lambda *__: None)  # no chunk comes through
         waiting = asyncio.create_task(ask(anna, call(x="x" * 2 * MIB), timeout=60))
         await eventually(lambda: any(known.moved_at for known in world.gateways[0].calls))
         await _deaf(box.bus)

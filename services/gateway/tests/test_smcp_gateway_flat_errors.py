@@ -66,6 +66,28 @@ async def test_a_client_that_does_not_say_that_it_reads_flat_errors_gets_a_faile
 
 
 @pytest.mark.rule("answers.errors.tool-call")
+async def test_an_exception_of_the_gateway_is_a_failed_result_for_a_published_client(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a secret")
+
+    error = {"code": 500, "message": "internal error", "details": {}}
+    result = {
+        "content": [{"type": "text", "text": "internal error"}],
+        "isError": True,
+        "meta": {"a2c_error": {"code": 500, "details": {}}},
+    }
+    async with gateway_world(nats_url) as world:
+        monkeypatch.setattr(world.gateways[0].transport.dispatcher, "dispatch", fail)
+        for flat_errors, answer in ((True, error), (False, result)):
+            async with connected(world.url, flat_errors=flat_errors) as client:
+                assert await client.call("client:tool_call", CALL) == answer
+                assert await client.call("client:get_tools", {"agent": "anna", "computer": "box"}) == error
+                assert await client.join("agent", "anna", "office") == [False, "500 internal error"]
+
+
+@pytest.mark.rule("answers.errors.tool-call")
 @pytest.mark.parametrize("flat_errors", [True, False])
 async def test_the_flat_error_of_a_socketio_computer_is_an_error_for_every_client_and_every_repeat(
     nats_url: str, flat_errors: bool

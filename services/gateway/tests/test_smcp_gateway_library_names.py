@@ -1,8 +1,10 @@
-"""What the gateway uses of python-socketio and engine.io beyond their documentation: fails by name when it moves.
+"""What the gateway uses of python-socketio, engine.io and asyncio beyond their documentation: fails by name when it
+moves.
 
 `smcp_gateway.sockets` uses it; the upper bounds of both packages stand in `pyproject.toml`.
 """
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -46,6 +48,15 @@ def test_a_socket_of_engineio_has_the_method(name: str) -> None:
 @pytest.mark.parametrize("name", ["create_queue", "start_background_task"])
 def test_a_method_that_the_gateway_overrides_is_there(name: str) -> None:
     assert callable(getattr(engineio.AsyncServer, name))
+
+
+@pytest.mark.parametrize("name", ["_init", "_put", "_get"])
+def test_a_queue_of_asyncio_keeps_its_items_by_the_method(name: str) -> None:
+    assert callable(getattr(asyncio.Queue, name))
+
+
+def test_a_queue_of_asyncio_keeps_its_items_in_the_attribute() -> None:
+    assert hasattr(asyncio.Queue(), "_queue")
 
 
 @pytest.mark.parametrize("name", ["eio_sid_from_sid", "sid_from_eio_sid"])

@@ -9,6 +9,7 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import NatsBus
+from smcp_testing.bad_bus import interpose
 from smcp_testing.box_calls import Hanging, ask, call, late, repeated
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
 from smcp_testing.nats_process import NatsServer
@@ -78,7 +79,7 @@ async def test_an_answer_that_is_being_pulled_is_not_lost_although_its_call_has_
         await anna.join("agent", "anna", OFFICE)
         loop = asyncio.get_running_loop()
         assert isinstance(box.bus, NatsBus)
-        box.bus.transfers.interpose(partial(late, 1.5))
+        interpose(box.bus, partial(late, 1.5))
         began = loop.time()
         assert len(await ask(anna, call(), timeout=60)) == 4 * MIB - 2
         assert loop.time() - began > 1.4

@@ -66,7 +66,7 @@ class BadBus:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         if chunks != SOUND:
-            bus.transfers.interpose(lambda send: self._bad_send(send, chunks))
+            interpose(bus, lambda send: self._bad_send(send, chunks))
 
     async def __aenter__(self) -> Self:
         return self
@@ -259,6 +259,11 @@ class BadBus:
         finally:
             stop()
         raise ConnectionLost("the connection to nats-server broke")
+
+
+def interpose(bus: NatsBus, wrap: Callable[[Send], Send]) -> None:
+    """Let every chunk, and every question for one, go through `wrap(send)`."""
+    bus.transfers._send = wrap(bus.transfers._send)
 
 
 class _NoAnswer:

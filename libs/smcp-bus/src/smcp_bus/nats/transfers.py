@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from smcp_bus.bus import Admit, Headers, Reply
@@ -54,10 +53,6 @@ class Transfers:
         self._kept_limit = kept
         self.kept_bytes = 0
         """Bytes of answers being pulled; at most `kept`, except for a single larger one."""
-
-    def interpose(self, wrap: Callable[[Send], Send]) -> None:
-        """Let every chunk, and every question for one, go through `wrap(send)`: for a bad network in tests."""
-        self._send = wrap(self._send)
 
     def outgoing(self, body: bytes) -> Outgoing:
         return Outgoing(self._send, body, self._client.chunk)

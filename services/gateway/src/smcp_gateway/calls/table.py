@@ -222,16 +222,12 @@ class CallRoute:
         self._here = here
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Reply]] = set()
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
+        """Bytes of answers that are not admitted yet."""
 
     def __len__(self) -> int:
         """How many requests run here."""
         return len(self._tasks)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of answers that are not admitted yet."""
-        return self._waiting_bytes
 
     async def request(
         self,
@@ -290,13 +286,13 @@ class CallRoute:
         admit(size, admitted.set)
         if admitted.is_set():
             return reply
-        if self._waiting_bytes + size > KEPT * self.bus.max_body:
-            _log.warning("a large answer was not taken: %d bytes of others wait", self._waiting_bytes)
+        if self.waiting_bytes + size > KEPT * self.bus.max_body:
+            _log.warning("a large answer was not taken: %d bytes of others wait", self.waiting_bytes)
             full = "too many large answers are on their way; ask again"
             return error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True)
-        self._waiting_bytes += size
+        self.waiting_bytes += size
         try:
             await admitted.wait()
         finally:
-            self._waiting_bytes -= size
+            self.waiting_bytes -= size
         return reply

@@ -78,8 +78,6 @@ CONNECT_S: Final = 10.0
 REFUSED_S: Final = 1.0
 """How long a client that was refused may take to hear so."""
 
-_INTERNAL: Final = orjson.dumps(Internal("internal error").body().model_dump())
-
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
 KeepSeat = Callable[[Session], Awaitable[bool]]
@@ -278,7 +276,7 @@ class SocketIoServer:
             return  # its client is gone
         except Exception:  # noqa: BLE001 -- the outermost edge: it is logged, and the client gets its answer
             _log.exception("an event could not be answered")
-            argument = _INTERNAL
+            argument = _ack(session, catalog.lookup(event.name), failed(Internal("internal error").body()))
         if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:
             outbox.put_nowait(ack_frame(event.id, argument))
 
