@@ -75,7 +75,7 @@ async def test_closing_ends_the_servers_session_only_with_terminate_on_close(tmp
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_an_unanswered_http_operation_ends_after_timeout(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_computer.mcp.session.LIST_TIMEOUT_S", 600.0)  # what would end it without the setting
+    monkeypatch.setattr("smcp_computer.mcp.session.REQUEST_S", 600.0)  # what would end it without the setting
     async with configs.http_toolbox(kind, hold=["tools/list"]) as toolbox:
         server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
         async with supervised(server) as box:

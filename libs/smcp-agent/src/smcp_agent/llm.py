@@ -29,6 +29,7 @@ from smcp_agent.results import (
 from smcp_proto.schemas import SMCPTool
 
 DEFAULT_TIMEOUT_S: Final = 60
+"""How long a tool may take where the application does not say: a model and its user wait."""
 MAX_NAME: Final = 64
 ANTHROPIC_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 NOTHING: Final = "(the tool returned nothing)"

@@ -36,7 +36,8 @@ from smcp_proto.schemas.resources import MISSED
 
 ROOM_S: Final = 10.0
 """The server side has so long for a question about the room."""
-FIRST_LIST_S: Final = 15.0
+FIRST_LIST_S: Final = 1.5 * ROOM_S
+"""A list that the first gateway does not answer is asked for again."""
 
 Change = ComputerEntered | ComputerLeft
 

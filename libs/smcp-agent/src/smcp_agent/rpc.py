@@ -34,7 +34,7 @@ from smcp_agent.errors import (
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import GONE
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
-from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
+from smcp_proto.schemas.tools import MAX_TIMEOUT_S, REPEAT, UNKNOWN_REPEAT
 from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
 from smcp_proto.validation import malformed
 
@@ -43,12 +43,12 @@ GRACE_S: Final = 2.0
 MAX_QUICK_BREAKS: Final = 8
 """A request with which so many connections in a row broke within `QUICK_BREAK_S` is likely the reason."""
 QUICK_BREAK_S: Final = 5.0
+"""A connection that lasted longer broke for another reason."""
 TOOL_CALL: Final = "client:tool_call"
-CANCEL_S: Final = 30.0
 FLUSH_S: Final = 2.0
+"""How long closing may take for cancels: a call without one ends with its own time."""
 QUERY_S: Final = 30.0
 """The server side has so long for a question to a Computer."""
-MAX_TIMEOUT_S: Final = 3600
 SECONDS: Final = f"whole seconds from 1 to {MAX_TIMEOUT_S}"
 
 _CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
@@ -152,7 +152,7 @@ class RpcClient:
         if self._link.failed:
             return
         data = {"agent": self._agent, "req_id": req_id, **fields}
-        task = self._spawn(self._cancel(data, min(within, CANCEL_S)))
+        task = self._spawn(self._cancel(data, min(within, QUERY_S)))
         self._cancels.add(task)
         task.add_done_callback(self._cancels.discard)
 

@@ -39,7 +39,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 ROOM_S: Final = 10.0
 """How long a request takes at most, tries included (seconds); no longer than a lease."""
-CONFIRM_S: Final = 2.5
+CONFIRM_S: Final = ROOM_S / 4
+"""Two confirmations fit into the 5 s that a call waits for a Computer which is being confirmed."""
 AGAIN_S: Final = 0.3
 """A request without an answer is asked again after so long (seconds), then each `1 / TRIES` of its time."""
 SHORTEST_S: Final = 0.1

@@ -19,6 +19,7 @@ Check = Callable[[], str | None]
 """Asked at every request, so cheap and without waiting: None when all is well, else what is not."""
 
 _SHUTDOWN_S: Final = 1.0
+"""How long requests for health or metrics may hold up the end of the process."""
 
 
 class Readiness:

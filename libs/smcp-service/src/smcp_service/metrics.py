@@ -37,6 +37,7 @@ from smcp_service.telemetry import exporters, number_of, otlp_exporter, resource
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 """The content type of `Metrics.text`."""
 INTERVAL_MS: Final = 60_000.0
+"""OpenTelemetry's default."""
 LAST_EXPORT_S: Final = 5.0
 """How long the last export may take when a process ends (seconds)."""
 _SCOPE: Final = "smcp"

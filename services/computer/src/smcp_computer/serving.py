@@ -26,6 +26,7 @@ _log = logging.getLogger("smcp_computer.serving")
 MAX_REQUESTS: Final = 8192
 """Requests at a time; more wait. High, since `pending` comes on the same subject as calls that last for an hour."""
 DRAIN_S: Final = 5.0
+"""How long requests that run may hold up the end."""
 CANCEL_VERB: Final = "tool_call_cancel"
 
 

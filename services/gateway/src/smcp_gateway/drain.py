@@ -36,6 +36,7 @@ KEEP_AGAIN_S: Final = 0.5
 """Between two requests to keep a seat; longer than for a join, since many ask at once."""
 KEPT_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.1
+"""Between two looks at what is unwritten, and before a seat that no registry could keep is asked for again."""
 RETRY_S: Final = 1.0
 """Between two requests to keep the seat of a member whose calls still run."""
 

@@ -14,6 +14,7 @@ from smcp_bus.registry_contract import LeaseState
 from smcp_gateway.sockets.session import Session, Sessions
 
 LOOK_S: Final = 1.0
+"""`PER_S` bounds what is sent away after one look."""
 MARGIN: Final = 2
 MARGIN_SHARE: Final = 0.1
 """So many sockets above the fair share, and this part of it, stay: nearly even gateways exchange no clients."""

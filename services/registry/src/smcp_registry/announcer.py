@@ -28,7 +28,7 @@ _log = logging.getLogger("smcp_registry.announcer")
 
 CONSUMER: Final = "announcer"
 ACK_WAIT_S: Final = 2.0
-FETCH_S: Final = 2.0
+"""After so long another registry gets the record of one that died; a fetch waits as long for a record."""
 
 
 class Announcer:
@@ -65,7 +65,7 @@ class Announcer:
             while True:
                 raise_if_cancelled()
                 try:
-                    messages = await subscription.fetch(1, timeout=FETCH_S)
+                    messages = await subscription.fetch(1, timeout=ACK_WAIT_S)
                 except TimeoutError:
                     self.behind = 0
                     continue  # nothing to announce

@@ -30,10 +30,9 @@ from smcp_proto.errors import Unavailable
 _log = logging.getLogger("smcp_registry.bucket_watch")
 
 CHECK_S: Final = 2.0
-"""How often the consumer is asked whether it is still there (seconds)."""
+"""How often the consumer is asked whether it is still there, and the longest pause after a failure (seconds)."""
 IDLE_S: Final = 30.0
 """After how long without us the server forgets the consumer (seconds)."""
-LONGEST_PAUSE_S: Final = 2.0
 NO_STREAM: Final = 10059
 """JetStream's error code for a stream that is not there."""
 
@@ -200,7 +199,7 @@ class ConnectionWatch:
 
     async def keep(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work` for ever: from its beginning after each reconnect, and after a pause where NATS failed it."""
-        backoff = Backoff(first_s=0.1, longest_s=LONGEST_PAUSE_S)
+        backoff = Backoff(first_s=0.1, longest_s=CHECK_S)
         while True:
             await self._up.wait()
             started = self._loop.time()
@@ -216,7 +215,7 @@ class ConnectionWatch:
                 if scope.expired():
                     continue
                 _log.warning("%s failed and begins anew: %s", what, describe(error))
-            if self._loop.time() - started > LONGEST_PAUSE_S:
+            if self._loop.time() - started > CHECK_S:
                 backoff.reset()
             await asyncio.sleep(backoff.next())
 

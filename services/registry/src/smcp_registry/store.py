@@ -63,6 +63,7 @@ START_S: Final = 30.0
 """How long the store may take to be usable when a registry starts (seconds). A new cluster elects its leader and then
 one for each bucket; a lost round takes up to 9 s. The process is not ready until then."""
 PAUSE_S: Final = 0.25
+"""Between two requests to JetStream while its cluster elects leaders."""
 DUPLICATES_S: Final = 120.0
 """JetStream's default window; entries that live shorter need a shorter one."""
 NAME_IN_USE: Final = 10058

@@ -31,6 +31,7 @@ _log = logging.getLogger("smcp_registry.sweeper")
 AT_ONCE: Final = 32
 """Processes that are asked at the same time."""
 KEEP_TOMBSTONES_S: Final = 600.0
+"""Far longer than a late copy of a join may be on its way (ADR 0012)."""
 
 
 class Sweeper:

@@ -35,6 +35,7 @@ COMPUTER: Final = "demo computer"
 FIRST_START_S: Final = 300.0
 """How long an MCP server may take to be downloaded and started."""
 CALL_S: Final = 60
+"""Longer than the Agent takes to find the other gateway."""
 WHEN: Final = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
 GATEWAY: Final = "demo-gateway"
 """The credential of the gateway that is killed."""

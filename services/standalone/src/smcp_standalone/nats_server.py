@@ -16,8 +16,11 @@ from smcp_standalone import die_with_parent, nats_files
 from smcp_standalone.nats_config_file import NatsModel
 
 _START_S = 20.0
+"""A store with much data takes seconds to be read."""
 _STOP_S = 5.0
+"""After SIGTERM, before SIGKILL."""
 _POLL_S = 0.02
+"""nats-server reports nothing when it is ready, so it is looked for this often."""
 
 
 class NatsServerError(Failure):

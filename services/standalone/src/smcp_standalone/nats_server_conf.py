@@ -16,17 +16,18 @@ import bcrypt
 
 from smcp_bus.subjects import HOSTS, HOSTS_ASSERT_ALL, HOSTS_LEASE_ALL, OWNER_QUEUE, REGISTRY_QUEUE, ROOT
 from smcp_proto.member_names import encode_name
+from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_standalone.nats_config_file import Cluster, ComputerHost, NatsModel
 
 PING_S: Final = 5
+"""nats-server asks each client so often whether it is there; our clients do the same."""
 PINGS: Final = 2
-"""nats-server asks each client so often (seconds) whether it is there, and gives it up when so many were not answered;
-our clients do the same."""
+"""Pings without an answer after which a client is given up."""
 _CLUSTER_USER: Final = "route"
 _BCRYPT_COST: Final = 4
 _BCRYPT_ALPHABET: Final = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _INBOX: Final = "_INBOX"
-RESPONSE_EXPIRES_S: Final = 3600 + 60
+RESPONSE_EXPIRES_S: Final = MAX_TIMEOUT_S + 60
 """How long a Computer may answer: the longest call, and a minute."""
 RESPONSES: Final = 512
 """Messages that a Computer may send to one reply subject: an answer, and the pulls or chunks of a body (32 MiB

@@ -35,8 +35,7 @@ from smcp_agent.cli.run_command import (
 )
 from smcp_agent.cli.watch import follow
 from smcp_agent.client import SmcpAgent
-from smcp_agent.rpc import MAX_TIMEOUT_S
-from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
+from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT, MAX_TIMEOUT_S
 from smcp_proto.trace_ids import trace_id
 
 app = typer.Typer(

@@ -27,6 +27,7 @@ FRAME_SLACK: Final = 64 * 1024
 CUT_OFF_REPLIES: Final = 3
 """So many 503 in a row of a gateway without NATS are more than the moment in which it connects again."""
 NEVER_S: Final = 10 * 365 * 24 * 3600.0
+"""Ten years: a time-out of engine.io that has to be a number, and is not to be used."""
 CLOSE_S: Final = 1.0
 """A closing handshake may take so long; the office was left before."""
 

@@ -27,6 +27,7 @@ from smcp_proto.schemas.rooms import MOVED
 JOIN_S: Final = 12.0
 """The server side has 10 s for a join."""
 LEAVE_S: Final = 2.0
+"""Short, since a client that goes away is noticed without it."""
 UNKNOWN: Final = 2
 """So many refusals of the token in a row are reported: the first token may have expired on its way."""
 REFUSED_PATIENCE_S: Final = 20.0
@@ -36,7 +37,9 @@ ELSEWHERE_S: Final = 3.0
 SETTLE_S: Final = 2.0
 """When NATS comes back, one gateway has it a little sooner than another, and no Agent is to move for that."""
 FIRST_DELAY_S: Final = 0.25
+"""The pause after the first failure to connect, join or list the room; it doubles up to `MAX_DELAY_S`."""
 MAX_DELAY_S: Final = 5.0
+"""An Agent is back within seconds after a long outage."""
 STABLE_S: Final = 10.0
 """After a connection that lasted so long, the pauses between attempts begin short again."""
 

@@ -12,6 +12,7 @@ MAX_MESSAGE: Final = 36 * 1024 * 1024
 """Bytes: the default limit of the gateways (32 MiB) and room for what is round it."""
 MAX_REQUEST: Final = 32 * 1024 * 1024
 CONNECT_S: Final = 10.0
+"""How long one gateway may take until it has connected; the next one is tried then."""
 
 Transport = Literal["websocket", "polling"]
 DEFAULT_TRANSPORTS: Final[tuple[Transport, ...]] = ("websocket", "polling")

@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 OPEN_CREDENTIAL: Final = "open"
 """The credential's name where nats-server asks for none."""
 _FLUSH_S: Final = 5.0
+"""How long `publish` waits for room on a congested connection, and `flush` for nats-server."""
 _DENIAL: Final = re.compile(r'for (?P<to>publish|subscription) to "(?P<subject>[^"]*)"')
 
 

@@ -135,6 +135,7 @@ class Outgoing:
 WINDOW: Final = 4
 """Chunks of one body that are asked for and not there yet."""
 _TICK_S: Final = 0.1
+"""How often a transfer looks for what is late: the finest of the times below."""
 _RETRY_S: Final = (2.0, 12.0)
 """How long none may come before they are asked for again: the first and the longest step."""
 _PROBE_S: Final = 0.3

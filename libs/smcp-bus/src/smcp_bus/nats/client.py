@@ -47,6 +47,7 @@ _NO_CREDENTIAL: Final = "asks for a credential, and there is none (SMCP_NATS_CRE
 _NOTICE_S: Final = 1.0
 """A first connection that takes longer is logged."""
 _SLOW_PAUSE_S: Final = 0.5
+"""Messages that are dropped within it are reported once."""
 _LAST_WORDS_S: Final = 1.0
 """How long closing waits for nats-server to take what was sent."""
 

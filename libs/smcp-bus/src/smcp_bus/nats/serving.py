@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_BUDGET_MS: Final = 24 * 3600 * 1000
+"""A day, above the longest call: a header may hold any number."""
 
 _Message = tuple[str, str, bytes, bytes, float]
 """Subject, reply subject, header block, body, and when it arrived (loop time)."""

@@ -7,7 +7,9 @@ from pydantic import Field, PlainValidator
 from smcp_proto.member_names import Name
 from smcp_proto.schemas.base import AgentCallData, Attributes, ReqId, ToolName, Wire, absent
 
-Timeout = Annotated[int, Field(strict=True, ge=1, le=3600)]
+MAX_TIMEOUT_S: Final = 3600
+"""The longest call."""
+Timeout = Annotated[int, Field(strict=True, ge=1, le=MAX_TIMEOUT_S)]
 """Whole seconds, 1 to 3600."""
 
 

@@ -15,6 +15,7 @@ Json = Mapping[str, Any]
 """An object as MCP gives it: camelCase keys, nothing added or dropped."""
 
 SUBSCRIBE_S: Final = 10.0
+"""Shorter than a request: a silent server must not hold the few places for subscriptions."""
 SHOWN: Final = 256
 """Characters of a URI that stand in a log: what a server sends has no bound."""
 MAX_ITEMS: Final = 50_000

@@ -19,7 +19,7 @@ from smcp_computer import __version__
 from smcp_computer.mcp.errors import ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.resources import Resources
-from smcp_computer.mcp.sdk_adapter import CallSpan, Requests, Watch
+from smcp_computer.mcp.sdk_adapter import REQUEST_S, CallSpan, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
 from smcp_computer.mcp.transports import open_transport
@@ -32,7 +32,6 @@ from smcp_proto.schemas.config import (
 
 _log = logging.getLogger("smcp_computer.mcp.session")
 
-LIST_TIMEOUT_S: Final = 30.0
 MAX_PAGES: Final = 200
 Negotiation = Literal["auto", "legacy"]
 
@@ -102,7 +101,7 @@ async def connect(
         notify: called for what the server tells by itself, in the connection's tasks: it must not block.
     """
     watch = Watch(server.name)
-    answer_s = LIST_TIMEOUT_S
+    answer_s = REQUEST_S
     if isinstance(server, MCPServerStreamableHttpConfig):
         answer_s = parse_duration(server.server_parameters.timeout).total_seconds() or answer_s
     modern = False
@@ -138,6 +137,6 @@ async def connect(
                 client,
                 resources=None if resources is None else Resources(requests, resources, subscriptions),
                 transport="pipe" if isinstance(server, MCPServerStdioConfig) else "tcp",
-                list_s=max(answer_s, LIST_TIMEOUT_S),
+                list_s=max(answer_s, REQUEST_S),
             )
             tasks.cancel_scope.cancel()

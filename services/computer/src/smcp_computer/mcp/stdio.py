@@ -35,11 +35,13 @@ _log = logging.getLogger("smcp_computer.mcp.stdio")
 EXIT_GRACE_S: Final = 2.0
 """After its standard input closed, before SIGTERM."""
 TERM_GRACE_S: Final = 2.0
-"""After SIGTERM, before SIGKILL."""
+"""After SIGTERM, before SIGKILL; also after SIGKILL, until its group has gone."""
 HURRY_S: Final = 0.5
-REAP_S: Final = 2.0
+"""After SIGTERM, where the use of the server was cancelled: somebody waits."""
 FLUSH_S: Final = 0.5
+"""How long messages may take that are not written when its standard input is to be closed."""
 POLL_S: Final = 0.02
+"""Nothing reports the end of a group of processes, so it is looked for this often."""
 READ_LIMIT: Final = 256 * 1024
 
 
@@ -200,7 +202,7 @@ class _ServerProcess:
             _signal_group(self._process.pid, signal.SIGTERM)
             if not await self._gone_within(HURRY_S if hurry else TERM_GRACE_S):
                 _signal_group(self._process.pid, signal.SIGKILL)
-                await self._gone_within(REAP_S)
+                await self._gone_within(TERM_GRACE_S)
         _kill(family)
         # asyncio's transport stays open while a survivor holds a pipe, warns when collected, and has no public name
         if (transport := getattr(self._process, "_transport", None)) is not None:

@@ -31,6 +31,7 @@ from smcp_service.lifecycle import Background
 RETRY_S: Final = 1.0
 """The first pause before a server is asked again for subscriptions that failed; it doubles up to `RETRY_LONGEST_S`."""
 RETRY_LONGEST_S: Final = 60.0
+"""A server that always refuses costs one request for each resource in this time."""
 MOST: Final = 1000
 """Resources that one Agent may subscribe to."""
 

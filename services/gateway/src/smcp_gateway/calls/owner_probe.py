@@ -33,6 +33,7 @@ from smcp_gateway.calls.table import CallTable, PendingCall
 from smcp_proto.errors import GONE, SmcpError, Unavailable, no_such_computer
 
 EVERY_S: Final = 0.25
+"""How often owners are asked after calls."""
 AWAY_S: Final = 0.4
 """For how long nobody may be there: a connection that broke is mostly back after less. Together with `EVERY_S` and
 `ASK_AFTER_S` it is below a second."""

@@ -26,6 +26,7 @@ MAX_REQUESTS: Final = 8192
 """Concurrent requests to one Computer; more wait. High, since `pending` shares the subject with long calls."""
 CONFIRMED_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.05
+"""Until the ownership is opened once more, where NATS is not back yet."""
 
 Key = tuple[str, str]
 """(session, office)"""

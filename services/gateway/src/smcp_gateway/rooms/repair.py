@@ -23,8 +23,11 @@ from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
 
 BATCH: Final = 500
+"""Members in one assertion: the registry answers them within one request's time."""
 AT_ONCE: Final = 16
+"""Offices whose lists are read at the same time: all gateways do it after an outage."""
 READ_FIRST_S: Final = 0.05
+"""Time for the sockets to report who disconnected while this process was suspended."""
 
 _log: Final = logging.getLogger("smcp_gateway.rooms.repair")
 
