@@ -130,9 +130,9 @@ async def test_an_agent_with_a_removed_key_reports_it_and_retries_slowly(nats_ur
         key_file.add(path, entry)  # put back: it comes back by itself
         await eventually(lambda: anna.connected, timeout=30)
         assert [session.name for session in await anna.list_room()] == ["anna"]
-        first, refused, again, accepted = asked
+        first, refused, again, later, *_ = asked
         assert again - refused >= 1
-        assert accepted - again >= 2
+        assert later - again >= 2
         assert first < refused
 
 
