@@ -4,7 +4,7 @@ import pytest
 
 from smcp_agent import SmcpAgent
 from smcp_agent.connecting.options import Transport
-from smcp_agent.connecting.transport import HttpSession
+from smcp_agent.connecting.transport import HttpSession, open_packet
 from smcp_agent.errors import TooLarge
 from smcp_testing.fake_gateway import fake_gateway
 
@@ -32,17 +32,44 @@ async def test_a_message_above_the_servers_limit_is_too_large_and_is_not_sent(
         assert stream.waiting == 0
 
 
+PINGS = '"pingInterval": 4000, "pingTimeout": 4000'
+
+
 @pytest.mark.parametrize(
-    "said", ["", "0", "0{", '0{"maxPayload": true}', '0{"maxPayload": 0}', "0{}", '4{"maxPayload": 9}', b"\xff", None]
+    "said",
+    [
+        "",
+        "0",
+        "0{",
+        "0{}",
+        '0{"pingInterval": 4000}',
+        '0{"pingInterval": "4", "pingTimeout": 4}',
+        f"4{{{PINGS}}}",
+        b"\xff",
+        None,
+    ],
 )
-def test_without_an_announced_limit_the_default_applies(said: object) -> None:
-    opening = HttpSession()
-    opening._hear(said)
-    assert opening.max_payload is None
+def test_another_message_is_no_open_packet(said: object) -> None:
+    assert open_packet(said) is None
 
 
-def test_only_the_first_packet_sets_the_limit() -> None:
-    opening = HttpSession()
-    opening._hear('0{"maxPayload": 7}\x1e40')
-    opening._hear('0{"maxPayload": 8}')
-    assert opening.max_payload == 7
+async def test_the_first_open_packet_says_what_the_server_promises() -> None:
+    http = HttpSession()
+    try:
+        http.hear("40")
+        assert (http.max_payload, http.heartbeat_s) == (None, 0.0)
+        http.hear(f'0{{"maxPayload": 7, {PINGS}}}\x1e40')
+        http.hear(f'0{{"maxPayload": 8, {PINGS}}}')
+        assert (http.max_payload, http.heartbeat_s) == (7, 8.0)
+    finally:
+        await http.close()
+
+
+@pytest.mark.parametrize("limit", ["true", "0", '"7"', "null"])
+async def test_without_an_announced_limit_the_default_applies(limit: str) -> None:
+    http = HttpSession()
+    try:
+        http.hear(f'0{{"maxPayload": {limit}, {PINGS}}}')
+        assert (http.max_payload, http.heartbeat_s) == (None, 8.0)
+    finally:
+        await http.close()

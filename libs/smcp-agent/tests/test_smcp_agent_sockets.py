@@ -4,7 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+import socketio
 from aiohttp import connector, web
+from socketio.packet import Packet
 
 from smcp_agent import CannotConnect
 from smcp_agent.connecting.connection import connect
@@ -30,6 +32,13 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[connector.Connection]:
 def unclosed(connections: list[connector.Connection]) -> int:
     assert connections
     return sum(each.protocol is not None for each in connections)
+
+
+def test_names_that_the_documentation_of_python_socketio_leaves_out_are_there() -> None:
+    client: Any = socketio.AsyncClient
+    assert asyncio.iscoroutinefunction(client().eio.wait)
+    assert hasattr(Packet, "json")
+    assert isinstance(Packet.uses_binary_events, bool)
 
 
 async def test_the_socket_of_a_connection_that_fell_silent_is_closed(made: list[connector.Connection]) -> None:

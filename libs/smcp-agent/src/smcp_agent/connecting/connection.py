@@ -26,8 +26,6 @@ NAMESPACE: Final = "/smcp"
 FRAME_SLACK: Final = 64 * 1024
 CUT_OFF_REPLIES: Final = 3
 """So many 503 in a row of a gateway without NATS are more than the moment in which it connects again."""
-NEVER_S: Final = 10 * 365 * 24 * 3600.0
-"""Ten years: a time-out of engine.io that has to be a number, and is not to be used."""
 CLOSE_S: Final = 1.0
 """A closing handshake may take so long; the office was left before."""
 
@@ -64,8 +62,6 @@ class Connection:
         """Whether the gateway closed it to move the client; as a rule its seat is kept."""
         self.doubted = asyncio.Event()
         """Set after several answers in a row that the gateway has lost NATS, and when the connection is lost."""
-        self.heartbeat_s = 0.0
-        """The server promised to send something at least so often (seconds)."""
         self._cut_off = 0
         self._options = options
         self._on_notice = on_notice
@@ -74,7 +70,7 @@ class Connection:
         self._begun = True
         self._refusal: object = None
         self._http = HttpSession()
-        self._session = self._http.open()
+        self._look: asyncio.TimerHandle | None = None
         self._json = WireJson(options.max_request)
         sio: Any = socketio.AsyncClient(  # type: ignore[no-untyped-call]
             reconnection=False,
@@ -82,7 +78,7 @@ class Connection:
             logger=logger,
             engineio_logger=logger,
             serializer=packet_class(self._json),
-            http_session=self._session,
+            http_session=self._http.session,
             websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
         )
         self._sio = sio
@@ -138,18 +134,18 @@ class Connection:
     async def close(self) -> None:
         """End the connection, within some seconds whatever the other side does."""
         self.give_up("closed")
-        loops = [self._sio.eio.read_loop_task, self._sio.eio.write_loop_task]
+        if self._look is not None:
+            self._look.cancel()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     await self._sio.disconnect()
         finally:
-            await self._http.close(within=CLOSE_S)
-            await self._session.close()
-            for loop in loops:
-                if loop is not None and not loop.done():
-                    loop.cancel()
-                    await asyncio.wait({loop}, timeout=CLOSE_S)
+            await self._http.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    # the tasks of python-engineio (`pyproject.toml` names what we use beyond the documentation)
+                    await asyncio.gather(self._sio.eio.wait(), return_exceptions=True)
 
     async def open(self) -> None:
         """Connect, with the first transport that works.
@@ -178,16 +174,23 @@ class Connection:
                 raise self._cannot(error) from error
             if self._http.max_payload is not None:
                 self._json.limit(self._http.max_payload)
-            self.heartbeat_s = self._sio.eio.ping_interval + self._sio.eio.ping_timeout
-            if self._http.protocol is not None:
-                # engine.io waits for a whole message; on a slow line a large one takes longer than the promised ping
-                self._http.protocol.read_timeout = self.heartbeat_s
-                self._http.protocol.start_timeout()
-                self._sio.eio.ping_timeout = NEVER_S
             # python-socketio calls itself connected also when the socket broke after the namespace's ack
-            if self._sio.eio.state != "connected":
+            if self._http.socket is not None and self._http.socket.closed:
                 raise self._cannot(ConnectionResetError("the connection broke at once"))
+            self._look_for_silence()
             return
+
+    def _look_for_silence(self) -> None:
+        """Give the connection up once nothing came for as long as the server promised."""
+        if self._http.heard_at is None or self.lost.is_set():
+            return  # with polling, python-engineio does it
+        loop = asyncio.get_running_loop()
+        left = self._http.heard_at + self._http.heartbeat_s - loop.time()
+        if left > 0:
+            self._look = loop.call_later(left, self._look_for_silence)
+        else:
+            self.silent = True
+            self.give_up(f"nothing was heard for {self._http.heartbeat_s:g} s")
 
     def _refused(self) -> SmcpError | None:
         """The flat error that the connection was refused with: the body of a 400, or a CONNECT_ERROR's `data`."""
@@ -206,13 +209,7 @@ class Connection:
         self._refusal = args[0] if args else None
 
     def _on_disconnect(self, reason: str = "") -> None:
-        protocol = self._http.protocol
-        timed_out = protocol is not None and isinstance(protocol.exception(), aiohttp.SocketTimeoutError)
-        # python-engineio's own time is up first where nothing came after the opening: that wait had begun before
-        if timed_out or self._http.unheard:
-            self.silent = True
-            reason = f"nothing was heard for {self.heartbeat_s:g} s"
-        self.moving = getattr(self._sio.eio.ws, "close_code", None) == NOTHING_BEGUN
+        self.moving = self._http.socket is not None and self._http.socket.close_code == NOTHING_BEGUN
         reason = "the gateway sent it away" if self.moving else reason or "connection lost"
         self.give_up(reason, begun=not self.moving)
 

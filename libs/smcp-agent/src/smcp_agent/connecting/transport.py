@@ -1,6 +1,7 @@
 """What is beneath python-socketio: the HTTP session of a connection, its JSON, and why it could not be opened.
 
-The session notes what python-engineio does not keep: the size limit in the open packet, the socket, and silence. The
+The session notes what python-engineio does not keep: what the open packet promises, the socket, and when bytes came. Of
+aiohttp only documented names are used, so that its version needs no narrow bound. The
 JSON is set on the packet class of one client, which leaves other clients in the process alone. Unlike the default, it
 refuses NaN and lone surrogates (to the other side the whole packet would be garbage), and packets that are too large.
 """
@@ -10,13 +11,12 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
 from socketio.packet import Packet
 
 from smcp_agent.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, TooLarge
@@ -26,70 +26,107 @@ ENVELOPE_BYTES: Final = 64
 """Round the JSON of a message: the types of both packets, the namespace, an id."""
 HEADROOM: Final = 64 * 1024
 """A gateway takes messages of so many bytes above its limit (`SMCP_MAX_PAYLOAD`), to answer them with 413."""
+NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
+"""Ten years: a time-out of python-engineio that has to be a number, and is not to be used."""
 
 
 class HttpSession:
-    """Makes the HTTP session of one connection, and notes what goes over it.
+    """The HTTP session of one connection; notes what goes over it.
 
     Attributes:
         max_payload: bytes of the largest message that the server accepts; None as long as it has not said so.
-        protocol: of the WebSocket's connection; None without one.
-        unheard: whether python-engineio gave up waiting for a message: it waits as long as the server promised a ping.
+        heartbeat_s: the server promised to send something at least so often; 0 as long as it has not said so.
+        socket: the WebSocket, once there is one.
+        heard_at: when bytes came over it last (loop time); None without one.
     """
 
     def __init__(self) -> None:
         self.max_payload: int | None = None
-        self.protocol: ResponseHandler | None = None
-        self.unheard = False
-        self._sockets: list[aiohttp.ClientWebSocketResponse] = []
-
-    async def close(self, *, within: float) -> None:
-        """Close the WebSockets that python-engineio left open, within so many seconds: aiohttp warns of them."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                for socket in self._sockets:
-                    await socket.close()
-
-    def open(self) -> aiohttp.ClientSession:
+        self.heartbeat_s = 0.0
+        self.socket: aiohttp.ClientWebSocketResponse | None = None
+        self.heard_at: float | None = None
+        self._transport: asyncio.Transport | None = None
         noted = self
 
         class WebSocket(aiohttp.ClientWebSocketResponse):
             def __init__(self, *args: Any, **options: Any) -> None:
                 super().__init__(*args, **options)
-                noted._sockets.append(self)
+                noted.socket = self
 
             async def receive(self, timeout: float | None = None) -> Any:
-                try:
-                    message = await super().receive(timeout)
-                except asyncio.CancelledError:
-                    noted.unheard = True
-                    raise
-                noted._hear(message.data)
-                return message
+                message = await super().receive(timeout)
+                opened = noted.hear(message.data)
+                if opened is None or noted.heard_at is None:
+                    return message
+                # python-engineio waits for whole messages, and a large one may take longer: we wait for bytes instead
+                return message._replace(data="0" + json.dumps({**opened, "pingTimeout": NEVER_MS}))
 
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(self._on_answer)
         trace.on_response_chunk_received.append(self._on_body)
-        return aiohttp.ClientSession(
+        self.session = aiohttp.ClientSession(
             cookie_jar=aiohttp.CookieJar(unsafe=True), ws_response_class=WebSocket, trace_configs=[trace]
         )
 
+    async def close(self) -> None:
+        """End it at once, with the WebSocket that python-engineio may have left open: aiohttp warns of it."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self.socket is not None:
+            await self.socket.close()
+        await self.session.close()
+
     async def _on_answer(self, _: object, context: object, params: aiohttp.TraceRequestEndParams) -> None:
-        if params.response.status == HTTPStatus.SWITCHING_PROTOCOLS and params.response.connection is not None:
-            self.protocol = params.response.connection.protocol
+        connection = params.response.connection
+        if params.response.status == HTTPStatus.SWITCHING_PROTOCOLS and connection is not None:
+            self._transport = connection.transport
+            if self._transport is not None and isinstance(protocol := self._transport.get_protocol(), asyncio.Protocol):
+                self._on_bytes()
+                self._transport.set_protocol(_Listening(protocol, self._on_bytes))
 
     async def _on_body(self, _: object, context: object, params: aiohttp.TraceResponseChunkReceivedParams) -> None:
-        self._hear(params.chunk)
+        self.hear(params.chunk)
 
-    def _hear(self, said: object) -> None:
-        if self.max_payload is not None or not isinstance(said, str | bytes):
-            return
-        text = said if isinstance(said, str) else said.decode(errors="replace")
-        if text.startswith("0{"):
-            with suppress(ValueError):  # no open packet: python-engineio says so
-                limit = json.loads(text[1:].split("\x1e", 1)[0]).get("maxPayload")
-                if type(limit) is int and limit > 0:
-                    self.max_payload = limit
+    def _on_bytes(self) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
+
+    def hear(self, said: object) -> dict[str, Any] | None:
+        """Note what the first open packet promises, and return it; None: this is another message."""
+        if self.heartbeat_s or (opened := open_packet(said)) is None:
+            return None
+        self.heartbeat_s = (opened["pingInterval"] + opened["pingTimeout"]) / 1000
+        limit = opened.get("maxPayload")
+        if type(limit) is int and limit > 0:
+            self.max_payload = limit
+        return opened
+
+
+def open_packet(said: object) -> dict[str, Any] | None:
+    """The content of an open packet of Engine.IO; None: it is none, as python-engineio will say."""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    if not isinstance(text, str) or not text.startswith("0{"):
+        return None
+    try:
+        opened: dict[str, Any] = json.loads(text[1:].split("\x1e", 1)[0])
+    except ValueError:
+        return None
+    return opened if all(type(opened.get(field)) is int for field in ("pingInterval", "pingTimeout")) else None
+
+
+class _Listening(asyncio.Protocol):
+    """Stands before the protocol of a transport, and tells when bytes come."""
+
+    def __init__(self, protocol: asyncio.Protocol, on_bytes: Callable[[], None]) -> None:
+        self._on_bytes = on_bytes
+        self._protocol = protocol
+        self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
+        self.eof_received = protocol.eof_received  # type: ignore[method-assign]
+        self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
+
+    def data_received(self, data: bytes) -> None:
+        self._on_bytes()
+        self._protocol.data_received(data)
 
 
 class JsonText(str):
