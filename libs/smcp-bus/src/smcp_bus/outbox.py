@@ -24,7 +24,7 @@ RESOURCES: Final = (UPDATED, LIST_CHANGED)
 HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
 """Errors after which a retry may succeed."""
 MOST_BYTES: Final = 256 * 1024
-"""Of what waits. Above it, one `list_changed` replaces resource updates."""
+"""The limit on the bytes that wait. Above it, one `list_changed` replaces resource updates."""
 
 _log: Final = logging.getLogger("smcp_bus.outbox")
 
@@ -83,14 +83,14 @@ class Outbox:
         self._turn = asyncio.Lock()
         self._backoff = Backoff(first_s=0.2, longest_s=5.0)
         self._dropped: set[tuple[str, type[Exception]]] = set()
-        """What was logged since the Computer became a member."""
+        """The verbs and errors that were logged since the Computer became a member."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def waiting(self) -> frozenset[Notification]:
-        """What waits, or is being sent."""
+        """The notifications that wait, or are being sent."""
         return frozenset(self._waiting.values())
 
     def put(self, key: Key, body: bytes) -> None:

@@ -1,9 +1,9 @@
-"""What is beneath python-socketio: the HTTP session of a connection, its JSON, and why it could not be opened.
+"""The HTTP session of a connection, beneath python-socketio; its JSON; and why it could not be opened.
 
-The session notes what python-engineio does not keep: what the open packet promises, the socket, and when bytes came. Of
-aiohttp only documented names are used, so that its version needs no narrow bound. The
-JSON is set on the packet class of one client, which leaves other clients in the process alone. Unlike the default, it
-refuses NaN and lone surrogates (to the other side the whole packet would be garbage), and packets that are too large.
+The session notes what python-engineio does not keep: the promises of the open packet, the socket, and when bytes came.
+It uses only documented names of aiohttp, so that its version needs no narrow bound. The JSON is set on the packet class
+of one client, which leaves other clients in the process alone. Unlike the default, it refuses NaN and lone surrogates
+(the server could not read such a packet), and packets that are too large.
 """
 
 import asyncio
@@ -144,12 +144,12 @@ class WireJson:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._told = max_bytes
+        self._named_limit = max_bytes
 
     def limit(self, max_payload: int) -> None:
         """From now on hold to what the server takes: messages of `max_payload` bytes. It cuts off who sends more."""
         self._max_bytes = max_payload - ENVELOPE_BYTES
-        self._told = max_payload - HEADROOM if max_payload > HEADROOM else self._max_bytes
+        self._named_limit = max_payload - HEADROOM if max_payload > HEADROOM else self._max_bytes
 
     def dumps(self, value: Any, **options: Any) -> str:
         """The JSON of a packet. Raises TooLarge; Malformed: `details.field` names what JSON cannot say."""
@@ -161,8 +161,8 @@ class WireJson:
         size = len(text) if text.isascii() else len(text.encode())
         if size > self._max_bytes:
             raise TooLarge(
-                f"the request has {size} bytes, the limit is {self._told}",
-                details={"limit": self._told, "size": size},
+                f"the request has {size} bytes, the limit is {self._named_limit}",
+                details={"limit": self._named_limit, "size": size},
             )
         return text
 

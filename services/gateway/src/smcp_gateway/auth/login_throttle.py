@@ -8,7 +8,8 @@ from typing import Final
 
 LIMIT: Final = 20
 WINDOW_S: Final = 60.0
-"""`LIMIT` in this time stop guessing, and no client that tries its token again after 1, 4, 16 and 60 s."""
+"""`LIMIT` in this time stop guessing, and not our clients: each tries its token at most six
+times in a minute."""
 ADDRESSES: Final = 10_000
 """The most addresses whose failures are counted; beyond it the address whose last failure is oldest is forgotten."""
 _V6_NETWORK: Final = 64
