@@ -1,8 +1,10 @@
 """Settings of a Computer, and the checks of how it connects (NATS or gateways)."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
 
@@ -63,9 +65,32 @@ class ComputerSettings(ServiceSettings):
     gather_s: Annotated[Seconds, Field(ge=0, le=10)] = Field(
         default=0.1, description="changes (of tools, windows, documents) that come within this time are sent as one"
     )
+    state_dir: Path | None = Field(
+        default=None,
+        description="where its control socket, its MCP servers' logs and its secrets are; "
+        "default: a directory of its own below XDG_STATE_HOME (~/.local/state)",
+    )
     read_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
         default=5.0, description="how long MCP servers may take to give their windows; the others are shown without"
     )
+
+
+def state_directory(settings: ComputerSettings) -> Path:
+    """The directory of this Computer's control socket, logs and secrets, made so that its user alone can read it.
+
+    Raises SettingsError: it cannot be made.
+    """
+    path = settings.state_dir
+    if path is None:
+        base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+        # hashed: names may be long, and the path of a socket has 107 bytes at most
+        seat = blake2b(f"{settings.office}\0{settings.name}".encode(), digest_size=6).hexdigest()
+        path = Path(base).expanduser() / "a2c-smcp" / seat
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"SMCP_STATE_DIR: {path} cannot be made: {error.strerror}") from None
+    return path
 
 
 TokenSource = str | Callable[[], Awaitable[str]]

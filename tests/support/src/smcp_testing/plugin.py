@@ -2,8 +2,10 @@
 
 import asyncio
 import inspect
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,22 @@ from smcp_testing.nats_process import NatsServer
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Computers of tests keep their state in a directory of this run, and not in the user's."""
+    state = TemporaryDirectory(prefix="smcp-state-", ignore_cleanup_errors=True)
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = state.name
+
+    def restore() -> None:
+        if before is None:
+            del os.environ["XDG_STATE_HOME"]
+        else:
+            os.environ["XDG_STATE_HOME"] = before
+        state.cleanup()
+
+    config.add_cleanup(restore)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -17,6 +17,7 @@ _INHERITED = (
     "LANG",
     "LC_ALL",
     "TMPDIR",
+    "XDG_STATE_HOME",
     "COVERAGE_PROCESS_START",
     "COVERAGE_PROCESS_CONFIG",
     "CI_RUN_ID",

@@ -15,6 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from smcp_computer.config import lint
+from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import ConfigError, Place, wrong_fields
 from smcp_proto.schemas.config import SERVER_CONFIG, SERVER_INPUT, MCPServerConfig, MCPServerInput
 from smcp_service.settings import did_you_mean
@@ -31,6 +32,8 @@ class ComputerConfig:
 
     servers: Mapping[str, MCPServerConfig] = field(default_factory=dict)
     inputs: Mapping[str, MCPServerInput] = field(default_factory=dict)
+    host: Mapping[str, HostSettings] = field(default_factory=dict)
+    """By server."""
     warnings: tuple[str, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -78,10 +81,12 @@ def _read(raw: bytes | str) -> ComputerConfig:
         raise ConfigError("the file holds no JSON object")
     above, bodies = _servers_of(document)
     problems: list[str] = []
-    warnings: list[str] = list(lint.of_top_level(document, (above, "inputs"))) if above else []
+    warnings: list[str] = list(lint.of_top_level(document, (above, "inputs", DEFAULTS))) if above else []
     inputs = _inputs(document.get("inputs"), problems, warnings)
     input_ids = _ids(document.get("inputs"))
+    defaults = _defaults(document.get(DEFAULTS, {}), problems) if above else {}
     servers: dict[str, MCPServerConfig] = {}
+    host: dict[str, HostSettings] = {}
     places: dict[str, Place] = {}
     for name, written in bodies.items():
         body = written if above == "servers" else _unflattened(written)
@@ -92,12 +97,13 @@ def _read(raw: bytes | str) -> ComputerConfig:
             continue
         warnings += [*lint.of_server(place, body), *lint.of_parameters(place, body, input_ids)]
         try:
+            host[name] = _host_settings(place, body, defaults)
             servers[name] = _server(place, body)
         except ConfigError as error:
             problems += (f"{problem}{hint}" for problem in error.problems)
     if not bodies:
         warnings.append("names no MCP servers")
-    return ComputerConfig(servers, inputs, tuple(warnings), places, tuple(problems))
+    return ComputerConfig(servers, inputs, host, tuple(warnings), places, tuple(problems))
 
 
 def _servers_of(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -137,6 +143,26 @@ def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
     if problems:
         raise ConfigError(*problems)
     return server
+
+
+def _defaults(written: Any, problems: list[str]) -> dict[str, Any]:
+    if not isinstance(written, dict):
+        problems.append(f"{DEFAULTS}: is no object")
+        return {}
+    try:
+        HostSettings.model_validate(written)
+    except ValidationError as error:
+        problems += (f"{DEFAULTS}.{path}: {why}" for path, why in wrong_fields(error))
+        return {}
+    return written
+
+
+def _host_settings(place: Place, body: dict[str, Any], defaults: dict[str, Any]) -> HostSettings:
+    own = {name: body[name] for name in HostSettings.model_fields if name in body}
+    try:
+        return HostSettings.model_validate(defaults | own)
+    except ValidationError as error:
+        raise ConfigError(*(f"{place.field(path)}: {why}" for path, why in wrong_fields(error))) from None
 
 
 def _inputs(bodies: Any, problems: list[str], warnings: list[str]) -> dict[str, MCPServerInput]:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
+from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import (
     MCPServerCommandInput,
     MCPServerPickStringInput,
@@ -130,7 +131,7 @@ _INPUTS: Final[Mapping[str, type[BaseModel]]] = {
     "pickString": MCPServerPickStringInput,
     "command": MCPServerCommandInput,
 }
-TOP_LEVEL: Final = ("servers", "mcpServers", "inputs")
+TOP_LEVEL: Final = ("servers", "mcpServers", "inputs", DEFAULTS)
 _ANYWHERE: Final = "$schema"
 
 
@@ -144,7 +145,7 @@ def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
     """Warns of a server's unknown fields; `body` is in the structure of the protocol."""
     kind = body.get("type")
     models = [_SERVERS[kind]] if isinstance(kind, str) and kind in _SERVERS else list(_SERVERS.values())
-    fields = {name for model, _ in models for name in model.model_fields}
+    fields = {name for model, _ in models for name in model.model_fields} | HostSettings.model_fields.keys()
     inner = {name for _, model in models for name in model.model_fields}
     for key in _unknown(body, fields):
         if key in inner and not place.flat:

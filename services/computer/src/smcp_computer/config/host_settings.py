@@ -1,0 +1,18 @@
+"""What a user sets for an MCP server on this host, beside what the protocol's pages define.
+
+The fields stand beside a server's own in the file, and as defaults for all servers under the top-level key `defaults`.
+They say how a server runs here: Agents do not see them, and they are no part of `client:get_config`.
+"""
+
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+DEFAULTS: Final = "defaults"
+"""The top-level key."""
+
+
+class HostSettings(BaseModel):
+    """One server's settings, with the defaults of the file filled in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
