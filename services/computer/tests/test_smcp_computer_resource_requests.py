@@ -2,22 +2,24 @@
 
 import asyncio
 import base64
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from smcp_computer.mcp import supervisor
 from smcp_computer.mcp.session import connect
-from smcp_computer.resources import index, routing
-from smcp_testing.computer_office import NAME, OFFICE, world
+from smcp_computer.resources import routing
+from smcp_service.health import Readiness, serve_health
+from smcp_service.metrics import open_metrics
+from smcp_testing.computer_office import NAME, OFFICE, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
 from smcp_testing.resource_agent import ResourceAgent
+from smcp_testing.scraping import Samples, scraped
 from smcp_testing.waiting import eventually
 
 Era = Literal["2025", "2026"]
@@ -187,25 +189,55 @@ async def test_a_cursor_of_another_server_is_refused(nats_url: str) -> None:
 
 
 @pytest.mark.rule("computer.resources.computer.skip", "computer.resources.compat.degrade")
-async def test_servers_without_resources_are_skipped_and_counted(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader = InMemoryMetricReader()
-    monkeypatch.setattr(index, "get_meter", MeterProvider(metric_readers=[reader]).get_meter)
+async def test_servers_without_resources_are_skipped_and_counted(nats_url: str) -> None:
     none = configs.context("2025", without=["resources"])
-    async with world(nats_url, one=configs.context("2026", host="h", windows=1), none=none) as here:
+    async with counting(nats_url, one=configs.context("2026", host="h", windows=1), none=none) as (here, counted):
         alice = ResourceAgent(here)
         assert await alice.uris() == ["window://h/0"]
         await alice.uris()
         await alice.result("resources/templates/list")
         await here.ask("get_finder")
-    data = reader.get_metrics_data()
-    assert data is not None
-    points = json.loads(data.resource_metrics[0].scope_metrics[0].metrics[0].to_json())["data"]["data_points"]
-    assert {(each["attributes"]["smcp.operation"], each["value"]) for each in points} == {
-        ("resources_list", 2), ("resources_templates_list", 1), ("get_finder", 1),
-    }  # fmt: skip
-    assert {each["attributes"]["smcp.mcp_server"] for each in points} == {"none"}
+        assert of_operations("servers_without_resources", await counted()) == {
+            "resources_list": 2, "resources_templates_list": 1, "get_finder": 1, "get_desktop": 0,
+        }  # fmt: skip
+
+
+@pytest.mark.rule("computer.resources.computer.resilient")
+async def test_servers_that_cannot_list_and_documents_without_room_are_counted(nats_url: str) -> None:
+    bad = configs.context("2025", host="bad", windows=1, without=["list_changed"])
+    fine = configs.context("2026", host="fine", windows=1, documents=2)
+    async with counting(nats_url, {"finder_cache_bytes": 0}, bad=bad, fine=fine) as (here, counted):
+        alice = ResourceAgent(here)
+        await here.tell("bad", "misbehave", uri="list", how="refuse")
+        assert "window://bad/0" not in await alice.uris()
+        for verb in ("get_desktop", "get_desktop", "get_finder"):
+            await here.ask(verb)
+        samples = await counted()
+        assert of_operations("servers_left_out", samples) == {
+            "resources_list": 1, "resources_templates_list": 0, "get_finder": 1, "get_desktop": 2,
+        }  # fmt: skip
+        assert samples["smcp_computer_documents_not_kept_total", ()] == 2
+
+
+@asynccontextmanager
+async def counting(
+    nats_url: str, settings: Mapping[str, Any] = MappingProxyType({}), **servers: Any
+) -> AsyncIterator[tuple[World, Callable[[], Awaitable[Samples]]]]:
+    """A Computer, and what Prometheus reads from it."""
+    async with (
+        open_metrics("smcp-computer", environ={}) as metrics,
+        serve_health(Readiness(), "127.0.0.1", 0, metrics=metrics) as health,
+        world(nats_url, {"metrics": metrics, **settings}, **servers) as here,
+    ):
+        yield here, partial(scraped, health.url)
+
+
+def of_operations(counter: str, samples: Samples) -> dict[str, float]:
+    return {
+        dict(labels)["operation"]: value
+        for (name, labels), value in samples.items()
+        if name == f"smcp_computer_{counter}_total"
+    }
 
 
 @pytest.mark.rule(

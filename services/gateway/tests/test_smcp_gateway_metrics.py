@@ -4,26 +4,13 @@ import asyncio
 from typing import Any
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
+from smcp_testing.scraping import Samples, scraped
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-async def scraped(url: str) -> Samples:
-    async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics") as answer:
-        assert answer.status == 200
-        assert answer.content_type == "text/plain"
-        text = await answer.text()
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def counted(samples: Samples, event: str) -> dict[str, float]:

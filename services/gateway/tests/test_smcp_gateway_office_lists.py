@@ -23,6 +23,7 @@ from smcp_testing.listing_office import (
     skipped,
 )
 from smcp_testing.nats_process import NatsServer
+from smcp_testing.scraping import scraped
 from smcp_testing.waiting import eventually
 
 
@@ -153,10 +154,11 @@ async def test_only_computers_that_failed_or_did_not_answer_are_reported_as_skip
         "a": flat(404), "b": flat(400, smcp_code="SMCP_RESOURCE_NOT_SUPPORTED"), "c": flat(500), "d": failing([]),
         "e": silent, "f": Lister("f", 1),
     }  # fmt: skip
-    async with office(nats_url, computers) as (_, anna):
+    async with office(nats_url, computers) as (world, anna):
         found = await pages(anna)
         assert listed(found) == [("f", ["file:///f/0"])]
         assert skipped(found) == ["c", "d", "e"]
+        assert (await scraped(world.gateways[0].url))["smcp_gateway_resources_skipped_total", ()] == 3
 
 
 @pytest.mark.rule("answers.resources.office.empty", "answers.resources.office.skipped")

@@ -25,7 +25,7 @@ from smcp_computer.handlers.resources import ResourceHandlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.supervisor import Fleet, Limits
 from smcp_computer.metadata_cache import MetadataCache
-from smcp_computer.metrics import calls_timed, measure
+from smcp_computer.metrics import calls_timed, measure, measure_resources
 from smcp_computer.outbox import TOOL_LIST, ComputerOutbox, OfficeClient
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.index import ResourceIndex
@@ -152,6 +152,7 @@ class Computer:
         )
         self._config = shown(config)
         measure(self.metrics, self.fleet, self.owner, may_tell)
+        measure_resources(self.metrics, self.resources.index, self.resources.cache)
 
     async def _get_config(self, request: GetComputerConfigReq, call: Call) -> GetComputerConfigRet:
         return self._config

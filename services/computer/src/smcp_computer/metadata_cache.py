@@ -110,6 +110,8 @@ class MetadataCache:
         self._tasks = tasks
         self._most_bytes = cache_bytes
         self._bytes = 0
+        self.not_kept = 0
+        """How often there was no room for metadata that were read."""
         self._events = events
         self._servers: dict[str, _Server] = {}
         self._loop = asyncio.get_running_loop()
@@ -242,6 +244,7 @@ class MetadataCache:
     def _keep(self, server: str, entry: _Entry, document: Document, size: int) -> None:
         if self._bytes + size > self._most_bytes:
             entry.needs = size
+            self.not_kept += 1
             most = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
             self._events.warn(server, f"documents are shown as they are listed: {most}")
             return

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
 from smcp_computer.mcp.supervisor import Fleet, State
+from smcp_computer.metadata_cache import MetadataCache
+from smcp_computer.resources.index import ResourceIndex
 from smcp_service.metrics import Metrics
 
 CallEnded = Callable[[float, str], None]
@@ -22,6 +24,24 @@ def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:
     metrics.counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
     metrics.gauge(
         "smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s"
+    )
+
+
+def measure_resources(metrics: Metrics, index: ResourceIndex, cache: MetadataCache) -> None:
+    metrics.counter(
+        "smcp_computer_servers_without_resources",
+        "MCP servers that a request over all of them skipped, since they have no resources",
+        lambda: index.skipped,
+        label="operation",
+    )
+    metrics.counter(
+        "smcp_computer_servers_left_out",
+        "MCP servers that a request over all of them left out: not running, failed or silent",
+        lambda: index.left_out,
+        label="operation",
+    )
+    metrics.counter(
+        "smcp_computer_documents_not_kept", "Documents for whose metadata there was no room", lambda: cache.not_kept
     )
 
 

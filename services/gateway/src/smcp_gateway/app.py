@@ -24,7 +24,7 @@ from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resources import ReadLimits, resource_updated
 from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_room, update
 from smcp_gateway.http_server import HttpServer, open_http_server
-from smcp_gateway.metrics import calls_timed, measure
+from smcp_gateway.metrics import calls_timed, measure, measure_lists
 from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Listeners, Offices
@@ -187,7 +187,9 @@ class Gateway:
             await serving.drain()
 
     def _client_dispatcher(self, relay: Relay, limits: ReadLimits) -> Dispatcher:
-        listing = limits.before(ListResources(relay, self.offices))
+        lists = ListResources(relay, self.offices)
+        measure_lists(self.front.metrics, lists)
+        listing = limits.before(lists)
         showing = limits.before(relay.with_reply_limit)
         metered_relay = limits.before(relay)
         sessions, memberships, registry = self.sessions, self._memberships, self._registry

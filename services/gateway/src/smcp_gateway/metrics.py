@@ -5,6 +5,7 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.tracing import counted
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
+from smcp_gateway.handlers.list_resources import ListResources
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
@@ -17,6 +18,14 @@ def calls_timed(metrics: Metrics) -> Ended:
         "smcp_gateway_call_duration", "Requests of clients, until they are answered", "event", "outcome"
     )
     return counted(durations.add)
+
+
+def measure_lists(metrics: Metrics, lists: ListResources) -> None:
+    metrics.counter(
+        "smcp_gateway_resources_skipped",
+        "Computers that a list of resources over their office left out: failed or silent",
+        lambda: lists.skipped,
+    )
 
 
 def measure(

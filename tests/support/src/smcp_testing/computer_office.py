@@ -18,6 +18,7 @@ from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.settings import ComputerSettings
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
+from smcp_service.metrics import Metrics
 
 OFFICE, NAME = "lab", "pc"
 
@@ -80,6 +81,7 @@ async def computer(
     office: str = OFFICE,
     name: str = NAME,
     lease_s: float = 10.0,
+    metrics: Metrics | None = None,
     **settings: Any,
 ) -> AsyncIterator[Computer]:
     given = ComputerSettings(
@@ -88,7 +90,7 @@ async def computer(
     config = parse_config(json.dumps({"servers": servers or {}}))
     async with (
         open_bus(BusConfig(url=url)) as bus,
-        open_computer(given, bus, config=config, environ={}) as opened,
+        open_computer(given, bus, config=config, environ={}, metrics=metrics or Metrics()) as opened,
     ):
         if joined:
             await asyncio.wait_for(opened.wait_ready(), 35)
@@ -98,7 +100,7 @@ async def computer(
 @asynccontextmanager
 async def world(url: str, settings: dict[str, Any] | None = None, **servers: dict[str, Any]) -> AsyncIterator[World]:
     """Args:
-    settings: of the Computer.
+    settings: of the Computer, and its `metrics`.
     servers: their configurations by name.
     """
     async with registry(url), open_bus(BusConfig(url=url)) as agent:

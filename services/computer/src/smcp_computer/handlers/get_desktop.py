@@ -99,7 +99,7 @@ class Desktop:
         found: list[Window | ServerError] = []
         for server, task in reading.items():
             silent = ServerTimedOut(server, "does not take requests")
-            found += task.result() if task.done() else [self._warned("its windows are", silent)]
+            found += task.result() if task.done() else [self._left_out(silent)]
         return found
 
     async def _windows(
@@ -110,7 +110,7 @@ class Desktop:
             listing = await self._index.list(server, max(deadline - asyncio.get_running_loop().time(), 0.0))
             resources = self._index.connection(server)
         except ServerError as error:
-            return [self._warned("its windows are", error)]
+            return [self._left_out(error)]
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def read(resource: Json) -> Window | ServerError:
@@ -122,6 +122,10 @@ class Desktop:
 
         listed = [each for uri, each in listing.items() if scheme_of(uri) == WINDOW]
         return await asyncio.gather(*(read(each) for each in listed if only is None or window_uri(each["uri"]) == only))
+
+    def _left_out(self, error: ServerError) -> ServerError:
+        self._index.left_out["get_desktop"] += 1
+        return self._warned("its windows are", error)
 
     def _warned(self, what: str, error: ServerError) -> ServerError:
         self._events.warn(error.server, f"{what} left out of the desktop: it {error.what}")

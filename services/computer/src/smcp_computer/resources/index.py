@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 import mcp_types as types
-from opentelemetry.metrics import get_meter
 
 from smcp_computer.mcp.errors import RequestRefused, ServerDied, ServerError, ServerNotRunning, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ServerEvent, ServerEvents, ServerGone, ServerReady
@@ -21,6 +20,8 @@ RELIST_S: Final = 0.05
 """A server that says all the time that its list changed is not listed anew more often than that."""
 POLL_S: Final = 30.0
 """How often a server without `listChanged` is listed: a change of its list is noticed and announced within it."""
+OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_templates_list")
+"""The verbs that ask all servers."""
 NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
 Listing = Mapping[str, Json]
 """Resources by URI, in the server's order, each as the server sent it."""
@@ -60,11 +61,10 @@ class ResourceIndex:
         self._servers = {name: _Server(supervisor) for name, supervisor in sorted(supervisors.items())}
         self._listeners: list[Callable[[str], None]] = []
         self._events = events
-        self._skipped = get_meter("smcp_computer").create_counter(
-            "smcp.computer.servers_without_resources",
-            unit="{server}",
-            description="MCP servers that an operation over all servers skipped, since they have no resources",
-        )
+        self.skipped = dict.fromkeys(OPERATIONS, 0)
+        """By operation: how often a server was skipped that has no resources."""
+        self.left_out = dict.fromkeys(OPERATIONS, 0)
+        """By operation: how often a server was left out that is not running, failed or was silent."""
         events.listen(self._on_event)
 
     def servers(self, *, subscribable: bool = False) -> list[str]:
@@ -76,8 +76,7 @@ class ResourceIndex:
         """Count the servers without resources for an operation over all servers, and return their names."""
         servers = [server.supervisor for server in self._servers.values()]
         without = [server.name for server in servers if server.ready and server.resources is None]
-        for name in without:
-            self._skipped.add(1, {"smcp.operation": operation, "smcp.mcp_server": name})
+        self.skipped[operation] += len(without)
         return without
 
     @property

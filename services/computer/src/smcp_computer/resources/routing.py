@@ -225,13 +225,15 @@ class Directory:
         without = self._index.count_skipped(VERB[kind])
         found = await self._of_all(ask, self._index.servers(), timeout)
         there = {*found, *without}
+        self._index.left_out[VERB[kind]] += len(self._supervisors.keys() - there)
         return found, [name for name in sorted(self._supervisors) if name not in there and name >= begin]
 
     async def documents(self, timeout: float) -> Mapping[str, Listing]:
         """The lists of the servers that take part in the finder; a failing one keeps its last list."""
         servers = self._index.servers(subscribable=True)
         self._index.count_skipped("get_finder")
-        await self._of_all(self._index.list, servers, timeout)
+        listed = await self._of_all(self._index.list, servers, timeout)
+        self._index.left_out["get_finder"] += len(servers) - len(listed)
         return {server: self._index.known(server) for server in servers}
 
     async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:

@@ -111,6 +111,8 @@ class ListResources:
         self._relay = relay
         self._offices = offices
         self._loop = asyncio.get_running_loop()
+        self.skipped = 0
+        """How often a Computer was left out that failed or was silent."""
 
     async def __call__(self, request: Request, call: Call) -> RawJson:
         """The answer of the named Computer, or the next page over all of them.
@@ -142,9 +144,9 @@ class ListResources:
                 page = await self._ask(request, call, name, inner, share)
             except Skip as skip:
                 if not skip.expected:
-                    _skip(name, left_out)
+                    self._skip(name, left_out)
                 continue
-            following = _following(page, OfficeCursor(verb, name, page.next), inner, left_out)
+            following = self._following(page, OfficeCursor(verb, name, page.next), inner, left_out)
             if following is None and name != rest[-1][0]:
                 following = OfficeCursor(verb, name, None).write()
             if page.items or page.next is not None or page.is_partial:
@@ -160,20 +162,19 @@ class ListResources:
             raise _refused(int(error.code), error.details, inner) from None
         return _read(exact_json.read(answer.body), call.row.verb, inner)
 
+    def _following(self, page: _Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
+        """The cursor of this Computer's next page; None: there is none, or it cannot be used."""
+        if page.next is None:
+            return None
+        text = None if page.next == inner else cursor.write()
+        if text is None:  # the same cursor again, or too long a one: leave out the rest of its list
+            self._skip(cursor.computer, left_out)
+        return text
 
-def _following(page: _Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
-    """The cursor of this Computer's next page; None: there is none, or it cannot be used."""
-    if page.next is None:
-        return None
-    text = None if page.next == inner else cursor.write()
-    if text is None:  # the same cursor again, or too long a one: leave out the rest of its list
-        _skip(cursor.computer, left_out)
-    return text
-
-
-def _skip(name: str, left_out: list[str]) -> None:
-    _log.info("a Computer is left out of a list over its office", extra={"computer": name})
-    left_out.append(name)
+    def _skip(self, name: str, left_out: list[str]) -> None:
+        _log.info("a Computer is left out of a list over its office", extra={"computer": name})
+        self.skipped += 1
+        left_out.append(name)
 
 
 def _rest(names: list[str], cursor: OfficeCursor | None) -> Iterator[tuple[str, str | None]]:
