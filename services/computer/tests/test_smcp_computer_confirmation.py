@@ -1,14 +1,13 @@
 """Confirmation of tool calls: by the settings, and by the user at the terminal."""
 
 import asyncio
-import io
-import os
-import pty
 
 import pytest
 
-from smcp_computer.confirmation import Confirm, Confirmation, Decision, Terminal, decide, printable, question
+from smcp_computer.confirmation import AtTerminal, Confirm, Confirmation, Decision, decide, question
+from smcp_computer.terminal import Terminal, printable
 from smcp_computer.tools import ToolRef
+from smcp_testing.terminal_user import terminal_user
 
 REF = ToolRef("git", "push")
 
@@ -43,65 +42,38 @@ def test_without_auto_apply_the_setting_decides() -> None:
 
 @pytest.mark.rule("answers.tools.confirm.default.terminal", "answers.tools.confirm.default.none")
 async def test_the_default_is_ask_at_a_terminal_and_allow_elsewhere() -> None:
-    master, slave = pty.openpty()
-    try:
-        assert Confirmation(None, Terminal(slave, io.StringIO())).setting is Confirm.ASK
-    finally:
-        os.close(master)
-        os.close(slave)
+    async with terminal_user() as user:
+        assert Confirmation(None, AtTerminal(Terminal(user.device))).setting is Confirm.ASK
     assert Confirmation(None, None).setting is Confirm.ALLOW
 
 
 @pytest.mark.rule("answers.tools.confirm.asked")
-@pytest.mark.parametrize(("typed", "allowed"), [(b"y\n", True), (b"YES\n", True), (b"\n", False), (b"no\n", False)])
-async def test_the_user_is_asked_at_the_terminal(typed: bytes, allowed: bool) -> None:
-    master, slave = pty.openpty()
-    out = _Asked()
-    try:
-        confirmation = Confirmation(Confirm.ASK, Terminal(slave, out))
+@pytest.mark.parametrize(("typed", "allowed"), [("y\n", True), ("YES\n", True), ("\n", False), ("no\n", False)])
+async def test_the_user_is_asked_at_the_terminal(typed: str, allowed: bool) -> None:
+    async with terminal_user() as user:
+        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
         asking = asyncio.create_task(confirmation.refusal(REF, agent="alice", auto_apply=None, params={"remote": "x"}))
-        await asyncio.wait_for(out.asked.wait(), 30)
-        os.write(master, typed)
-        refusal = await asyncio.wait_for(asking, 30)
-    finally:
-        os.close(master)
-        os.close(slave)
-    assert (refusal is None) is allowed
-    assert "'push' of 'git'" in out.getvalue()
+        await user.sees("'push' of 'git'")
+        await user.sees("Run it?")
+        user.types(typed)
+        assert (await asyncio.wait_for(asking, 30) is None) is allowed
 
 
 async def test_a_cancelled_confirmation_is_withdrawn_and_the_next_one_is_shown() -> None:
-    master, slave = pty.openpty()
-    out = _Asked()
-    try:
-        confirmation = Confirmation(Confirm.ASK, Terminal(slave, out))
+    async with terminal_user() as user:
+        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
         first = asyncio.create_task(confirmation.refusal(REF, agent="alice", auto_apply=None, params={}))
-        await asyncio.wait_for(out.asked.wait(), 30)
-        out.asked.clear()
+        await user.sees("Run it?")
         second = asyncio.create_task(confirmation.refusal(REF, agent="alice", auto_apply=None, params={}))
         first.cancel()
-        await asyncio.wait([first])
-        await asyncio.wait_for(out.asked.wait(), 30)
-        os.write(master, b"y\n")
+        await user.sees("(withdrawn)")
+        await user.sees("Run it?")
+        user.types("y\n")
         assert await asyncio.wait_for(second, 30) is None
-    finally:
-        os.close(master)
-        os.close(slave)
-    assert "(withdrawn)" in out.getvalue()
+        assert first.cancelled()
 
 
 def test_control_characters_of_an_agent_do_not_reach_the_terminal() -> None:
     text = question(REF, "al\x1b[2Jice\n", {"x": "\x1b]0;title\x07", "y": "ü读\u202e"})
     assert printable(text) == text
     assert "ü读" in text
-
-
-class _Asked(io.StringIO):
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = asyncio.Event()
-
-    def write(self, text: str) -> int:
-        if "Run it?" in text:
-            self.asked.set()
-        return super().write(text)

@@ -10,9 +10,10 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 import orjson
 import structlog
@@ -74,6 +75,7 @@ def configure_logging(
     """Call it once, first thing. `auto` is `console` where `stream` (by default standard error) is a terminal."""
     stream = sys.stderr if stream is None else stream
     number = logging.getLevelNamesMapping()[level.upper()]
+    output = LogOutput(stream)
     as_json = log_format == "json" or (log_format == "auto" and not stream.isatty())
 
     def add_service(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -91,10 +93,10 @@ def configure_logging(
     structlog.configure(
         processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=lambda *name: _NamedLogger(stream, *name),
+        logger_factory=lambda *name: _NamedLogger(output, *name),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(output)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
@@ -109,9 +111,39 @@ def configure_logging(
     logging.captureWarnings(capture=True)
 
 
+class LogOutput:
+    """The stream that log lines go to. `rewrites` change each text before it is written, in their order."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.rewrites: list[Callable[[str], str]] = []
+
+    def write(self, text: str) -> int:
+        for rewrite in self.rewrites:
+            text = rewrite(text)
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+@contextmanager
+def rewritten_logs(rewrite: Callable[[str], str]) -> Iterator[None]:
+    """Change each text of this process's log as it is written: whole lines with their ends, as they are rendered."""
+    outputs = [each.stream for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler)]
+    ours = [each for each in outputs if isinstance(each, LogOutput)]
+    for output in ours:
+        output.rewrites.append(rewrite)
+    try:
+        yield
+    finally:
+        for output in ours:
+            output.rewrites.remove(rewrite)
+
+
 class _NamedLogger(structlog.WriteLogger):
-    def __init__(self, stream: TextIO, name: str = "smcp") -> None:
-        super().__init__(stream)
+    def __init__(self, stream: LogOutput, name: str = "smcp") -> None:
+        super().__init__(cast("TextIO", stream))
         self.name = name
 
 

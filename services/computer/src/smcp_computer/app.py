@@ -17,11 +17,12 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import bus_spans
 from smcp_computer.computer import Computer, Options
 from smcp_computer.config.file import ComputerConfig
-from smcp_computer.confirmation import terminal
+from smcp_computer.confirmation import AtTerminal
 from smcp_computer.membership import Membership
 from smcp_computer.metrics import measure_lease
 from smcp_computer.serving import OfficeNotifications, alive, serving
 from smcp_computer.settings import ComputerSettings, token_of
+from smcp_computer.terminal import open_terminal
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure, background
 from smcp_service.logging import get_logger
@@ -104,7 +105,9 @@ async def open_service(
                 readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics
             )
         )
-        options = Options(config=config, readiness=readiness, asker=terminal(), metrics=metrics)
+        terminal = stack.enter_context(open_terminal())
+        asker = AtTerminal(terminal) if terminal is not None else None
+        options = Options(config=config, readiness=readiness, asker=asker, metrics=metrics)
         if settings.gateway_url is not None:
             from smcp_computer.gateway import open_gateway_computer  # noqa: PLC0415 -- Socket.IO is for this way alone
 

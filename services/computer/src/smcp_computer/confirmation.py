@@ -1,4 +1,4 @@
-"""Confirmation of tool calls: the rules, and the question at the terminal.
+"""Confirmation of tool calls: the rules, and the question at the controlling terminal.
 
 The setting `confirm` is `ask`, `allow` or `deny`; unset it is `ask` at a terminal and `allow` where none is attached. A
 tool with `auto_apply: true` never asks; with `false` it always asks, and is refused where nobody can be asked; without,
@@ -7,14 +7,11 @@ the setting decides.
 
 import asyncio
 import json
-import os
-import sys
-import termios
-import unicodedata
 from collections.abc import Mapping
 from enum import Enum, StrEnum
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, Protocol
 
+from smcp_computer.terminal import Terminal, TerminalGone, printable
 from smcp_computer.tools import ToolRef
 
 SETTING: Final = "SMCP_CONFIRM"
@@ -101,46 +98,20 @@ class Confirmation:
 
 LONGEST: Final = 600
 """Characters of the parameters that are shown."""
-_YES: Final = frozenset({"y", "yes"})
+_ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
-def terminal() -> "Terminal | None":
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        return Terminal(sys.stdin.fileno(), sys.stderr)
-    return None
+class AtTerminal:
+    """Asks the user of this host."""
 
-
-class Terminal:
-    """Asks on `out`, and reads from the descriptor `source`: a terminal in its usual, line-wise mode."""
-
-    def __init__(self, source: int, out: TextIO) -> None:
-        self._source = source
-        self._out = out
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
 
     async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool:
-        """Anything but `y` or `yes` is a no. Cancelling withdraws the question."""
-        termios.tcflush(self._source, termios.TCIFLUSH)  # what was typed before is no answer to this
-        self._write(f"\n{question(ref, agent, params)}\nRun it? [y/N] ")
         try:
-            answer = await self._line()
-        except asyncio.CancelledError:
-            self._write("(withdrawn)\n")
-            raise
-        return answer.strip().casefold() in _YES
-
-    async def _line(self) -> str:
-        loop = asyncio.get_running_loop()
-        readable = asyncio.Event()
-        loop.add_reader(self._source, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(self._source)
-        return os.read(self._source, 4096).decode(errors="replace")
-
-    def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+            return await self._terminal.ask(question(ref, agent, params), "Run it? [y/N] ", _ANSWERS)
+        except TerminalGone:
+            return False
 
 
 def question(ref: ToolRef, agent: str, params: Mapping[str, Any]) -> str:
@@ -151,8 +122,3 @@ def question(ref: ToolRef, agent: str, params: Mapping[str, Any]) -> str:
     return (
         f"The Agent {printable(agent)!r} wants to run {printable(ref.tool)!r} of {printable(ref.server)!r} with {shown}"
     )
-
-
-def printable(text: str) -> str:
-    """`text` with everything that is not simply a character on the line replaced."""
-    return "".join("�" if unicodedata.category(character).startswith("C") else character for character in text)

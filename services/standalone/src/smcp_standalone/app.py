@@ -23,8 +23,9 @@ from smcp_computer.app import open_computer
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.confirmation import Confirm, terminal
+from smcp_computer.confirmation import AtTerminal, Confirm
 from smcp_computer.settings import ComputerSettings
+from smcp_computer.terminal import open_terminal
 from smcp_gateway.app import open_gateway
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
@@ -234,13 +235,15 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
     async with open_nats_server(up_model(options), directory / "nats") as nats, background() as tasks:
         tasks.start(nats.wait_for_end(), name="nats-server")
         async with (
+            AsyncExitStack() as stack,
             _connected(nats, REGISTRY, settings.registry) as registry_bus,
             open_registry(settings.registry, registry_bus),
             _connected(nats, GATEWAY, settings.gateway) as gateway_bus,
             open_gateway(settings.gateway, gateway_bus) as gateway,
             _connected(nats, COMPUTER, settings.computer) as computer_bus,
         ):
-            ready, asker = Readiness(), terminal()
+            terminal = stack.enter_context(open_terminal())
+            ready, asker = Readiness(), None if terminal is None else AtTerminal(terminal)
             gateway.front.stats.add("gateway", gateway.held)
             gateway.readiness.add("computer", lambda: "not ready" if ready.problems() else None)
             async with open_computer(

@@ -1,0 +1,154 @@
+"""The controlling terminal of this process, where its user answers questions.
+
+It is `/dev/tty`, which is there also where standard error goes to a file or a pipe. Questions of all kinds
+(confirmations of tool calls, inputs) come one at a time; cancelling withdraws one. While a question is open, log lines
+on the same terminal appear above it. What the questions mean is not known here.
+"""
+
+import asyncio
+import errno
+import os
+import select
+import signal
+import sys
+import termios
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Final, TypeVar
+
+from smcp_service.logging import rewritten_logs
+
+DEVICE: Final = "/dev/tty"
+POLL_S: Final = 0.1
+"""How often an open question looks for its answer: nothing reports that a job came to the foreground, and kqueue cannot
+wait for `/dev/tty`."""
+MAX_LINE: Final = 4096
+"""Bytes of a line, as the kernel limits them."""
+_ERASE_LINE: Final = "\r\x1b[2K"
+
+T = TypeVar("T")
+
+
+class TerminalGone(Exception):
+    """The terminal was closed, and nobody can be asked any more."""
+
+
+@contextmanager
+def open_terminal() -> Iterator["Terminal | None"]:
+    """The controlling terminal. None: there is none, or this process was started in its background."""
+    try:
+        descriptor = os.open(DEVICE, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    try:
+        terminal = Terminal(descriptor)
+        yield terminal if terminal.in_foreground() else None
+    finally:
+        os.close(descriptor)
+
+
+class Terminal:
+    """Asks and reads at the descriptor of a terminal in its usual, line-wise mode. All methods raise TerminalGone."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._one_at_a_time = asyncio.Lock()
+
+    def in_foreground(self) -> bool:
+        """Whether the user's lines go to this process. A job in the background that reads is stopped by the kernel."""
+        try:
+            return os.tcgetpgrp(self._descriptor) == os.getpgrp()
+        except OSError as error:
+            if error.errno == errno.ENOTTY:  # no controlling terminal: no jobs
+                return True
+            raise TerminalGone from error
+
+    async def ask(self, text: str, prompt: str, answers: Mapping[str, T]) -> T:
+        """Show `text`, and return what the user's word stands for; another word asks again. The words are in lower
+        case; the empty one is for the Enter key."""
+        words = ", ".join(word for word in answers if word)
+        return await self._answer(text, prompt, lambda line: answers[line.strip().casefold()], f"Please say: {words}")
+
+    async def secret(self, text: str, prompt: str) -> str:
+        """A line that is not shown while it is typed."""
+        return await self._answer(text, prompt, str, "", hidden=True)
+
+    async def line(self, text: str, prompt: str) -> str:
+        return await self._answer(text, prompt, str, "")
+
+    async def choose(self, text: str, prompt: str, options: Sequence[str]) -> str:
+        """One of the options, chosen by its number or typed as it is."""
+        answers = {str(number): option for number, option in enumerate(options, 1)} | {each: each for each in options}
+        listed = "".join(f"\n  {number}) {printable(option)}" for number, option in enumerate(options, 1))
+        wrong = f"Please say a number from 1 to {len(options)}"
+        return await self._answer(f"{text}{listed}", prompt, lambda line: answers[line.strip()], wrong)
+
+    async def _answer(
+        self, text: str, prompt: str, meaning: Callable[[str], T], wrong: str, *, hidden: bool = False
+    ) -> T:
+        """Ask until `meaning` raises no LookupError."""
+        try:
+            async with self._one_at_a_time:
+                if not self.in_foreground():
+                    self._write(f"\n{text}\n(bring this job to the foreground to answer)\n")
+                    while not self.in_foreground():  # noqa: ASYNC110 -- see POLL_S
+                        await asyncio.sleep(POLL_S)
+                same = sys.stderr.isatty()
+                above = rewritten_logs(lambda lines: f"{_ERASE_LINE}{lines}{prompt}") if same else nullcontext()
+                with self._reading(hidden=hidden), above:
+                    self._write(f"\n{text}\n{prompt}")
+                    try:
+                        while True:
+                            line = await self._line()
+                            if hidden:
+                                self._write("\n")
+                            try:
+                                return meaning(line)
+                            except LookupError:
+                                self._write(f"{wrong}\n{prompt}")
+                    except asyncio.CancelledError:
+                        self._write("(withdrawn)\n")
+                        raise
+        except (OSError, termios.error) as error:
+            raise TerminalGone from error
+
+    @contextmanager
+    def _reading(self, *, hidden: bool) -> Iterator[None]:
+        """What was typed before is no answer to this question."""
+        with _undisturbed():
+            termios.tcflush(self._descriptor, termios.TCIFLUSH)
+            before = termios.tcgetattr(self._descriptor)
+            if hidden:
+                silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, silent)
+        try:
+            yield
+        finally:
+            if hidden:
+                with _undisturbed():
+                    termios.tcsetattr(self._descriptor, termios.TCSADRAIN, before)
+
+    async def _line(self) -> str:
+        while not (self.in_foreground() and select.select([self._descriptor], [], [], 0)[0]):  # noqa: ASYNC110 -- see POLL_S
+            await asyncio.sleep(POLL_S)
+        return os.read(self._descriptor, MAX_LINE).decode(errors="replace").rstrip("\r\n")
+
+    def _write(self, text: str) -> None:
+        os.write(self._descriptor, text.encode(errors="replace"))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A job that went to the background meanwhile may set the modes, and is not stopped for it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def printable(text: str) -> str:
+    """`text` with everything that is not simply a character on the line replaced: it cannot move the cursor."""
+    return "".join("�" if unicodedata.category(character).startswith("C") else character for character in text)
