@@ -204,9 +204,43 @@ WHY_LOST = (
 )
 
 
-async def test_refused_arguments_are_answered_by_the_tool_itself(nats_url: str) -> None:
+@pytest.mark.rule("answers.tools.arguments")
+async def test_arguments_that_the_schema_refuses_do_not_reach_the_server(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
-        assert (await here.call("add", a="no number"))["isError"] is True
+        refused = await here.call("add", a="no number", b=1)
+        assert (refused["code"], refused["details"]) == (400, {"field": "params.a"})
+
+
+@pytest.mark.rule("answers.tools.names.kept", "answers.tools.names.callable", "answers.tools.names.hint")
+async def test_a_tool_keeps_its_name_when_another_server_brings_the_same_one(nats_url: str) -> None:
+    a, b, c = configs.stdio("hello"), configs.stdio(), configs.stdio("hello", forbidden_tools=["browser_navigate"])
+    async with world(nats_url, a=a, b=b, c=c) as here:
+
+        async def names() -> set[str]:
+            return {tool["name"] for tool in (await here.ask("get_tools"))["tools"]}
+
+        assert {"browser_navigate", "a__hello", "c__hello"} <= await names()
+        await here.call("add_tool", req_id="1", name="browser_navigate")
+        await eventually(lambda: here.told("update_tool_list"))
+        assert {"browser_navigate", "b__browser_navigate"} <= await names()
+        called = {
+            name: (await here.call(name, req_id=name, url="x"))["content"][0]["text"]
+            for name in ("browser_navigate", "a__browser_navigate", "b__browser_navigate", "c__browser_navigate")
+        }
+        assert called["browser_navigate"] == called["a__browser_navigate"]
+        assert called["b__browser_navigate"] == "extra"
+        assert "is forbidden" in called["c__browser_navigate"]
+
+
+@pytest.mark.rule("answers.tools.names.hint")
+async def test_a_name_that_one_server_forbids_and_two_others_offer_gives_a_hint(nats_url: str) -> None:
+    open_, closed = configs.stdio("hello"), configs.stdio("hello", forbidden_tools=["hello"])
+    async with world(nats_url, a=closed, b=open_, c=open_) as here:
+        hint = await here.call("hello")
+        assert hint["content"][0]["text"] == (
+            "this Computer has no tool 'hello'; it is listed as 'b__hello' and 'c__hello'"
+        )
+        assert "a2c_forbidden" not in hint.get("meta", {})
 
 
 @pytest.mark.rule("data-structures.SMCPTool.alias", "computer.architecture.5", "computer.manager.call.server")

@@ -1,4 +1,4 @@
-"""Names of tools are legal for every LLM API, unique, and independent of any order."""
+"""Names of tools are legal for every LLM API and unique. New ones do not depend on any order, and listed ones stay."""
 
 import random
 import re
@@ -50,6 +50,43 @@ def test_names_do_not_depend_on_any_order(offers: list[Offer], shuffle: random.R
         for offer in shuffle.sample(offers, len(offers))
     ]
     assert name_tools(mixed) == name_tools(offers)
+
+
+@pytest.mark.rule("answers.tools.names.kept")
+@given(offers, offers)
+def test_a_listed_tool_keeps_its_name_whatever_comes(first: list[Offer], second: list[Offer]) -> None:
+    before = name_tools(first)
+    after = name_tools(second, before)
+    kept = {name: ref for name, ref in before.listed.items() if after.wanted.get(ref) == before.wanted[ref]}
+    assert kept.items() <= after.listed.items()
+    assert sorted(after.listed.values()) == sorted(name_tools(second).listed.values())
+    assert all(LEGAL.fullmatch(name) for name in after.listed)
+
+
+@pytest.mark.rule("answers.tools.names.kept")
+def test_the_tool_of_a_slower_server_is_qualified_and_the_one_that_came_first_is_not() -> None:
+    before = name_tools([Offer("slow", []), Offer("quick", ["echo"])])
+    after = name_tools([Offer("slow", ["echo"]), Offer("quick", ["echo"])], before)
+    assert dict(after.listed) == {"echo": ToolRef("quick", "echo"), "slow__echo": ToolRef("slow", "echo")}
+
+
+def test_a_changed_alias_renames_a_listed_tool() -> None:
+    before = name_tools([Offer("git", ["log"])])
+    assert list(name_tools([Offer("git", ["log"], {"log": "history"})], before).listed) == ["history"]
+
+
+@pytest.mark.rule("answers.tools.names.callable")
+def test_each_tool_has_its_qualified_names_beside_the_listed_one() -> None:
+    names = name_tools([Offer("git", ["log", "push"], {"log": "history"}, frozenset({"push"}))])
+    log = ToolRef("git", "log")
+    assert names.qualified == {"git__log": log, "git__history": log}
+
+
+@given(offers)
+def test_a_qualified_name_is_never_a_listed_one_and_names_an_allowed_tool(offers: list[Offer]) -> None:
+    names = name_tools(offers)
+    assert not names.qualified.keys() & names.listed.keys()
+    assert set(names.qualified.values()) <= set(names.listed.values())
 
 
 @given(offers)

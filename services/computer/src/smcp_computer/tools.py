@@ -3,28 +3,36 @@
 Names are given by these rules, in this order:
 
 1. A tool that its server's `forbidden_tools` names, by its original name or its alias, is not listed.
-2. A tool wants its alias, or else its own name, made legal for every LLM API: `[A-Za-z0-9_-]{1,64}`.
-3. A name that more than one tool wants is given to none of them: each is listed as `<server>__<name>`.
-4. What still collides, or is too long, ends in a digest of the server's name and the tool's own.
+2. A tool that is listed keeps its name, as long as its server offers it and its alias is the same.
+3. A tool wants its alias, or else its own name, made legal for every LLM API: `[A-Za-z0-9_-]{1,64}`.
+4. A name that another tool has, or that more than one new tool wants, is given to none of the new ones: each is listed
+   as `<server>__<name>`.
+5. What still collides, or is too long, ends in a digest of the server's name and the tool's own.
 
-So all names are legal and unique, and depend on what is configured and offered, not on any order.
+So all names are legal and unique. Until somebody has seen them, they depend on what is configured and offered alone,
+not on which server was first. `<server>__<name>` can be called always, whatever a tool is listed as.
 """
 
 import hashlib
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+import jsonschema_rs
 import mcp_types as types
 
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_proto.schemas.tools import SMCPTool, ToolMeta
+
+_log = logging.getLogger("smcp_computer.tools")
 
 MAX_LENGTH: Final = 64
 SEPARATOR: Final = "__"
@@ -44,6 +52,7 @@ class ToolRef:
 class Target:
     ref: ToolRef
     supervisor: Supervisor
+    tool: types.Tool
     configured: ToolMeta | None
 
 
@@ -54,57 +63,93 @@ class Catalogue:
     def __init__(self, supervisors: Mapping[str, Supervisor]) -> None:
         self._supervisors = supervisors
         self._names = name_tools(())
-        self.listing: tuple[SMCPTool, ...] = ()
-        """What `client:get_tools` answers, sorted by name."""
+        self._tools: Mapping[ToolRef, types.Tool] = {}
+        self._shown: object = ({}, {})
+        """What the listing is made of."""
+        self._listing: tuple[SMCPTool, ...] | None = ()
+        """None: not made yet; nobody asks for most of what a server that changes its tools all the time lists."""
+        self._checks: dict[ToolRef, tuple[types.Tool, _Check | None]] = {}
+        self._seen = False
+        """Whether anybody may know the names."""
+
+    @property
+    def listing(self) -> tuple[SMCPTool, ...]:
+        """What `client:get_tools` answers, sorted by name. Who reads it relies on the names: they stay from then on."""
+        self._seen = True
+        if self._listing is None:
+            self._listing = tuple(
+                SMCPTool(
+                    name=name,
+                    description=tool.description or "",
+                    params_schema=tool.input_schema,
+                    return_schema=tool.output_schema,
+                    meta=attributes(tool, tool_meta_of(supervisor.config, ref.tool)),
+                )
+                for name, ref in self._names.listed.items()
+                if (supervisor := self._supervisors.get(ref.server)) is not None and supervisor.ready
+                for tool in (self._tools[ref],)
+            )
+        return self._listing
 
     def find(self, name: str) -> Target | None:
         """The tool that is called `name`; also of a server that is not ready now."""
-        if (ref := self._names.listed.get(name)) is None:
+        self._seen = True
+        ref = self._names.listed.get(name) or self._names.qualified.get(name)
+        if ref is None or (supervisor := self._supervisors.get(ref.server)) is None:
             return None
-        supervisor = self._supervisors[ref.server]
-        return Target(ref, supervisor, tool_meta_of(supervisor.config, ref.tool))
+        return Target(ref, supervisor, self._tools[ref], tool_meta_of(supervisor.config, ref.tool))
 
     def is_forbidden(self, name: str) -> bool:
         """Whether the configuration forbids what a caller means by `name`: original, alias or qualified."""
         return name in self._names.forbidden
 
     def candidates(self, name: str) -> list[str]:
-        return [listed for listed, ref in self._names.listed.items() if ref.tool == name]
+        """The listed names of the tools that are called `name` by their servers, or by their alias."""
+        wanted = self._names.wanted
+        return [listed for listed, ref in self._names.listed.items() if name in (ref.tool, wanted[ref])]
+
+    def check(self, target: Target, params: Mapping[str, Any]) -> None:
+        """Raises Malformed: the tool's schema does not take these parameters."""
+        known = self._checks.get(target.ref)
+        if known is None or known[0] is not target.tool:
+            # compiled for the first call, as a list may have thousands of tools
+            known = self._checks[target.ref] = (target.tool, _compiled(target))
+        if known[1] is not None:
+            check_arguments(known[1], params)
 
     def refresh(self) -> bool:
         """Look at the servers again. Returns whether the listing changed."""
         names = name_tools(
-            Offer(
-                server=name,
-                tools=[tool.name for tool in supervisor.tools],
-                aliases={tool: meta.alias for tool, meta in supervisor.config.tool_meta.items() if meta.alias},
-                forbidden=frozenset(supervisor.config.forbidden_tools),
-            )
-            for name, supervisor in self._supervisors.items()
+            (
+                Offer(
+                    server=name,
+                    tools=[tool.name for tool in supervisor.tools],
+                    aliases={tool: meta.alias for tool, meta in supervisor.config.tool_meta.items() if meta.alias},
+                    forbidden=frozenset(supervisor.config.forbidden_tools),
+                )
+                for name, supervisor in self._supervisors.items()
+            ),
+            self._names if self._seen else None,
         )
-        listing = self._listed(names)
-        changed = listing != self.listing
-        self._names, self.listing = names, listing
-        return changed
-
-    def _listed(self, names: "Names") -> tuple[SMCPTool, ...]:
-        tools = {
+        self._tools = {
             ToolRef(server, tool.name): tool
             for server, supervisor in self._supervisors.items()
-            if supervisor.ready
             for tool in reversed(supervisor.tools)  # of two with one name the first counts
         }
-        return tuple(
-            SMCPTool(
-                name=name,
-                description=tool.description or "",
-                params_schema=tool.input_schema,
-                return_schema=tool.output_schema,
-                meta=attributes(tool, tool_meta_of(self._supervisors[ref.server].config, ref.tool)),
-            )
-            for name, ref in names.listed.items()
-            if (tool := tools.get(ref)) is not None
+        self._checks = {ref: known for ref, known in self._checks.items() if ref in self._tools}
+        shown = (
+            names.listed,
+            {
+                name: (supervisor.tools, supervisor.config.tool_meta, supervisor.config.default_tool_meta)
+                for name, supervisor in self._supervisors.items()
+                if supervisor.ready
+            },
         )
+        changed = shown != self._shown
+        self._names, self._shown = names, shown
+        if changed:
+            self._listing = None
+        return changed
 
 
 class History:
@@ -165,12 +210,16 @@ class Offer:
 class Names:
     listed: Mapping[str, ToolRef]
     """By the name under which a tool is listed, sorted."""
+    wanted: Mapping[ToolRef, str]
+    """The alias, or the original name, of each that is listed."""
+    qualified: Mapping[str, ToolRef]
+    """The same by `<server>__<name>`, for alias and original name, where it names one tool and is no listed name."""
     forbidden: Mapping[str, ToolRef]
     """What is not listed, by each name that a caller may try: original, alias, qualified."""
 
 
-def name_tools(offers: Iterable[Offer]) -> Names:
-    """Apply the rules to what all servers offer. Pure."""
+def name_tools(offers: Iterable[Offer], before: Names | None = None) -> Names:
+    """Apply the rules to what all servers offer; `before`: names to keep. Pure."""
     wanted: dict[ToolRef, str] = {}
     forbidden: dict[str, ToolRef] = {}
     for offer in sorted(offers, key=lambda offer: offer.server):
@@ -183,10 +232,15 @@ def name_tools(offers: Iterable[Offer]) -> Names:
                         forbidden.setdefault(form, ref)
             else:
                 wanted[ref] = alias or tool
-    listed = _assign(wanted)
+    kept = {ref: name for name, ref in before.listed.items() if wanted.get(ref) == before.wanted[ref]} if before else {}
+    listed = _assign(wanted, kept)
     by_name = dict(sorted((name, ref) for ref, name in listed.items()))
+    forms = {(qualified(ref, name), ref) for ref, alias in wanted.items() for name in (alias, ref.tool)}
+    times = Counter(form for form, _ in forms)
     return Names(
         listed=by_name,
+        wanted=wanted,
+        qualified={form: ref for form, ref in forms if times[form] == 1 and form not in by_name},
         forbidden={name: ref for name, ref in sorted(forbidden.items()) if name not in by_name},
     )
 
@@ -201,11 +255,11 @@ def qualified(ref: ToolRef, wanted: str) -> str:
     return legal(f"{ref.server}{SEPARATOR}{wanted}")
 
 
-def _assign(wanted: Mapping[ToolRef, str]) -> dict[ToolRef, str]:
-    """Each tool the simplest name that no other tool could take as well, level by level."""
-    names: dict[ToolRef, str] = {}
-    open_refs = sorted(wanted)
-    taken: set[str] = set()
+def _assign(wanted: Mapping[ToolRef, str], kept: Mapping[ToolRef, str]) -> dict[ToolRef, str]:
+    """The kept names, and each new tool the simplest name that no other tool could take as well, level by level."""
+    names = dict(kept)
+    open_refs = sorted(wanted.keys() - kept.keys())
+    taken = set(kept.values())
     for level in (lambda _, name: legal(name), qualified):
         proposals = {ref: level(ref, wanted[ref]) for ref in open_refs}
         times = Counter(proposals.values())
@@ -225,3 +279,46 @@ def _assign(wanted: Mapping[ToolRef, str]) -> dict[ToolRef, str]:
 def _with_digest(base: str, whole: str) -> str:
     digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
     return f"{base[: MAX_LENGTH - _DIGEST_LENGTH - 1]}_{digest}"
+
+
+class _Check(Protocol):
+    """A compiled schema of jsonschema-rs, which has a class for each draft."""
+
+    def is_valid(self, instance: Any) -> bool: ...
+
+    def iter_errors(self, instance: Any) -> Iterable[jsonschema_rs.ValidationError]: ...
+
+
+def compiled(schema: Mapping[str, Any]) -> _Check:
+    """A JSON Schema, of the draft that it names, else 2020-12. Raises ValueError: it cannot be used.
+
+    A `$ref` to another document is not followed: a schema of an MCP server must not make this host read a URL or file.
+    """
+    # masked, as the value is the Agent's, may be long, and is logged
+    return jsonschema_rs.validator_for(dict(schema), mask="the value", offline=True)
+
+
+def check_arguments(check: _Check, params: Mapping[str, Any]) -> None:
+    """Raises Malformed: the schema does not take them. The first mistake is named."""
+    try:
+        if check.is_valid(params):
+            return
+        error = next(iter(check.iter_errors(params)))
+    except UnicodeEncodeError:  # a half of a surrogate pair in the name of a parameter: left to the MCP server
+        return
+    field = ".".join(["params", *map(str, error.instance_path)])
+    raise Malformed(f"{field}: {error.message}", details={"field": field})
+
+
+def _compiled(target: Target) -> _Check | None:
+    try:
+        return compiled(target.tool.input_schema)
+    except ValueError as error:
+        why = str(error).partition("\n")[0]
+        _log.warning(
+            "MCP server %r: the schema of the tool %r cannot be used (%s); its arguments are not checked",
+            target.ref.server,
+            target.ref.tool,
+            why,
+        )
+        return None

@@ -162,6 +162,7 @@ class ToolCalls:
             record.ended("refused", refused["content"][0]["text"])
             return refused
         record.server = target.ref.server
+        self._catalogue.check(target, request.params)
         record.asking = True
         refusal = await self._confirmation.refusal(
             target.ref,
@@ -190,8 +191,8 @@ class ToolCalls:
         return tool_results.with_meta(result)
 
     def _refused(self, name: str) -> dict[str, Any]:
-        if self._catalogue.is_forbidden(name):
-            return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
         others = self._catalogue.candidates(name)
+        if not others and self._catalogue.is_forbidden(name):
+            return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
         hint = f"; it is listed as {' and '.join(map(repr, others))}" if others else ""
         return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
