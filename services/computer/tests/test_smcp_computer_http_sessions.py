@@ -15,7 +15,8 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import connect
-from smcp_computer.mcp.supervisor import Limits, State, Supervisor
+from smcp_computer.mcp.status import State
+from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
@@ -80,7 +81,7 @@ async def test_an_unanswered_http_operation_ends_after_timeout(kind: Kind, monke
         server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
         async with supervised(server) as box:
             await asyncio.wait_for(box.settled.wait(), PATIENCE_S)
-            assert (box.state, box.reason) == (State.FAILED, NOT_IN_TIME[kind])
+            assert (box.state, box.reason) == (State.BACKOFF, NOT_IN_TIME[kind])
 
 
 @pytest.mark.rule(

@@ -11,7 +11,8 @@ from aiohttp import web
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.mcp.supervisor import Limits, State, Supervisor
+from smcp_computer.mcp.status import State
+from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -78,7 +79,7 @@ async def test_a_request_that_is_not_answered_ends_after_timeout(method: str) ->
     async with server(lambda asked: asked == method) as (url, asked), supervised(url, timeout="PT0.3S") as box:
         await asyncio.wait_for(box.settled.wait(), 25)  # sooner than what holds without the setting
         assert method in asked
-        assert (box.state, box.reason) == (State.FAILED, "did not answer in time")
+        assert (box.state, box.reason) == (State.BACKOFF, "did not answer in time")
 
 
 @pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.timeout.meaning")

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.supervisor import Limits, State, Supervisor
+from smcp_computer.mcp.status import State
+from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
 
@@ -44,7 +45,7 @@ async def test_a_url_without_an_mcp_server_behind_sse_fails_with_a_reason(
         async with background() as tasks:
             task = tasks.start(supervisor.run(), name="owner")
             await asyncio.wait_for(supervisor.settled.wait(), 30)
-            assert supervisor.state is State.FAILED
+            assert supervisor.state is State.BACKOFF
             assert why in supervisor.reason
             supervisor.stop()
             await asyncio.wait_for(task, 30)

@@ -58,6 +58,7 @@ class StderrLog:
     """What one server writes to its standard error, over all its lives.
 
     Attributes:
+        pid: its process, while it runs.
         end: how its process ended by itself; empty while it runs.
         said: what it said last then, in one line.
         status: its exit status then.
@@ -70,6 +71,7 @@ class StderrLog:
         """In this minute."""
         self._quiet_until = 0.0
         self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self.pid: int | None = None
         self.end = ""
         self.said = ""
         self.status: int | None = None

@@ -113,7 +113,9 @@ async def stdio_transport(
     Raises ServerFailed: the program cannot be started. A message above `max_message` bytes is let go as it comes, and
     its request gets an error.
     """
-    process = _ServerProcess(await _started(parameters), parameters, log, max_message)
+    started = await _started(parameters)
+    log.pid = started.pid
+    process = _ServerProcess(started, parameters, log, max_message)
     to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
     write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     flushed = asyncio.Event()
@@ -141,6 +143,7 @@ async def stdio_transport(
                     log.died(process.status)
                 tasks.cancel_scope.cancel()
     finally:
+        log.pid = None
         process.kill()
         for stream in (to_session, read_stream, write_stream, from_session):
             stream.close()

@@ -6,10 +6,10 @@ pause that grows.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 import mcp_types as types
@@ -23,6 +23,7 @@ from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
+from smcp_computer.mcp.status import ServerStatus, State, usage_of
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_service.lifecycle import counted
@@ -35,15 +36,6 @@ STEADY_S: Final = 10.0
 """A server that ran for so long is not taken to be one that always dies."""
 HTTP_PROBE_S: Final = 30.0
 """How often a server behind HTTP is asked for its tools: nothing else tells that it went away."""
-
-
-class State(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    RESTARTING = "restarting"
-    FAILED = "failed"
-    """It could not be started. It is tried again, unless its configuration can never work in this environment."""
-    STOPPED = "stopped"
 
 
 @dataclass(frozen=True)
@@ -75,6 +67,10 @@ class Supervisor:
         self.state = State.STARTING
         self.reason = ""
         """Why it is not ready, for the user of this host."""
+        self.since = time.time()
+        """When it came into its state, in seconds since the epoch."""
+        self.warnings: tuple[str, ...] = ()
+        """What its user should know of it, whatever its state."""
         self.starts = 0
         """How many times it became ready."""
         self.tools: tuple[types.Tool, ...] = ()
@@ -99,7 +95,28 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        return self.state is State.READY
+        return self._connection is not None
+
+    def status(self) -> ServerStatus:
+        pid = self._stderr.pid
+        used = usage_of([pid] if pid is not None else []).get(pid or 0)
+        return ServerStatus(
+            name=self.name,
+            state=self.state,
+            reason=self.reason,
+            since=self.since,
+            restarts=max(0, self.starts - 1),
+            pid=pid,
+            cpu_s=used.cpu_s if used else None,
+            memory_bytes=used.memory_bytes if used else None,
+            tools=len(self.tools),
+            warnings=self.warnings,
+        )
+
+    def _enter(self, state: State, reason: str) -> None:
+        if state is not self.state:
+            self.since = time.time()
+        self.state, self.reason = state, reason
 
     @property
     def resources(self) -> Resources | None:
@@ -145,11 +162,12 @@ class Supervisor:
                         async with asyncio.timeout(pause):
                             await self._stopping.wait()
         finally:
-            self.state = State.STOPPED
+            self._enter(State.STOPPED, "")
             self.settled.set()
 
     async def _live(self) -> None:
         self._wake.clear()
+        self._enter(State.STARTING, self.reason)
         async with self._waited(self._limits.start_s) as start:
             server = with_variables(await self._inputs.resolve(self.config), self._limits.environment)
             async with connect(
@@ -167,7 +185,8 @@ class Supervisor:
                     self._events.tell(ServerReady(self.name))
                     await self._serve(connection)
                 finally:
-                    self._connection, self.state = None, State.RESTARTING
+                    self._connection = None
+                    self._enter(State.BACKOFF, self.reason)
                     self._events.tell(ServerGone(self.name))
                     if not self._stopping.is_set():
                         self._on_change()
@@ -216,7 +235,7 @@ class Supervisor:
     def _became_ready(self, connection: Connection, tools: tuple[types.Tool, ...]) -> None:
         self._connection = connection
         self.tools = tools
-        self.state, self.reason = State.READY, ""
+        self._enter(State.READY, "")
         self.starts += 1
         self.settled.set()
         self._logged = None
@@ -233,8 +252,7 @@ class Supervisor:
                 return False
 
     def _failed(self, error: Exception, pause: float | None, *, was_ready: bool) -> None:
-        self.reason = describe(error)
-        self.state = State.RESTARTING if self.starts and pause is not None else State.FAILED
+        self._enter(State.FAILED if pause is None else State.BACKOFF, describe(error))
         if pause is None:
             _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
         else:

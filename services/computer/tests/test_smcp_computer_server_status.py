@@ -1,0 +1,50 @@
+"""What a Computer tells of its MCP servers: states, reasons, processes."""
+
+import os
+import signal
+import time
+
+import psutil
+
+from smcp_computer.mcp.status import State, usage_of
+from smcp_testing.mcp_servers import configs
+from smcp_testing.supervised import pid_of, running
+from smcp_testing.waiting import eventually
+
+
+async def test_the_status_of_a_server_shows_its_process_and_its_restarts() -> None:
+    async with running(
+        box=configs.stdio(fresh=True), web=configs.http("streamable", "http://127.0.0.1:1/mcp")
+    ) as servers:
+        box = servers["box"]
+        first = box.status()
+        assert (first.name, first.state, first.reason, first.restarts) == ("box", State.READY, "", 0)
+        assert first.tools == len(box.tools) > 0
+        assert first.since <= time.time()
+        assert first.pid == await pid_of(box)
+        assert first.cpu_s is not None
+        assert first.cpu_s > 0
+        assert first.memory_bytes is not None
+        assert first.memory_bytes > 1_000_000
+        web = servers["web"].status()
+        assert (web.state, web.pid, web.cpu_s, web.memory_bytes) == (State.BACKOFF, None, None, None)
+        assert web.reason
+        os.kill(first.pid, signal.SIGKILL)
+        await eventually(lambda: box.status().restarts == 1)
+        again = box.status()
+        assert again.pid not in {None, first.pid}
+        assert again.since > first.since
+    assert (box.status().state, box.status().pid) == (State.STOPPED, None)
+
+
+def test_usage_counts_descendants_and_leaves_out_what_has_ended() -> None:
+    child = psutil.Popen(["/bin/sh", "-c", "sleep 60 & echo; wait"], stdout=-1)
+    with child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        (grandchild,) = psutil.Process(child.pid).children()
+        used = usage_of([child.pid, grandchild.pid])
+        assert used[child.pid].memory_bytes > used[grandchild.pid].memory_bytes
+        grandchild.kill()
+        child.kill()
+    assert usage_of([child.pid]) == {}
