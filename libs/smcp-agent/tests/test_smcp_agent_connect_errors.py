@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from smcp_agent import CannotConnect, SmcpAgent
+from smcp_testing.agent_command import run
 from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.nats_process import NatsServer
 
@@ -49,6 +50,16 @@ async def test_a_server_that_does_not_speak_http_is_named_so(nats_server: NatsSe
 async def test_the_error_for_http_at_a_tls_port_says_that_nothing_answered(tmp_path: Path) -> None:
     async with listener(certificate(tmp_path)) as url:
         assert await why_not(url.replace("https://", "http://")) == "the connection was closed without an answer"
+
+
+async def test_a_hint_about_certificates_is_given_for_no_other_error(tmp_path: Path) -> None:
+    async with listener(certificate(tmp_path)) as url, fake_gateway() as gateway:
+        assert "SSL_CERT_FILE" in (await run(gateway, "list", "--url", url))[2]
+        for other in (gateway.url.replace("http://", "https://"), f"http://{HOST}:1"):
+            code, _, err = await run(gateway, "list", "--url", other)
+            assert code == 1
+            assert "certificate" not in err
+            assert "`smcp up` starts one" in err
 
 
 def certificate(directory: Path) -> Path:

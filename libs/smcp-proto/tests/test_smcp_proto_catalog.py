@@ -25,6 +25,7 @@ EVENTS = """
 client:tool_call ToolCallReq CallToolResult agent tool_call reply call
 client:get_config GetComputerConfigReq GetComputerConfigRet agent get_config reply query
 client:get_tools GetToolsReq GetToolsRet agent get_tools reply query
+client:get_status GetStatusReq GetStatusRet agent get_status reply query
 client:get_desktop GetDeskTopReq GetDeskTopRet agent get_desktop reply query
 client:get_finder GetFinderReq GetFinderRet agent get_finder reply query
 client:resources/list ListResourcesReq ResourceRet agent resources_list reply query
@@ -180,6 +181,8 @@ def test_each_row_names_its_protocol_page() -> None:
         page, _, section = row.source.partition(", ")
         if "resources/" in row.event or "completion/" in row.event or row.verb == "update_capabilities":
             assert (page, section.split()[0]) in {("computer.txt", "Resources"), ("finder.txt", "自动补全")}
+        elif row.event == "client:get_status":
+            assert row.source == "ours, no page has it"
         elif row.event == "server:tool_call_cancel":
             assert row.source == "events.txt, Server 事件"  # a table's row; it has no section of its own
         else:

@@ -52,6 +52,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "GetComputerConfigRet": {"inputs": None, "servers": {}},
     "GetToolsReq": {**AGENT, "computer": "c"},
     "GetToolsRet": {"tools": [], "req_id": "r"},
+    "GetStatusReq": {**AGENT, "computer": "c"},
+    "GetStatusRet": {"servers": [], "config_problem": "not JSON", "req_id": "r"},
     "GetDeskTopReq": {**AGENT, "computer": "c", "desktop_size": 3, "window": "window://h/a"},
     "GetDeskTopRet": {"desktops": ["window://h"], "req_id": "r"},
     "GetFinderReq": {**AGENT, "computer": "c", "keywords": ["x"], "file_type": "pdf", "offset": 0, "limit": 20},

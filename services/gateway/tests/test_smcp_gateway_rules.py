@@ -28,6 +28,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "client:tool_call": {**ASKED, "tool_name": "t", "params": {"深": None}, "timeout": 5},
     "client:get_config": ASKED,
     "client:get_tools": ASKED,
+    "client:get_status": ASKED,
     "client:get_desktop": {**ASKED, "desktop_size": 3, "window": "window://h/a"},
     "client:get_finder": {**ASKED, "keywords": ["x"], "file_type": "pdf", "offset": 0, "limit": 20},
     "client:resources/list": envelope("resources/list", {"cursor": "c"}),

@@ -13,6 +13,11 @@ from smcp_agent.finder import (
     DocumentSummary as DocumentSummary,
     Finder as Finder,
 )
+from smcp_agent.llm import (
+    auto_apply as auto_apply,
+    tags as tags,
+    tool_meta as tool_meta,
+)
 from smcp_agent.resources import (
     Completion as Completion,
     Resource as Resource,

@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable, not_open
+from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable, not_among, not_open
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
-from smcp_proto.errors import no_such_computer
 from smcp_proto.schemas import SMCPTool
 
 SIZE: Final = 512
@@ -183,7 +182,8 @@ class ToolCache:
         """The known tools; waits only for the first answer. Raises SmcpError as `SmcpAgent.tools`."""
         entry = self._entries.get(computer)
         if entry is None:
-            raise no_such_computer(computer)
+            what = f"there is no Computer {computer!r} in the office"
+            raise not_among(what, computer, sorted(self._entries), {"computer": computer})
         await entry.tried.wait()
         if entry.tools is None:
             assert entry.error is not None

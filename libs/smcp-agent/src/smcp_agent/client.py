@@ -34,6 +34,7 @@ from smcp_agent.rpc import (
     request_span,
     whole_seconds,
 )
+from smcp_agent.status import StatusMethods
 from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.schemas import (
     EnterOfficeReq,
@@ -50,7 +51,7 @@ from smcp_proto.schemas import (
 _Result = TypeVar("_Result")
 
 
-class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
+class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods, StatusMethods):
     """An Agent in an office, as an async context manager.
 
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:
@@ -112,7 +113,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, seat, options, self._room, self._on_notice)
         self._link.fail(not_open())
-        self._rpc = RpcClient(self.office, self.name, self._link, spawn)
+        self._rpc = RpcClient(self.office, self.name, self._link, spawn, lambda: self._room.computers)
 
     @property
     def connected(self) -> bool:

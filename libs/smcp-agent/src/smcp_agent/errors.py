@@ -4,7 +4,8 @@ One class per code of the wire comes from `smcp_proto.errors` and is raised as t
 defined here are the SDK's own.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 from smcp_proto.errors import (
@@ -91,6 +92,14 @@ class UnknownError(SmcpError):
 def not_open() -> Closed:
     """The error for an `SmcpAgent` outside its `async with`."""
     return Closed("this SmcpAgent is not open: use it inside its `async with`")
+
+
+def not_among(what: str, name: str, names: Sequence[str], details: Mapping[str, Any]) -> NotFound:
+    """The 404 for a `name` that is none of `names`: it says so (`what`), which ones there are, and which was meant."""
+    near = " or ".join(repr(each) for each in get_close_matches(name, names, n=3))
+    guess = f" Did you mean {near}?" if near else ""
+    there = f"There are: {', '.join(names)}." if names else "There is none at all."
+    return NotFound(f"{what}.{guess} {there}", details=details)
 
 
 def anew(error: SmcpError) -> SmcpError:

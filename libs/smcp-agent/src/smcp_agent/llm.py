@@ -15,6 +15,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, Literal
 
+from pydantic import ValidationError
+
 from smcp_agent.cache import ToolCache
 from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
 from smcp_agent.results import (
@@ -26,7 +28,7 @@ from smcp_agent.results import (
     ResourceContent,
     TextContent,
 )
-from smcp_proto.schemas import SMCPTool
+from smcp_proto.schemas import SMCPTool, ToolMeta
 
 DEFAULT_TIMEOUT_S: Final = 60
 """How long a tool may take where the application does not say: a model and its user wait."""
@@ -57,16 +59,19 @@ class ModelMethods(ABC):
     ) -> CallResult:
         """Run a tool of a Computer. Raises SmcpError."""
 
-    async def openai_tools(self, api: OpenAIApi = "chat") -> list[OpenAITool]:
+    async def openai_tools(
+        self, api: OpenAIApi = "chat", *, where: Callable[[SMCPTool], bool] = lambda _: True
+    ) -> list[OpenAITool]:
         """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
 
-        A Computer whose tools could not be fetched so far is left out.
+        A Computer whose tools could not be fetched so far is left out. `where` chooses tools, for
+        example by their tags: `lambda tool: "browser" in tags(tool)`.
         """
-        return [openai_tool(named, api) for named in await self._named_tools()]
+        return [openai_tool(named, api) for named in await self._named_tools() if where(named.tool)]
 
-    async def anthropic_tools(self) -> list[AnthropicTool]:
+    async def anthropic_tools(self, *, where: Callable[[SMCPTool], bool] = lambda _: True) -> list[AnthropicTool]:
         """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
-        return [anthropic_tool(named) for named in await self._named_tools()]
+        return [anthropic_tool(named) for named in await self._named_tools() if where(named.tool)]
 
     async def run_openai_tool_call(self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Run a model's tool call: a dict or an object of OpenAI's SDK, of either API. Returns the message to append.
@@ -111,6 +116,25 @@ class ModelMethods(ABC):
             ran = " (the tool may have run nevertheless)" if may_have_run(error) else ""
             text = f"Error {int(error.code)}: {error.message}{ran}"
             return CallResult(content=(TextContent(text),), is_error=True)
+
+
+def tool_meta(tool: SMCPTool) -> ToolMeta:
+    """What the Computer's configuration says of a tool (`a2c_tool_meta`); empty where it says nothing readable."""
+    said = (tool.meta or {}).get("a2c_tool_meta")
+    try:
+        return ToolMeta.model_validate_json(said) if isinstance(said, str) else ToolMeta()
+    except ValidationError:
+        return ToolMeta()
+
+
+def tags(tool: SMCPTool) -> tuple[str, ...]:
+    """The tags that the Computer's configuration gives to a tool."""
+    return tuple(tool_meta(tool).tags or ())
+
+
+def auto_apply(tool: SMCPTool) -> bool | None:
+    """Whether the tool runs without asking the Computer's user. False: asked each time; None: the Computer decides."""
+    return tool_meta(tool).auto_apply
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,7 @@ _ROWS: Final = (
     ),
     _client("client:get_config", schemas.GetComputerConfigReq, schemas.GetComputerConfigRet),
     _client("client:get_tools", schemas.GetToolsReq, schemas.GetToolsRet),
+    _client("client:get_status", schemas.GetStatusReq, schemas.GetStatusRet, "ours, no page has it"),
     _client("client:get_desktop", schemas.GetDeskTopReq, schemas.GetDeskTopRet, metered=True),
     _client("client:get_finder", schemas.GetFinderReq, schemas.GetFinderRet, metered=True),
     _client("client:resources/list", schemas.ListResourcesReq, schemas.ResourceRet, _RESOURCES, metered=True),

@@ -26,6 +26,7 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
     "client:tool_call": {**_ASKED, "tool_name": "t", "params": {"深": None}, "timeout": 5},
     "client:get_config": _ASKED,
     "client:get_tools": _ASKED,
+    "client:get_status": _ASKED,
     "client:get_desktop": {**_ASKED, "desktop_size": 3, "window": "window://h/a"},
     "client:get_finder": {**_ASKED, "keywords": ["x"], "file_type": "pdf", "offset": 0, "limit": 20},
     "client:resources/list": _envelope("resources/list", {"cursor": "c"}),

@@ -3,8 +3,8 @@
 Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 143 SIGTERM (of `watch` both 0).
 """
 
+import asyncio
 import json
-import math
 from importlib.metadata import version as version_of
 from typing import Annotated, Any
 from uuid import uuid4
@@ -14,15 +14,21 @@ import typer
 from smcp_agent.cli.output import (
     UNPRINTABLE,
     give_up_output,
+    print_completion,
     print_contents,
     print_desktop,
     print_documents,
     print_failure,
+    print_json,
     print_resources,
     print_result,
     print_sessions,
+    print_statuses,
+    print_templates,
     print_tools,
+    statuses_json,
 )
+from smcp_agent.cli.parameters import Computer, ForSeconds, Json, Limit, OnlyServer, OptionsAnywhere, Server
 from smcp_agent.cli.run_command import (
     FAILED,
     MAX_PAYLOAD,
@@ -31,6 +37,7 @@ from smcp_agent.cli.run_command import (
     ask,
     default_name,
     explaining,
+    no_tools,
     run,
 )
 from smcp_agent.cli.watch import follow
@@ -42,39 +49,9 @@ app = typer.Typer(
     name="smcp-agent",
     help="Use the tools, desktops and documents of the Computers in an office.",
     no_args_is_help=True,
-    add_completion=False,
+    cls=OptionsAnywhere,
     pretty_exceptions_enable=False,
 )
-
-
-def _parse_limit(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:  # nor is it NaN, which is in no range
-        raise typer.BadParameter(f"{text!r} is no number of seconds above 0")
-    return seconds
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
-Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
-Server = Annotated[
-    str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")
-]
-OnlyServer = Annotated[
-    str | None,
-    typer.Option(metavar="SERVER", help="Only those of this MCP server, by its name in the Computer's configuration."),
-]
-Limit = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout",
-        parser=_parse_limit,
-        metavar="SECONDS",
-        help="Give up after this time. A Computer has 30 s for an answer.",
-    ),
-]
 
 
 def main() -> int:
@@ -157,12 +134,46 @@ def tools(context: typer.Context, computer: Computer, as_json: Json = False) -> 
     """The tools of a Computer."""
 
     async def question(agent: SmcpAgent) -> Answer:
-        async with explaining(agent, computer):
-            listed = await agent.get_tools(computer)
+        listed = await agent.get_tools(computer)
         found = [each.model_dump(exclude_unset=True) for each in listed]
-        return Answer({"computer": computer, "tools": found}, lambda: print_tools(listed))
+        why = "" if listed else await no_tools(agent, computer)
+        shown = {"computer": computer, "tools": found, **({"why": why} if why else {})}
+        return Answer(shown, lambda: print_tools(listed, why))
 
     ask(context.obj.with_json(as_json), f"asking {computer} for its tools", question)
+
+
+@app.command()
+def status(
+    context: typer.Context,
+    computer: Annotated[
+        str | None, typer.Argument(metavar="[COMPUTER]", help="Only this one (default: all of the office).")
+    ] = None,
+    timeout: Limit = None,
+    as_json: Json = False,
+) -> None:
+    """How the MCP servers of the Computers are, and why one has no tools."""
+
+    async def question(agent: SmcpAgent) -> Answer:
+        names = agent.computers() if computer is None else [computer]
+        found = await asyncio.gather(*map(agent.get_status, names), return_exceptions=True)
+        if computer is not None and isinstance(found[0], BaseException):
+            raise found[0]
+        return Answer({"computers": statuses_json(names, found)}, lambda: print_statuses(names, found))
+
+    who = "the Computers" if computer is None else computer
+    ask(context.obj.with_json(as_json), f"asking {who} for the states of MCP servers", question, timeout=timeout)
+
+
+@app.command()
+def config(context: typer.Context, computer: Computer, timeout: Limit = None, as_json: Json = False) -> None:
+    """The configuration of a Computer, without its secrets."""
+
+    async def question(agent: SmcpAgent) -> Answer:
+        found = (await agent.get_config(computer)).model_dump(exclude_unset=True)
+        return Answer({"computer": computer, **found}, lambda: print_json(found))
+
+    ask(context.obj.with_json(as_json), f"asking {computer} for its configuration", question, timeout=timeout)
 
 
 @app.command()
@@ -183,8 +194,7 @@ def call(
     ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
 
     async def question(agent: SmcpAgent) -> Answer:
-        async with explaining(agent, computer):
-            result = await agent.call_tool(computer, tool, parsed, timeout=timeout, req_id=req_id)
+        result = await agent.call_tool(computer, tool, parsed, timeout=timeout, req_id=req_id)
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
         return Answer(found, lambda: print_result(result), failed=result.is_error)
 
@@ -203,8 +213,7 @@ def desktop(
     """What the windows of a Computer show."""
 
     async def question(agent: SmcpAgent) -> Answer:
-        async with explaining(agent, computer):
-            shown = await agent.get_desktop(computer, size=size, window=window)
+        shown = await agent.get_desktop(computer, size=size, window=window)
         found = {"computer": computer, "desktops": shown["desktops"]}
         return Answer(found, lambda: print_desktop(shown))
 
@@ -227,10 +236,9 @@ def finder(
     """The documents of a Computer."""
 
     async def question(agent: SmcpAgent) -> Answer:
-        async with explaining(agent, computer):
-            page = await agent.get_finder(
-                computer, keywords=keyword or None, file_type=file_type, offset=offset, limit=limit
-            )
+        page = await agent.get_finder(
+            computer, keywords=keyword or None, file_type=file_type, offset=offset, limit=limit
+        )
         found = {"computer": computer, **{name: value for name, value in page.items() if name != "req_id"}}
         return Answer(found, lambda: print_documents(page, offset))
 
@@ -249,6 +257,48 @@ def resources(
         return Answer({"computer": computer, "resources": found}, lambda: print_resources(found))
 
     ask(context.obj.with_json(as_json), f"asking {computer} for its resources", question, timeout=timeout)
+
+
+@app.command()
+def templates(
+    context: typer.Context, computer: Computer, server: OnlyServer = None, timeout: Limit = None, as_json: Json = False
+) -> None:
+    """The templates of resources of a Computer; `complete` finds values for their arguments."""
+
+    async def question(agent: SmcpAgent) -> Answer:
+        async with explaining(agent, computer, server):
+            found = [each async for each in agent.iter_resource_templates(computer, server=server)]
+        return Answer({"computer": computer, "resourceTemplates": found}, lambda: print_templates(found))
+
+    ask(context.obj.with_json(as_json), f"asking {computer} for its templates", question, timeout=timeout)
+
+
+@app.command()
+def complete(
+    context: typer.Context,
+    computer: Computer,
+    template: Annotated[str, typer.Argument(metavar="TEMPLATE", help="A URI template, as `templates` lists it.")],
+    argument: Annotated[str, typer.Argument(metavar="ARGUMENT", help="One of its arguments.")],
+    value: Annotated[str, typer.Argument(metavar="[BEGINNING]", help="What the value begins with.")] = "",
+    chosen: Annotated[
+        list[str] | None, typer.Option(metavar="ARGUMENT=VALUE", help="An argument that is chosen already; repeatable.")
+    ] = None,
+    server: Server = None,
+    timeout: Limit = None,
+    as_json: Json = False,
+) -> None:
+    """What an argument of a template may be."""
+    pairs = [each.partition("=") for each in chosen or ()]
+    if not all(equals for _, equals, _ in pairs):
+        raise typer.BadParameter("is not of the form ARGUMENT=VALUE", param_hint="--chosen")
+    others = {name: given for name, _, given in pairs}
+
+    async def question(agent: SmcpAgent) -> Answer:
+        async with explaining(agent, computer, server):
+            found = await agent.complete(computer, template, argument, value, chosen=others, server=server)
+        return Answer({"computer": computer, "completion": found}, lambda: print_completion(found))
+
+    ask(context.obj.with_json(as_json), f"asking {computer} for values", question, timeout=timeout)
 
 
 @app.command()
@@ -278,9 +328,7 @@ def watch(
         list[str] | None, typer.Option(metavar="URI", help="Tell of this resource of --computer, too.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many changes.")] = None,
-    seconds: Annotated[
-        float | None, typer.Option("--for", parser=_parse_limit, metavar="SECONDS", help="End after a time.")
-    ] = None,
+    seconds: ForSeconds = None,
     as_json: Json = False,
 ) -> None:
     """What changes in the office, as it comes: Computers, tools, desktops, documents, resources.

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
 
 import typer
@@ -20,9 +21,9 @@ from smcp_agent.desktop import Desktop, windows
 from smcp_agent.errors import SmcpError, may_have_run
 from smcp_agent.finder import Finder
 from smcp_agent.llm import as_text
-from smcp_agent.resources import Resource
+from smcp_agent.resources import Completion, Resource, ResourceTemplate
 from smcp_agent.results import CallResult, ResourceContents
-from smcp_proto.schemas import SessionInfo, SMCPTool
+from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool
 
 UNPRINTABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """The errno of an OSError when the output cannot be written. (The SDK raises SmcpError for its sockets.)"""
@@ -59,7 +60,11 @@ def print_sessions(sessions: Sequence[SessionInfo]) -> None:
     print_table("Name", {"Role": 10}, [(session.name or "", session.role or "") for session in ordered])
 
 
-def print_tools(tools: Sequence[SMCPTool]) -> None:
+def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
+    """`why` says why there are none."""
+    if not tools:
+        print_hint(f"No tools: {why}." if why else "No tools.")
+        return
     rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
     print_table("Tool", {"Parameters": 20, "Description": 20}, rows)
 
@@ -179,6 +184,62 @@ def print_resources(resources: Sequence[Resource]) -> None:
     if not any(row[-1] for row in rows):  # not every Computer says whose they are
         del columns["Server"]
     print_table("Resource", columns, [row[: len(columns) + 1] for row in rows])
+
+
+def print_templates(templates: Sequence[ResourceTemplate]) -> None:
+    if not templates:
+        print_hint("No templates.")
+        return
+    rows = [
+        (each["uriTemplate"], each.get("title") or each["name"], str(each.get("serverId", ""))) for each in templates
+    ]
+    print_table("Template", {"Name": 20, "Server": 10}, rows)
+
+
+def print_completion(completion: Completion) -> None:
+    for value in completion["values"]:
+        typer.echo(plain(value))
+    if not completion["values"]:
+        print_hint("No value begins so.")
+    elif completion.get("hasMore"):
+        print_hint("There are more: give more of the beginning.")
+
+
+Statuses = Sequence[GetStatusRet | BaseException]
+"""Of Computers; of one that could not say, why."""
+
+
+def statuses_json(computers: Sequence[str], statuses: Statuses) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for computer, each in zip(computers, statuses, strict=True):
+        if isinstance(each, SmcpError):
+            found.append({"computer": computer, "error": each.body().model_dump()})
+        elif isinstance(each, BaseException):
+            raise each
+        else:
+            said = each.model_dump(exclude_unset=True, exclude={"req_id"})
+            found.append({"computer": computer, **said})
+    return found
+
+
+def print_statuses(computers: Sequence[str], statuses: Statuses) -> None:
+    rows = []
+    for shown in statuses_json(computers, statuses):
+        computer = shown["computer"]
+        for each in shown.get("servers", ()):
+            since = datetime.fromtimestamp(each["since"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+            counts = (since, str(each["restarts"]), str(each["tools"]))
+            rows.append((f"{computer}/{each['name']}", each["state"], *counts, each["reason"]))
+        if "error" in shown:
+            print_failure(f"{computer} does not say: error {shown['error']['code']}: {shown['error']['message']}")
+        elif not shown["servers"]:
+            print_hint(f"{computer} has no MCP servers.")
+        if "config_problem" in shown:
+            print_failure(f"{computer}: its configuration file is not in use: {shown['config_problem']}")
+    if rows:
+        print_table("Server", {"State": 8, "Since": 10, "Restarts": 8, "Tools": 5, "Reason": 20}, rows)
+    elif not computers:
+        print_hint("No Computers.")
 
 
 def print_contents(contents: ResourceContents) -> None:

@@ -6,10 +6,9 @@ import math
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ import typer
 from smcp_agent.cli.output import print_error, print_json, working
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE
+from smcp_agent.connecting.transport import CERTIFICATE
 from smcp_agent.errors import (
     CannotConnect,
     JoinRefused,
@@ -31,12 +31,15 @@ from smcp_agent.errors import (
     TooLarge,
     Unavailable,
     may_have_run,
+    not_among,
 )
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 STOPPED: Final = 128
 """A signal ended the command: the signal's number is added, as shells do."""
+WHY_S: Final = 5.0
+"""How long an explanation may hold up an answer that is there."""
 MAX_PAYLOAD: Final = 32 * 1024 * 1024
 """Bytes: the default limit of the services."""
 
@@ -73,29 +76,29 @@ def default_name() -> str:
 
 
 @asynccontextmanager
-async def explaining(agent: SmcpAgent, computer: str, server: str | None = None) -> AsyncIterator[None]:
-    """Say of a Computer that is not there, or of its MCP server, which ones are."""
+async def explaining(agent: SmcpAgent, computer: str, server: str | None) -> AsyncIterator[None]:
+    """Say of an MCP server that its Computer does not have which ones it has."""
     try:
         yield
     except NotFound as error:
-        computers = agent.computers()
-        if computer not in computers:
-            what = f"there is no Computer {computer!r} in the office {agent.office!r}."
-            raise _not_found(what, computer, computers, error) from error
+        if server is None or computer not in agent.computers():
+            raise
         servers: list[str] = []
         with suppress(SmcpError):  # then the first error has to do
-            servers = [] if server is None else sorted((await agent.get_config(computer)).servers)
-        if server is None or not servers or server in servers:
+            servers = sorted((await agent.get_config(computer)).servers)
+        if not servers or server in servers:
             raise
-        what = f"the Computer {computer!r} has no MCP server {server!r}."
-        raise _not_found(what, server, servers, error) from error
+        raise not_among(
+            f"the Computer {computer!r} has no MCP server {server!r}", server, servers, error.details
+        ) from error
 
 
-def _not_found(what: str, name: str, names: Sequence[str], error: NotFound) -> NotFound:
-    near = " or ".join(repr(each) for each in get_close_matches(name, names, n=3))
-    guess = f" Did you mean {near}?" if near else ""
-    there = f"There are: {', '.join(names)}." if names else "There is none at all."
-    return NotFound(f"{what}{guess} {there}", details=error.details)
+async def no_tools(agent: SmcpAgent, computer: str) -> str:
+    """Why a Computer lists no tools; empty where it does not say soon: not every Computer knows the question."""
+    with suppress(SmcpError, TimeoutError):
+        async with asyncio.timeout(WHY_S):
+            return await agent.why_no_tools(computer)
+    return ""
 
 
 class Answer(NamedTuple):
@@ -189,11 +192,10 @@ def _hint(error: SmcpError, chosen: Options) -> str:
             return "What it said is in the log of the Computer."
         case RateLimited(details={"retry_after_s": int() | float() as wait}):
             return f"Try again in {wait:g} s."
+        case CannotConnect(details={"urls": dict(urls)}) if any(CERTIFICATE in why for why in urls.values()):
+            return "SSL_CERT_FILE names a file with the certificates (PEM) that are accepted."
         case CannotConnect():
-            return (
-                "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens, with "
-                "https:// where TLS is spoken."
-            )
+            return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case TooLarge(details={"size": int(size), "limit": int(limit)}):
             return (
                 f"It has {_mebibytes(size)}, and at most {_mebibytes(limit)} are carried: SMCP_MAX_PAYLOAD sets that, "

@@ -11,7 +11,7 @@ import typer
 
 from smcp_agent import events
 from smcp_agent.cli.output import json_text, plain, print_hint
-from smcp_agent.cli.run_command import Options, explaining
+from smcp_agent.cli.run_command import Options
 
 FIRST_TOOLS_S: Final = 5.0
 """The tools that there are already are no change: so long they are waited for."""
@@ -49,8 +49,7 @@ async def follow(
         stream = agent.events()
         if computer is not None:
             for uri in uris:
-                async with explaining(agent, computer):
-                    await agent.subscribe_resource(computer, uri)
+                await agent.subscribe_resource(computer, uri)
         there = ", ".join(agent.computers()) or "no Computer"
         print_hint(f"Watching the office {options.office!r} ({there}); ctrl-C ends it.")
         if computer is not None and computer not in agent.computers():

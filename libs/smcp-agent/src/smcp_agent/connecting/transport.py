@@ -250,9 +250,12 @@ def reason(error: BaseException) -> str | None:
     return None
 
 
+CERTIFICATE: Final = "its certificate is not accepted"
+
+
 def _tls_reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
+        return f"{CERTIFICATE}: {error.verify_message}"
     said = error.reason if isinstance(error, ssl.SSLError) else error.strerror
     return f"no TLS there ({said}); without TLS, the URL begins with http://"
 
