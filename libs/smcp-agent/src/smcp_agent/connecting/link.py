@@ -26,8 +26,9 @@ from smcp_proto.schemas.rooms import MOVED
 
 JOIN_S: Final = 12.0
 """The server side has 10 s for a join."""
-LEAVE_S: Final = 2.0
-"""Short, since a client that goes away is noticed without it."""
+LEAVE_S: Final = 5.0
+"""Before the answer, the next Agent of this name may be refused: a busy gateway needs seconds. Longer is of no use: a
+client that goes away is noticed without it, too."""
 UNKNOWN: Final = 2
 """So many refusals of the token in a row are reported: the first token may have expired on its way."""
 REFUSED_PATIENCE_S: Final = 20.0
