@@ -13,8 +13,9 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.mcp.errors import ServerDied
+from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.status import State
-from smcp_computer.mcp.supervisor import Fleet, Limits
+from smcp_computer.mcp.supervisor import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, pid_of, running, text
 from smcp_testing.waiting import Stopwatch, eventually, within
@@ -89,7 +90,7 @@ async def test_stopping_breaks_off_a_start_within_a_second(tmp_path: Path, first
         for mark in marks
     }
     config = parse_config(json.dumps({"servers": servers}))
-    fleet = Fleet(config.servers.values(), InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
+    fleet = Fleet(config, InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
     running = asyncio.create_task(fleet.run())
     await eventually(lambda: all(mark.exists() for mark in marks))
     family = psutil.Process().children(recursive=True)

@@ -10,7 +10,8 @@ import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.supervisor import Fleet, Limits
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.tools import Catalogue, attributes
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_service.lifecycle import background
@@ -20,7 +21,7 @@ from smcp_testing.mcp_servers import configs
 @asynccontextmanager
 async def listed(**servers: dict[str, Any]) -> AsyncIterator[dict[str, dict[str, Any]]]:
     config = parse_config(json.dumps({"servers": servers}))
-    fleet = Fleet(config.servers.values(), InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
+    fleet = Fleet(config, InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
     async with background() as tasks:
         running = tasks.start(fleet.run(), name="fleet")
         await fleet.wait_settled()

@@ -23,7 +23,8 @@ from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
 from smcp_computer.handlers.resources import ResourceHandlers
 from smcp_computer.handlers.tool_call import ToolCalls
-from smcp_computer.mcp.supervisor import Fleet, Limits
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.metrics import calls_timed, measure, measure_resources
 from smcp_computer.outbox import TOOL_LIST, ComputerOutbox, OfficeClient
@@ -112,7 +113,7 @@ class Computer:
             gather_s=settings.gather_s,
         )
         self.fleet = Fleet(
-            config.servers.values(),
+            config,
             InputResolver(config.inputs, environ),
             limits=Limits(
                 max_message=max_body,

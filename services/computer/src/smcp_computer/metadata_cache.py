@@ -142,6 +142,10 @@ class MetadataCache:
         if (known := self._servers.get(server)) is not None:
             self._forget(known, known.concerned(uri))
 
+    def removed(self, server: str) -> None:
+        if (known := self._servers.pop(server, None)) is not None:
+            self._fill(known, {})
+
     def subscribed(self, server: str, uris: Collection[str]) -> None:
         """A server sends updates of these from now on: they may have changed since they were read."""
         if (known := self._servers.get(server)) is not None:

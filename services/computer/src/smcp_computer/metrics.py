@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
+from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.status import State
-from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.resources.index import ResourceIndex
 from smcp_service.metrics import Metrics

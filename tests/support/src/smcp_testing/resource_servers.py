@@ -14,9 +14,10 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.events import (
     ServerEvent,
 )
+from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.mcp.supervisor import Fleet, Limits
+from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.subscriptions import UpstreamSubscriptions
 from smcp_service.lifecycle import background
@@ -60,7 +61,7 @@ class Servers:
 @asynccontextmanager
 async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
     config = parse_config(json.dumps({"servers": servers}))
-    fleet = Fleet(config.servers.values(), InputResolver(config.inputs, {}), limits=Limits(), on_change=lambda: None)
+    fleet = Fleet(config, InputResolver(config.inputs, {}), limits=Limits(), on_change=lambda: None)
     index = ResourceIndex(fleet.supervisors, fleet.events)
     async with background() as tasks:
         upstream = UpstreamSubscriptions(fleet.supervisors, fleet.events, tasks)

@@ -8,8 +8,9 @@ from typing import Any
 
 from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.mcp.supervisor import Fleet, Limits, Supervisor
+from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 
 
@@ -26,7 +27,7 @@ async def running_all(
 ) -> AsyncIterator[dict[str, Supervisor]]:
     """The servers of a configuration, by name, each ready or failed."""
     fleet = Fleet(
-        config.servers.values(),
+        config,
         InputResolver(config.inputs, environ or {}),
         limits=limits or Limits(),
         on_change=lambda: None,

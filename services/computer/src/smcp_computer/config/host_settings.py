@@ -4,7 +4,7 @@ The fields stand beside a server's own in the file, and as defaults for all serv
 They say how a server runs here: Agents do not see them, and they are no part of `client:get_config`.
 """
 
-from typing import Final
+from typing import ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,3 +16,6 @@ class HostSettings(BaseModel):
     """One server's settings, with the defaults of the file filled in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    LIVE: ClassVar[frozenset[str]] = frozenset()
+    """Names of the fields that take effect while the server runs. A change of any other restarts it."""

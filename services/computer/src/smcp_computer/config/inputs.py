@@ -53,6 +53,10 @@ class InputResolver:
         self._inputs = inputs
         self._environ = environ
 
+    def follow(self, inputs: Mapping[str, MCPServerInput]) -> None:
+        """Take over the inputs of a changed file."""
+        self._inputs = inputs
+
     async def resolve(self, server: MCPServerConfig) -> MCPServerConfig:
         """`server` with its parameters' placeholders replaced. The errors name the server, and each field.
 

@@ -12,7 +12,7 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop
 from smcp_bus.ownership import Seat
 from smcp_computer.confirmation import Confirmation
-from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
+from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.metrics import CallEnded
 from smcp_computer.resources.errors import too_large
@@ -171,6 +171,8 @@ class ToolCalls:
             params=request.params,
         )
         record.asking = False
+        if refusal is None and self._catalogue.find(name) != target:
+            refusal = "was not run: the Computer's configuration changed while its user was asked"
         if refusal is not None:
             record.ended("refused", refusal)
             return tool_results.failed(f"the tool {name!r} {refusal}")
@@ -181,6 +183,9 @@ class ToolCalls:
             )
         except AnswerTooLarge as error:
             raise too_large(error) from None
+        except CallBrokenOff as error:
+            record.ended("cancelled", str(error))
+            return tool_results.failed(str(error), **{tool_results.CANCELLED: True})
         except ServerError as error:
             record.ended("failed", str(error))
             return tool_results.failed(str(error))

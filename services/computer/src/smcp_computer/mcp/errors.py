@@ -35,6 +35,10 @@ class ServerDied(ServerError):
     """It went away before it answered. A tool may have run."""
 
 
+class CallBrokenOff(ServerError):
+    """The Computer ended the call, not the server. A tool may have run."""
+
+
 class ServerTimedOut(ServerError):
     """It did not answer in time."""
 

@@ -32,6 +32,10 @@ class ServerGone(ServerEvent):
     """It does not answer any more. Comes once for each `ServerReady`."""
 
 
+class ServerRemoved(ServerEvent):
+    """It is not configured any more, or as another one: what is kept about it has no use. Comes after `ServerGone`."""
+
+
 class ToolsChanged(ServerEvent):
     """Its list of tools changed. Only its supervisor gets this."""
 
@@ -83,7 +87,7 @@ class ServerEvents:
             case ResourceUpdated(server, uri) if not _is_carried(uri):
                 self.warn(server, "announces changes of URIs that are invalid or too long")
                 return
-            case ServerReady(server):
+            case ServerReady(server) | ServerRemoved(server):
                 self._warned.pop(server, None)
             case _:
                 pass

@@ -1,4 +1,4 @@
-"""Supervisors: each starts one MCP server, keeps it running, and stops it. `Fleet` holds all of them.
+"""Supervisors: each starts one MCP server, keeps it running, and stops it. `fleet` holds all of them.
 
 `Supervisor.run` alone opens and closes the session, as the SDK requires. A server that ends is started again after a
 pause that grows.
@@ -7,7 +7,7 @@ pause that grows.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,9 +15,10 @@ from typing import Any, Final
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
+from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerNotRunning
+from smcp_computer.mcp.errors import CallBrokenOff, RequestRefused, ServerFailed, ServerNotRunning
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk_adapter import CallSpan
@@ -61,8 +62,10 @@ class Supervisor:
         on_change: Callable[[], None],
         events: ServerEvents | None = None,
         backoff: Backoff | None = None,
+        host: HostSettings | None = None,
     ) -> None:
         self.config = config
+        self.host = host or HostSettings()
         self.name = config.name
         self.state = State.STARTING
         self.reason = ""
@@ -92,6 +95,11 @@ class Supervisor:
         """Set where it is to stop, has ended, or has to be asked for its tools again."""
         self._waiting: asyncio.Timeout | None = None
         """While the server is waited for: `stop` brings it forward."""
+        self._calls: set[asyncio.Timeout] = set()
+        """Of the calls that run: `end` brings them forward."""
+        self._idle = asyncio.Event()
+        """Set while none runs."""
+        self._idle.set()
 
     @property
     def ready(self) -> bool:
@@ -126,12 +134,44 @@ class Supervisor:
         """Run a tool under its original name; raises as `Connection.call`, and ServerNotRunning: nothing was run."""
         if self._connection is None:
             raise ServerNotRunning(self.name, f"is not running ({self.state})")
+        limit = asyncio.timeout(None)
         try:
-            return await self._connection.call(tool, arguments, timeout=timeout, span=span)
+            async with limit:
+                self._calls.add(limit)
+                self._idle.clear()
+                return await self._connection.call(tool, arguments, timeout=timeout, span=span)
         except RequestRefused as error:
             if error.code == types.HEADER_MISMATCH:
                 self._wake.set()  # the list of tools is outdated, and with it the headers that the SDK makes of it
             raise
+        except TimeoutError:
+            if limit.expired():
+                why = "was changed or removed in the Computer's configuration: the call did not end soon enough"
+                raise CallBrokenOff(self.name, why) from None
+            raise
+        finally:
+            self._calls.discard(limit)
+            if not self._calls:
+                self._idle.set()
+
+    @property
+    def calls(self) -> int:
+        """How many run."""
+        return len(self._calls)
+
+    def detach(self) -> None:
+        """Tell nobody any more of its events and changes: another one has its name, or none."""
+        self._events, self._on_change = ServerEvents(), lambda: None
+
+    async def end(self, drain_s: float) -> None:
+        """Stop it, once the calls that run have ended. After `drain_s` they are broken off, as CallBrokenOff."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                await self._idle.wait()
+        for limit in self._calls:
+            limit.reschedule(asyncio.get_running_loop().time())
+        await self._idle.wait()
+        self.stop()
 
     def stop(self) -> None:
         """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""
@@ -277,40 +317,3 @@ class Supervisor:
                 if missing := [name for name in self._limits.withheld if name not in own]:
                     message += f"; it was not given {', '.join(missing)}: set {SETTING}=true if it needs them"
         _log.log(level, "MCP server %r: %s", self.name, message)
-
-
-class Fleet:
-    """The supervisors of all servers that are not disabled."""
-
-    def __init__(
-        self,
-        servers: Iterable[MCPServerConfig],
-        inputs: InputResolver,
-        *,
-        limits: Limits,
-        on_change: Callable[[], None],
-    ) -> None:
-        self.events = ServerEvents()
-        self.supervisors: Mapping[str, Supervisor] = {
-            config.name: Supervisor(config, inputs, limits=limits, on_change=on_change, events=self.events)
-            for config in servers
-            if not config.disabled
-        }
-
-    @property
-    def starting(self) -> list[str]:
-        return [name for name, supervisor in self.supervisors.items() if not supervisor.settled.is_set()]
-
-    async def wait_settled(self) -> None:
-        """Return when each server is ready or has failed its first start."""
-        for supervisor in self.supervisors.values():
-            await supervisor.settled.wait()
-
-    def stop(self) -> None:
-        for supervisor in self.supervisors.values():
-            supervisor.stop()
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as owners:
-            for name, supervisor in self.supervisors.items():
-                owners.create_task(supervisor.run(), name=f"mcp:{name}")

@@ -17,6 +17,7 @@ from smcp_computer.mcp.events import (
     ServerEvents,
     ServerGone,
     ServerReady,
+    ServerRemoved,
 )
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.outbox import CAPABILITIES, DESKTOP, FINDER, ComputerOutbox
@@ -77,12 +78,7 @@ class ResourceChanges:
     def _on_event(self, event: ServerEvent) -> None:
         match event:
             case ResourceUpdated(server, uri):
-                self._cache.changed(server, uri)
-                if (scheme := self._schemes.get(scheme_of(uri))) is not None:
-                    self._tell(server, scheme)
-                title = self._index.known(server).get(uri, {}).get("title")
-                for agent in self._agents.concerned(server, uri):
-                    self._outbox.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
+                self._on_update(server, uri)
             case ResourcesSubscribed(server, uris, is_new):
                 self._cache.subscribed(server, uris)
                 for name, scheme in self._schemes.items():
@@ -95,8 +91,25 @@ class ResourceChanges:
             case ServerGone(server):
                 self._cache.changed(server)
                 self._agents.drop(server)
+            case ServerRemoved(server):
+                self._on_removal(server)
             case _:
                 pass
+
+    def _on_update(self, server: str, uri: str) -> None:
+        self._cache.changed(server, uri)
+        if (scheme := self._schemes.get(scheme_of(uri))) is not None:
+            self._tell(server, scheme)
+        title = self._index.known(server).get(uri, {}).get("title")
+        for agent in self._agents.concerned(server, uri):
+            self._outbox.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
+
+    def _on_removal(self, server: str) -> None:
+        self._cache.removed(server)
+        self._hosts.pop(server, None)
+        self._announced.pop(server, None)
+        for scheme in self._schemes.values():
+            scheme.listed.pop(server, None)
 
     def _tell(self, server: str, scheme: _Scheme) -> None:
         features = self._index.features(server)

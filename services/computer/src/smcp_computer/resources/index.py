@@ -10,7 +10,14 @@ from typing import Any, Final, Generic, TypeVar
 import mcp_types as types
 
 from smcp_computer.mcp.errors import RequestRefused, ServerDied, ServerError, ServerNotRunning, ServerTimedOut
-from smcp_computer.mcp.events import ResourcesChanged, ServerEvent, ServerEvents, ServerGone, ServerReady
+from smcp_computer.mcp.events import (
+    ResourcesChanged,
+    ServerEvent,
+    ServerEvents,
+    ServerGone,
+    ServerReady,
+    ServerRemoved,
+)
 from smcp_computer.mcp.resources import Features, Json, Resources
 from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_computer.mcp.supervisor import Supervisor
@@ -42,7 +49,6 @@ class _List(Generic[Items]):
 
 @dataclass
 class _Server:
-    supervisor: Supervisor
     resources: _List[Listing] = field(default_factory=lambda: _List(NOTHING))
     templates: _List[tuple[Json, ...]] = field(default_factory=lambda: _List(()))
     changes: int = 0
@@ -50,6 +56,8 @@ class _Server:
     announced: int = 0
     """How often it said itself that its list changed."""
     dirty: asyncio.Event = field(default_factory=asyncio.Event)
+    keeping: "asyncio.Task[None] | None" = None
+    """Takes its list anew whenever that changed."""
 
 
 class ResourceIndex:
@@ -58,7 +66,10 @@ class ResourceIndex:
     """
 
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
-        self._servers = {name: _Server(supervisor) for name, supervisor in sorted(supervisors.items())}
+        self._supervisors = supervisors
+        self._servers: dict[str, _Server] = {}
+        """Those that were ready at least once."""
+        self._keepers: asyncio.TaskGroup | None = None
         self._listeners: list[Callable[[str], None]] = []
         self._events = events
         self.skipped = dict.fromkeys(OPERATIONS, 0)
@@ -69,13 +80,13 @@ class ResourceIndex:
 
     def servers(self, *, subscribable: bool = False) -> list[str]:
         """The names of those that are ready and have resources; `subscribable`: and take part in desktop and finder."""
-        every = ((name, self.features(name)) for name in self._servers)
+        every = ((name, self.features(name)) for name in sorted(self._supervisors))
         return [name for name, features in every if features and (features.subscribe or not subscribable)]
 
     def count_skipped(self, operation: str) -> list[str]:
         """Count the servers without resources for an operation over all servers, and return their names."""
-        servers = [server.supervisor for server in self._servers.values()]
-        without = [server.name for server in servers if server.ready and server.resources is None]
+        servers = sorted(self._supervisors.items())
+        without = [name for name, server in servers if server.ready and server.resources is None]
         self.skipped[operation] += len(without)
         return without
 
@@ -84,33 +95,37 @@ class ResourceIndex:
         """The wire's `Capabilities`, in both of the forms that are legal: flags, and `aggregate` with `byServer`."""
         by_server = {
             name: {"subscribe": features.subscribe, "listChanged": features.list_changed}
-            for name in self._servers
+            for name in sorted(self._supervisors)
             if (features := self.features(name)) is not None
         }
         whole = {flag: any(said[flag] for said in by_server.values()) for flag in ("subscribe", "listChanged")}
         return {"resources": {**whole, "aggregate": whole, "byServer": by_server}}
 
     def connection(self, server: str) -> Resources:
-        """For reading and subscribing. Raises ServerNotRunning: it is not ready, or has no resources."""
-        resources = self._servers[server].supervisor.resources
+        """For reading and subscribing. Raises ServerNotRunning: it is not ready, has no resources, or was removed."""
+        resources = self._resources(server)
         if resources is None:
             raise ServerNotRunning(server, "is not ready, or has no resources")
         return resources
 
     def features(self, server: str) -> Features | None:
-        resources = self._servers[server].supervisor.resources
+        resources = self._resources(server)
         return None if resources is None else resources.features
+
+    def _resources(self, server: str) -> Resources | None:
+        supervisor = self._supervisors.get(server)
+        return None if supervisor is None else supervisor.resources
 
     def known(self, server: str) -> Listing:
         """Its last list since it started, from memory; empty before the first."""
-        return self._servers[server].resources.items
+        return self._servers[server].resources.items if server in self._servers else NOTHING
 
     def announced(self, server: str) -> int:
         """How often it announced another list. That goes for its templates, too: MCP has no notification for them."""
-        return self._servers[server].announced
+        return self._servers[server].announced if server in self._servers else 0
 
     def is_listed(self, server: str) -> bool:
-        return self._servers[server].resources.asked > 0
+        return server in self._servers and self._servers[server].resources.asked > 0
 
     async def list(self, server: str, timeout: float = REQUEST_S) -> Listing:
         """Its current list: from memory, or fetched where that may be outdated. Raises ServerError."""
@@ -120,9 +135,10 @@ class ResourceIndex:
             self._events.warn(server, *found.problems)
             return MappingProxyType({item["uri"]: item for item in found.items})
 
-        if await self._renew(server, self._servers[server].resources, ask, timeout, "resources"):
+        kept = self._server(server).resources
+        if await self._renew(server, kept, ask, timeout, "resources"):
             self._tell(server)
-        return self.known(server)
+        return kept.items
 
     async def templates(self, server: str, timeout: float = REQUEST_S) -> tuple[Json, ...]:
         """Its templates; kept under the same conditions as its list. Raises as `list`."""
@@ -137,7 +153,7 @@ class ResourceIndex:
             self._events.warn(server, *found.problems)
             return found.items
 
-        kept = self._servers[server].templates
+        kept = self._server(server).templates
         await self._renew(server, kept, ask, timeout, "templates")
         return kept.items
 
@@ -146,9 +162,20 @@ class ResourceIndex:
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as keepers:
+            self._keepers = keepers
             for name, server in self._servers.items():
-                tasks.create_task(self._keep(name, server), name=f"resources:{name}")
+                self._keep_current(name, server)
+            await asyncio.get_running_loop().create_future()  # until cancelled
+
+    def _keep_current(self, name: str, server: _Server) -> None:
+        if self._keepers is not None and server.keeping is None:
+            server.keeping = self._keepers.create_task(self._keep(name, server), name=f"resources:{name}")
+
+    def _server(self, name: str) -> _Server:
+        """Raises ServerNotRunning: it is not ready, has no resources, or was removed."""
+        self.connection(name)
+        return self._servers.setdefault(name, _Server())
 
     async def _keep(self, name: str, server: _Server) -> None:
         backoff = Backoff(first_s=0.5, longest_s=30.0)
@@ -184,7 +211,7 @@ class ResourceIndex:
     ) -> bool:
         """Take a list anew where it may be out of date; whether that was so."""
         loop = asyncio.get_running_loop()
-        server, came = self._servers[name], loop.time()
+        server, came = self._server(name), loop.time()
 
         def is_current(resources: Resources) -> bool:
             return kept.changes == server.changes and (resources.features.list_changed or kept.asked >= came)
@@ -198,7 +225,7 @@ class ResourceIndex:
                     return False
                 asked, changes = loop.time(), server.changes  # what changes from here on makes it old again
                 items = await ask(resources)
-                if server.supervisor.resources is not resources:
+                if self._resources(name) is not resources:
                     raise ServerDied(name, "went away before it answered")
                 kept.items, kept.asked, kept.changes = items, asked, changes
                 return True
@@ -206,13 +233,18 @@ class ResourceIndex:
             raise ServerTimedOut(name, f"did not list its {what} in time") from None
 
     def _on_event(self, event: ServerEvent) -> None:
-        server = self._servers[event.server]
+        server = self._servers.setdefault(event.server, _Server())
         match event:
+            case ServerRemoved(name):
+                del self._servers[name]
+                if server.keeping is not None:
+                    server.keeping.cancel()
             case ServerReady() | ServerGone():
                 server.changes += 1
                 server.resources.items, server.resources.asked, server.templates.items = NOTHING, 0.0, ()
                 if isinstance(event, ServerReady):
                     server.dirty.set()
+                    self._keep_current(event.server, server)
                 self._tell(event.server)
             case ResourcesChanged():
                 server.changes += 1

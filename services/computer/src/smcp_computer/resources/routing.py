@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from smcp_computer.mcp.errors import ServerError
-from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerRemoved
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.errors import bad_field, not_found, not_supported
 from smcp_computer.resources.index import Listing, ResourceIndex
@@ -168,6 +168,7 @@ class Directory:
         self._history = history
         self._events = events
         self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
+        events.listen(self._on_event)
 
     def check(self, server: str) -> None:
         """Raises:
@@ -263,6 +264,11 @@ class Directory:
         if not found:
             raise not_found("no MCP server of this Computer has this template")
         return found
+
+    def _on_event(self, event: ServerEvent) -> None:
+        if isinstance(event, ServerRemoved):
+            for key in [(event.server, True), (event.server, False)]:
+                self._served.pop(key, None)
 
     async def _all(self, timeout: float) -> list[Served]:
         servers = self._index.servers()

@@ -19,6 +19,7 @@ from smcp_computer.mcp.events import (
     ServerEvents,
     ServerGone,
     ServerReady,
+    ServerRemoved,
 )
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
@@ -40,8 +41,8 @@ MOST: Final = 1000
 class _Upstream:
     """One MCP server. A URI is in one of `subscribed`, `failed` and `asking` at most."""
 
-    supervisor: Supervisor
-    backoff: Backoff
+    name: str
+    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=RETRY_S, longest_s=RETRY_LONGEST_S))
     holders: dict[str, set[Hashable]] = field(default_factory=dict)
     """By URI."""
     subscribed: set[str] = field(default_factory=set)
@@ -56,16 +57,14 @@ class UpstreamSubscriptions:
     """The subscriptions at the MCP servers. They are asked in `tasks`: no caller's time-out breaks that off."""
 
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents, tasks: Background) -> None:
-        self._servers = {
-            name: _Upstream(supervisor, Backoff(first_s=RETRY_S, longest_s=RETRY_LONGEST_S))
-            for name, supervisor in supervisors.items()
-        }
+        self._supervisors = supervisors
+        self._servers: dict[str, _Upstream] = {}
         self._tasks = tasks
         self._events = events
         events.listen(self._on_event)
 
     def holders(self, server: str, uri: str) -> frozenset[Hashable]:
-        return frozenset(self._servers[server].holders.get(uri, ()))
+        return frozenset(self._servers[server].holders.get(uri, ())) if server in self._servers else frozenset()
 
     def held(self) -> Iterator[tuple[Hashable, str, str]]:
         """Holder, server and URI."""
@@ -74,7 +73,7 @@ class UpstreamSubscriptions:
                 yield from ((holder, server, uri) for holder in holders)
 
     def subscribed(self, server: str) -> frozenset[str]:
-        return frozenset(self._servers[server].subscribed)
+        return frozenset(self._servers[server].subscribed) if server in self._servers else frozenset()
 
     async def hold(self, holder: Hashable, server: str, uri: str) -> None:
         """Have the server send updates of a resource until `release`, or until the server goes.
@@ -82,7 +81,7 @@ class UpstreamSubscriptions:
         Raises:
             ServerError: it does not, or the holder released it meanwhile; nothing is held then.
         """
-        upstream = self._servers[server]
+        upstream = self._servers.setdefault(server, _Upstream(server))
         upstream.holders.setdefault(uri, set()).add(holder)
         is_granted = False
         try:
@@ -102,7 +101,8 @@ class UpstreamSubscriptions:
                 self.release(holder, server, uri)
 
     def release(self, holder: Hashable, server: str, uri: str) -> None:
-        upstream = self._servers[server]
+        if (upstream := self._servers.get(server)) is None:
+            return
         holders = upstream.holders.get(uri, set())
         holders.discard(holder)
         if not holders:
@@ -112,7 +112,7 @@ class UpstreamSubscriptions:
 
     def want(self, holder: Hashable, server: str, uris: Collection[str]) -> None:
         """Hold exactly these of the server, in the background; what the server refuses is a warning."""
-        upstream, wanted = self._servers[server], set(uris)
+        upstream, wanted = self._servers.setdefault(server, _Upstream(server)), set(uris)
         known = frozenset(map(without_query, upstream.subscribed))
         for uri in [uri for uri, holders in upstream.holders.items() if holder in holders and uri not in wanted]:
             self.release(holder, server, uri)
@@ -125,7 +125,7 @@ class UpstreamSubscriptions:
 
         `known`: URIs without their queries that were subscribed to before.
         """
-        if (connection := upstream.supervisor.resources) is None:
+        if (connection := self._connection(upstream)) is None:
             return
         for uri in uris:
             is_held = uri in upstream.holders
@@ -136,7 +136,11 @@ class UpstreamSubscriptions:
                 asking = self._subscribe(upstream, connection, uri, is_new=without_query(uri) not in known)
             else:
                 asking = self._unsubscribe(upstream, connection, uri)
-            upstream.asking[uri] = self._tasks.start(asking, name=f"subscription:{upstream.supervisor.name}")
+            upstream.asking[uri] = self._tasks.start(asking, name=f"subscription:{upstream.name}")
+
+    def _connection(self, upstream: _Upstream) -> Resources | None:
+        supervisor = self._supervisors.get(upstream.name)
+        return None if supervisor is None else supervisor.resources
 
     async def _subscribe(
         self, upstream: _Upstream, connection: Resources, uri: str, *, is_new: bool
@@ -146,13 +150,13 @@ class UpstreamSubscriptions:
             await connection.subscribe(uri)
         except ServerError as refused:
             error = refused
-        if upstream.supervisor.resources is not connection:
-            return error or ServerNotRunning(upstream.supervisor.name, "went away before it answered")
+        if self._connection(upstream) is not connection:
+            return error or ServerNotRunning(upstream.name, "went away before it answered")
         del upstream.asking[uri]
         if error is None:
             upstream.subscribed.add(uri)
             upstream.backoff.reset()
-            self._events.tell(ResourcesSubscribed(upstream.supervisor.name, frozenset({uri}), is_new))
+            self._events.tell(ResourcesSubscribed(upstream.name, frozenset({uri}), is_new))
         elif uri in upstream.holders:
             self._fail(upstream, uri, error)
         self._ask(upstream, [uri])  # its holders may be others by now
@@ -161,13 +165,13 @@ class UpstreamSubscriptions:
     async def _unsubscribe(self, upstream: _Upstream, connection: Resources, uri: str) -> None:
         with suppress(ServerError):  # what a server tells unasked is ignored
             await connection.unsubscribe(uri)
-        if upstream.supervisor.resources is connection:
+        if self._connection(upstream) is connection:
             del upstream.asking[uri]
             self._ask(upstream, [uri])
 
     def _fail(self, upstream: _Upstream, uri: str, error: ServerError) -> None:
         upstream.failed.add(uri)
-        self._events.warn(upstream.supervisor.name, f"does not tell of changes of a resource: it {error.what}")
+        self._events.warn(upstream.name, f"does not tell of changes of a resource: it {error.what}")
         if upstream.retry is None:
             pause = upstream.backoff.next()
             upstream.retry = asyncio.get_running_loop().call_later(pause, self._ask_again, upstream)
@@ -179,8 +183,13 @@ class UpstreamSubscriptions:
         self._ask(upstream, failed)
 
     def _on_event(self, event: ServerEvent) -> None:
-        upstream = self._servers[event.server]
+        if (upstream := self._servers.get(event.server)) is None:
+            return
         match event:
+            case ServerRemoved():
+                del self._servers[event.server]
+                if upstream.retry is not None:
+                    upstream.retry.cancel()
             case ServerReady():
                 self._ask(upstream, upstream.holders)
             case ServerGone():

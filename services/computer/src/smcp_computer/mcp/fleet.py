@@ -1,0 +1,198 @@
+"""The MCP servers of one configuration: `Fleet` runs a supervisor for each, and follows changes of the configuration.
+
+`changed` says what two configurations differ in, for the servers that run. What a supervisor does with its one server
+is in `supervisor`; where a new configuration comes from is in `computer`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from smcp_computer.config.file import ComputerConfig
+from smcp_computer.config.host_settings import HostSettings
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.config.lint import PARAMETERS, placed
+from smcp_computer.mcp.events import ServerEvents, ServerGone, ServerRemoved
+from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_proto.schemas.config import MCPServerConfig
+from smcp_service.lifecycle import counted
+
+_log = logging.getLogger("smcp_computer.mcp")
+
+DRAIN_S: Final = 5.0
+"""How long calls may go on at a server that was changed or removed: its new settings do not take effect before."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Names of servers. Those that are disabled do not run, and count as not there."""
+
+    added: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    restarted: frozenset[str] = frozenset()
+    """What their process or connection is made from changed."""
+    relabelled: frozenset[str] = frozenset()
+    """Something else changed, which takes effect while they run."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.restarted or self.relabelled)
+
+    @property
+    def started(self) -> frozenset[str]:
+        return self.added | self.restarted
+
+
+def changed(old: ComputerConfig, new: ComputerConfig) -> Changes:
+    """What has to be done to go from one configuration to another. Pure."""
+    before, now = _enabled(old), _enabled(new)
+    both = before.keys() & now.keys()
+    restarted = {name for name in both if _made_from(old, name) != _made_from(new, name)}
+    other = {name for name in both if (before[name], _host(old, name)) != (now[name], _host(new, name))}
+    return Changes(
+        added=frozenset(now.keys() - before.keys()),
+        removed=frozenset(before.keys() - now.keys()),
+        restarted=frozenset(restarted),
+        relabelled=frozenset(other - restarted),
+    )
+
+
+def _enabled(config: ComputerConfig) -> dict[str, MCPServerConfig]:
+    return {name: server for name, server in config.servers.items() if not server.disabled}
+
+
+def _host(config: ComputerConfig, name: str) -> HostSettings:
+    return config.host.get(name) or HostSettings()
+
+
+def _made_from(config: ComputerConfig, name: str) -> object:
+    """All that the process or the connection of a server depends on."""
+    server = config.servers[name]
+    placeholders = (each for _, each in placed(server.server_parameters.model_dump(), PARAMETERS))
+    inputs = {each.name: config.inputs.get(each.name) for each in placeholders if each.kind == "input"}
+    host = _host(config, name).model_dump(exclude=set(HostSettings.LIVE))
+    return server.type, server.server_parameters, host, inputs
+
+
+class Fleet:
+    """The supervisors of all servers that are not disabled. `run` must be running.
+
+    `on_change` is called whenever the tools that can be called may have changed.
+    """
+
+    def __init__(
+        self,
+        config: ComputerConfig,
+        inputs: InputResolver,
+        *,
+        limits: Limits,
+        on_change: Callable[[], None],
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        self.events = ServerEvents()
+        self.config = config
+        self._inputs = inputs
+        self._limits = limits
+        self._on_change = on_change
+        self._drain_s = drain_s
+        self._supervisors = {name: self._supervisor(name) for name in _enabled(config)}
+        self.supervisors: Mapping[str, Supervisor] = MappingProxyType(self._supervisors)
+        """By name. One object for the life of the fleet, which shows what is configured now."""
+        self._retired: set[Supervisor] = set()
+        """No more configured as they are, and not ended yet."""
+        self._runs: dict[str, asyncio.Task[None]] = {}
+        """The last one by server: the next waits for it, since two processes may want the same port or file."""
+        self._group: asyncio.TaskGroup | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def starting(self) -> list[str]:
+        return [name for name, supervisor in self._supervisors.items() if not supervisor.settled.is_set()]
+
+    async def wait_settled(self) -> None:
+        """Return when each server is ready or has failed its first start."""
+        while starting := self.starting:
+            await self._supervisors[starting[0]].settled.wait()
+
+    def apply(self, config: ComputerConfig) -> Changes:
+        """Run the servers of another configuration. Returns what changed, at once; `wait_settled` waits for the rest.
+
+        A server that is restarted or removed is not called any more. Calls that run there have `drain_s` to end, and
+        are broken off then; a restarted one starts after that.
+        """
+        if self._stopping.is_set():
+            return Changes()
+        changes = changed(self.config, config)
+        self.config = config
+        self._inputs.follow(config.inputs)
+        for name in changes.relabelled:
+            self._supervisors[name].config, self._supervisors[name].host = config.servers[name], _host(config, name)
+        for name in sorted(changes.removed | changes.restarted):
+            self._retire(name)
+        for name in changes.started:
+            self._start(self._supervisors.setdefault(name, self._supervisor(name)))
+        if changes:
+            self._on_change()
+        return changes
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for supervisor in (*self._supervisors.values(), *self._retired):
+            supervisor.stop()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for supervisor in self._supervisors.values():
+                self._start(supervisor)
+            await self._stopping.wait()
+
+    def _supervisor(self, name: str) -> Supervisor:
+        return Supervisor(
+            self.config.servers[name],
+            self._inputs,
+            limits=self._limits,
+            on_change=self._on_change,
+            events=self.events,
+            host=_host(self.config, name),
+        )
+
+    def _start(self, supervisor: Supervisor) -> None:
+        if self._group is None:
+            return  # `run` starts it
+        name, before = supervisor.name, self._runs.get(supervisor.name)
+        run = self._runs[name] = self._group.create_task(_run_after(before, supervisor), name=f"mcp:{name}")
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._runs.get(name) is task:
+                del self._runs[name]
+
+        run.add_done_callback(ended)
+
+    def _retire(self, name: str) -> None:
+        old = self._supervisors.pop(name)
+        was_ready = old.ready
+        old.detach()
+        if name in _enabled(self.config):
+            new = self._supervisors[name] = self._supervisor(name)
+            new.tools = old.tools  # so that names stay
+        if was_ready:
+            self.events.tell(ServerGone(name))
+        self.events.tell(ServerRemoved(name))
+        if self._group is not None:
+            self._retired.add(old)
+            self._group.create_task(self._end(old), name=f"mcp:{name}:end")
+
+    async def _end(self, old: Supervisor) -> None:
+        if old.calls:
+            _log.info("MCP server %r: %s may end within %g s", old.name, counted(old.calls, "call"), self._drain_s)
+        await old.end(self._drain_s)
+        self._retired.discard(old)
+
+
+async def _run_after(before: asyncio.Task[None] | None, supervisor: Supervisor) -> None:
+    if before is not None:
+        await asyncio.wait([before])
+    await supervisor.run()

@@ -1,0 +1,167 @@
+"""The fleet follows another configuration: what changed between the two, and what becomes of servers and calls."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_computer.config.file import ComputerConfig, parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.errors import CallBrokenOff
+from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady, ServerRemoved
+from smcp_computer.mcp.fleet import Changes, Fleet, changed
+from smcp_computer.mcp.status import State
+from smcp_computer.mcp.supervisor import Limits
+from smcp_service.lifecycle import background
+from smcp_testing.mcp_servers import configs
+from smcp_testing.supervised import call, pid_of, text
+from smcp_testing.waiting import eventually
+
+Servers = Mapping[str, dict[str, Any]]
+
+
+def parsed(servers: Servers, inputs: list[dict[str, Any]] | None = None) -> ComputerConfig:
+    return parse_config(json.dumps({"servers": servers, "inputs": inputs or []}))
+
+
+def program(*arguments: str, **config: Any) -> dict[str, Any]:
+    return {"type": "stdio", "server_parameters": {"command": "true", "args": list(arguments)}, **config}
+
+
+def prompt(name: str, default: str) -> dict[str, Any]:
+    return {"type": "promptString", "id": name, "description": "a value", "default": default}
+
+
+SERVERS = st.dictionaries(
+    st.sampled_from(["a", "b", "c"]),
+    st.builds(
+        program,
+        st.sampled_from(["1", "${input:x}", "${input:y}"]),
+        disabled=st.booleans(),
+        forbidden_tools=st.lists(st.just("echo"), max_size=1),
+    ),
+)
+
+
+@given(old=SERVERS, new=SERVERS)
+def test_a_change_names_each_server_at_most_once_and_nothing_where_nothing_changed(old: Servers, new: Servers) -> None:
+    before, now = parsed(old), parsed(new)
+    found = changed(before, now)
+    names = [*found.added, *found.removed, *found.restarted, *found.relabelled]
+    assert len(names) == len(set(names))
+    running = {name for name, server in before.servers.items() if not server.disabled}
+    assert (running - found.removed) | found.added == {
+        name for name, server in now.servers.items() if not server.disabled
+    }
+    assert not changed(now, parsed(new))
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        {"forbidden_tools": ["echo"]},
+        {"tool_meta": {"echo": {"alias": "say"}}},
+        {"default_tool_meta": {"auto_apply": True}},
+        {"vrl": "."},
+    ],
+)
+def test_what_is_said_about_tools_changes_without_a_restart(label: dict[str, Any]) -> None:
+    found = changed(parsed({"a": program(), "b": program()}), parsed({"a": program(**label), "b": program()}))
+    assert found == Changes(relabelled=frozenset({"a"}))
+
+
+def test_other_parameters_or_another_type_restart_a_server() -> None:
+    assert changed(parsed({"a": program("1")}), parsed({"a": program("2")})).restarted == {"a"}
+    remote = {"type": "sse", "server_parameters": {"url": "http://127.0.0.1:1/sse"}}
+    assert changed(parsed({"a": program("1")}), parsed({"a": remote})).restarted == {"a"}
+
+
+def test_another_input_restarts_the_servers_that_use_it() -> None:
+    servers = {"a": program("${input:x}"), "b": program("${input:y}"), "c": program("${env:x}")}
+    before = parsed(servers, [prompt("x", "1"), prompt("y", "1")])
+    now = parsed(servers, [prompt("x", "2"), prompt("y", "1"), prompt("z", "1")])
+    assert changed(before, now) == Changes(restarted=frozenset({"a"}))
+
+
+def test_a_disabled_server_is_one_that_is_not_there() -> None:
+    on, off = parsed({"a": program("1")}), parsed({"a": program("2", disabled=True)})
+    assert changed(on, off) == Changes(removed=frozenset({"a"}))
+    assert changed(off, on) == Changes(added=frozenset({"a"}))
+    assert not changed(off, parsed({}))
+
+
+@asynccontextmanager
+async def running(servers: Servers, *, drain_s: float = 30.0) -> AsyncIterator[tuple[Fleet, list[ServerEvent]]]:
+    """The fleet, and what it tells from here on."""
+    fleet = Fleet(parsed(servers), InputResolver({}, {}), limits=Limits(), on_change=lambda: None, drain_s=drain_s)
+    heard: list[ServerEvent] = []
+    async with background() as tasks:
+        task = tasks.start(fleet.run(), name="fleet")
+        await asyncio.wait_for(fleet.wait_settled(), 30)
+        fleet.events.listen(heard.append)
+        try:
+            yield fleet, heard
+        finally:
+            fleet.stop()
+            await asyncio.wait_for(task, 15)
+
+
+async def settled(fleet: Fleet) -> None:
+    await asyncio.wait_for(fleet.wait_settled(), 30)
+
+
+async def test_only_the_changed_server_is_started_anew_and_calls_elsewhere_go_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    kept, old = configs.stdio(log=log), configs.stdio(env={"MARK": "old"})
+    async with running({"kept": kept, "box": old}) as (fleet, heard):
+        supervisors, box = fleet.supervisors, fleet.supervisors["box"]
+        pid = await pid_of(supervisors["kept"])
+        calling = asyncio.create_task(call(supervisors["kept"], "sleep", seconds=0.5, mark="kept"))
+        await eventually(lambda: log.exists() and "kept" in log.read_text())
+        found = fleet.apply(parsed({"kept": kept, "box": configs.stdio(env={"MARK": "new"})}))
+        assert found == Changes(restarted=frozenset({"box"}))
+        assert supervisors["box"] is not box
+        assert [tool.name for tool in supervisors["box"].tools] == [tool.name for tool in box.tools]
+        await settled(fleet)
+        assert text(await call(supervisors["box"], "given", variable="MARK")) == "new"
+        assert box.state is State.STOPPED
+        assert not (await calling).get("isError")
+        assert await pid_of(supervisors["kept"]) == pid
+        assert heard == [ServerGone("box"), ServerRemoved("box"), ServerReady("box")]
+
+
+async def test_a_call_at_a_changed_server_ends_before_the_server_does(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with running({"box": configs.stdio(log=log)}) as (fleet, _):
+        calling = asyncio.create_task(call(fleet.supervisors["box"], "sleep", seconds=0.3, mark="mine"))
+        await eventually(lambda: log.exists() and "mine" in log.read_text())
+        fleet.apply(parsed({}))
+        assert not fleet.supervisors
+        assert not (await calling).get("isError")
+
+
+async def test_a_call_at_a_removed_server_is_broken_off_in_the_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with running({"box": configs.stdio(log=log)}, drain_s=0.1) as (fleet, _):
+        box = fleet.supervisors["box"]
+        calling = asyncio.create_task(call(box, "sleep", seconds=60, mark="mine"))
+        await eventually(lambda: log.exists() and "mine" in log.read_text())
+        fleet.apply(parsed({}))
+        with pytest.raises(CallBrokenOff, match="was changed or removed in the Computer's configuration"):
+            await calling
+        await eventually(lambda: box.state is State.STOPPED)
+
+
+async def test_a_server_that_changes_twice_at_once_runs_as_it_was_said_last() -> None:
+    async with running({}) as (fleet, heard):
+        for mark in ("one", "two", "three"):
+            fleet.apply(parsed({"box": configs.stdio(env={"MARK": mark})}))
+        await settled(fleet)
+        assert text(await call(fleet.supervisors["box"], "given", variable="MARK")) == "three"
+        assert heard.count(ServerReady("box")) == 1
