@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Computers of tests keep their state in a directory of this run, and not in the user's."""
+    """Computers of tests keep their state in a directory of this run, and not in the user's. Programs of tests can be
+    interrupted, also where a shell started the tests in the background, which ignores SIGINT in all that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     state = TemporaryDirectory(prefix="smcp-state-", ignore_cleanup_errors=True)
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = state.name
