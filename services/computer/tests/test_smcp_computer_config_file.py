@@ -1,4 +1,4 @@
-"""The configuration file: three shapes are read, and errors name their place."""
+"""The configuration file: its three shapes, and errors and warnings that name their place."""
 
 import json
 import re
@@ -135,7 +135,7 @@ def test_a_server_named_twice_is_refused() -> None:
     [
         ({"servers": {"git": {**STDIO, "forbiden_tools": []}}}, "servers.git.forbiden_tools: .*'forbidden_tools'?"),
         ({"servers": {"a b": {**STDIO, "forbiddenTools": []}}}, "servers.\"a b\".forbiddenTools: .*'forbidden_tools'?"),
-        ({"servers": {"git": {**STDIO, "command": "x"}}}, "servers.git.command: .* belongs into 'server_parameters'"),
+        ({"servers": {"git": {**STDIO, "command": "x"}}}, "servers.git.command: belongs into 'server_parameters'"),
         ({"git": {**STDIO, "tool_meta": {"x": {"auto_aply": True}}}}, "git.tool_meta.x.auto_aply: .*'auto_apply'?"),
         ({"git": {**STDIO, "default_tool_meta": {"tag": []}}}, "git.default_tool_meta.tag: .*'tags'?"),
         ({"git": {**STDIO, "xyzzy": 1}}, "git.xyzzy: is not a known field and is ignored$"),
@@ -144,18 +144,18 @@ def test_a_server_named_twice_is_refused() -> None:
             "git.server_parameters.arg: .*'args'?",
         ),
         ({"mcpServers": {"git": {"command": "x", "ags": []}}}, "mcpServers.git.ags: .*'args'?"),
-        ({"servers": {"git": STDIO}, "input": []}, "input: is not read; did you mean 'inputs'?"),
+        ({"servers": {"git": STDIO}, "input": []}, "input: did you mean 'inputs'. It is not read"),
         ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: is not read"),
         (
             {"git": STDIO, "inputs": [{"id": "k", "type": "promptString", "description": "", "defualt": ""}]},
-            r"inputs\[0\].defualt: .*'default'\? \(input 'k'\)",
+            r"inputs\[0\].defualt: did you mean 'default'\? .* \(input 'k'\)",
         ),
         (
             {
                 "git": {"command": "x", "args": ["a", "-${input:toke}"]},
                 "inputs": [{"id": "token", "type": "promptString", "description": ""}],
             },
-            r"git.args.1: \${input:toke}: no input has this id; did you mean 'token'?",
+            r"git.args.1: \${input:toke}: did you mean 'token'\? It is the id of no input",
         ),
         ({}, "names no MCP servers"),
         ({"servers": {}}, "names no MCP servers"),
@@ -191,24 +191,14 @@ def test_all_problems_are_reported_at_once() -> None:
     for said in (
         "servers.one.disabled: ",
         "servers.one.server_parameters.command: is missing",
-        "servers.one.server_parameters.comand: is not a known field and is ignored; did you mean 'command'?",
+        "servers.one.server_parameters.comand: did you mean 'command'? It is not a known field and is ignored",
         "servers.two.name: ",
-        "servers.two.vlr: is not a known field and is ignored; did you mean 'vrl'?",
+        "servers.two.vlr: did you mean 'vrl'? It is not a known field and is ignored",
         "servers.three.type: unknown or missing type",
         "inputs[0].type: unknown or missing type",
         "inputs[1]",
     ):
         assert said in str(raised.value)
-
-
-def test_parameters_outside_of_server_parameters_are_named() -> None:
-    with pytest.raises(ConfigError) as raised:
-        parse({"servers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}})
-    assert raised.value.problems == (
-        "servers.time.type: unknown or missing type; known are stdio, streamable, sse",
-        "servers.time.command: is not read here; it belongs into 'server_parameters'",
-        "servers.time.args: is not read here; it belongs into 'server_parameters'",
-    )
 
 
 def test_a_misplaced_field_is_not_suggested_as_its_own_replacement() -> None:
@@ -217,10 +207,22 @@ def test_a_misplaced_field_is_not_suggested_as_its_own_replacement() -> None:
     assert "mcpServers.web.headers: is not a known field and is ignored" in raised.value.problems
 
 
-@pytest.mark.parametrize("key", ["server", "Servers", "input"])
+@pytest.mark.parametrize("key", ["server", "Servers"])
 def test_a_misspelled_top_level_key_is_suggested(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"did you mean '(servers|inputs)'"):
-        parse({key: {"git": STDIO} if key != "input" else []})
+    with pytest.raises(ConfigError, match=f"{key}: did you mean 'servers'. It is read as a server, and is none"):
+        parse({key: {"git": STDIO}})
+
+
+def test_an_unknown_top_level_key_is_a_warning_and_one_that_resembles_ours_a_mistake() -> None:
+    config = parse({"mcpServers": {"git": {"command": "x"}}, "globalShortcut": "", "default": {}, "servers_": 1})
+    assert sorted(config.warnings) == [
+        "default: did you mean 'defaults'? It is not read",
+        "globalShortcut: is not read",
+        "servers_: did you mean 'servers'? It is not read",
+    ]
+    assert "globalShortcut: is not read" not in config.mistakes
+    assert len(config.mistakes) == 2
+    assert parse({"git": STDIO, "version": 1}).warnings == ("version: is not read",)
 
 
 @pytest.mark.parametrize(
@@ -228,12 +230,14 @@ def test_a_misspelled_top_level_key_is_suggested(key: str) -> None:
     ["u", "localhost:8000/mcp", "ftp://host", "http://", "https:///mcp", "http://host:port/mcp", "http://a b"],
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
-def test_an_unusable_url_is_a_warning_with_its_place(kind: str, url: str) -> None:
-    config = parse({"servers": {"web": {"type": kind, "server_parameters": {"url": url}}}})
-    (warning,) = config.warnings
-    assert warning.startswith("servers.web.server_parameters.url: is no URL")
-    (flat,) = parse({"mcpServers": {"web": {"type": kind, "url": url}}}).warnings
-    assert flat.startswith("mcpServers.web.url: is no URL")
+def test_an_unusable_url_is_an_error_with_its_place(kind: str, url: str) -> None:
+    for document, place in (
+        ({"servers": {"web": {"type": kind, "server_parameters": {"url": url}}}}, "servers.web.server_parameters.url"),
+        ({"mcpServers": {"web": {"type": kind, "serverUrl": url}}}, "mcpServers.web.serverUrl"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            parse(document)
+        assert raised.value.problems[0].startswith(f"{place}: is no URL")
 
 
 @pytest.mark.parametrize("url", ["http://host/mcp", "HTTPS://host:8443", "http://[::1]:8000/mcp", "${env:URL}/mcp"])

@@ -122,8 +122,8 @@ DOUBTFUL = {
     ],
 }
 DOUBTS = (
-    "servers.git.forbiden_tools: is not a known field and is ignored; did you mean 'forbidden_tools'?",
-    "servers.web.server_parameters.url: ${input:hots}: no input has this id; did you mean 'host'?",
+    "servers.git.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field and is ignored",
+    "servers.web.server_parameters.url: ${input:hots}: did you mean 'host'? It is the id of no input",
     "servers.gone.server_parameters.command: 'no-such-program' is no program on PATH",
     "servers.lost.server_parameters.cwd: '/no/such/place' is no directory",
     "inputs[1].command: 'no-such-asker' is no program on PATH",
@@ -135,7 +135,7 @@ async def test_validate_refuses_unusable_settings_and_lenient_only_warns(tmp_pat
     file.write_text(json.dumps(DOUBTFUL))
     code, _, err = await run("validate", "--config", str(file))
     assert code == 2
-    assert sorted(err.removeprefix("error: ").splitlines()) == sorted(f"{file}: {doubt}" for doubt in DOUBTS)
+    assert sorted(err.splitlines()) == sorted(f"error: {file}: {doubt}" for doubt in DOUBTS)
     code, out, err = await run("validate", "--config", str(file), "--lenient")
     assert code == 0
     assert sorted(err.splitlines()) == sorted(f"warning: {file}: {doubt}" for doubt in DOUBTS)
@@ -181,13 +181,52 @@ async def test_a_file_without_servers_is_refused_by_validate(tmp_path: Path) -> 
     assert (code, err) == (2, f"error: {file}: names no MCP servers\n")
 
 
-async def test_validate_says_errors_and_warnings_together(tmp_path: Path) -> None:
-    broken = {"type": "stdio", "server_parameters": {}}
-    gone = {"type": "stdio", "server_parameters": {"command": "no-such-program"}}
-    code, _, err = await run("validate", "--config", write(tmp_path / "c.json", broken=broken, gone=gone))
+@pytest.mark.parametrize("lenient", [False, True])
+async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path, lenient: bool) -> None:
+    file = write(
+        tmp_path / "c.json",
+        broken={"type": "stdio", "server_parameters": {}},
+        url={"type": "http", "url": "localhost:8000"},
+        gone={"command": "no-such-program", "alwaysAllow": ["*"]},
+        dear={"command": sys.executable, "args": ["--token=abcdef", "$HOME"]},
+    )
+    doubt = "warning" if lenient else "error"
+    expected = {
+        "servers.broken.server_parameters.command": "error",
+        "servers.url.url": "error",
+        "servers.gone.command": doubt,
+        "servers.gone.alwaysAllow": doubt,
+        "servers.dear.args.0": "warning",
+        "servers.dear.args.1": "warning",
+    }
+    options = ["--lenient"] if lenient else []
+    code, _, err = await run("validate", "--config", file, *options)
     assert code == 2
-    assert "servers.broken.server_parameters.command: is missing" in err
-    assert "servers.gone.server_parameters.command: 'no-such-program' is no program on PATH" in err
+    said = [line.split(": ")[:3] for line in err.splitlines()]
+    assert sorted(said) == sorted([kind, file, place] for place, kind in expected.items())
+    code, out, err = await run("validate", "--config", file, "--json", *options)
+    report = json.loads(out)
+    assert (code, err, report.keys()) == (2, "", {"errors", "warnings"})
+    assert {text.split(": ")[0] for text in report["errors"]} == {
+        place for place, kind in expected.items() if kind == "error"
+    }
+
+
+async def test_variables_of_an_environment_file_count_where_none_are_set(tmp_path: Path) -> None:
+    arguments = ["${env:ONE}", "${env:TWO}", "${input:three}"]
+    inputs = [{"id": "three", "type": "pickString", "description": "", "options": ["3"]}]
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps({"servers": {"x": {"command": sys.executable, "args": arguments}}, "inputs": inputs}))
+    env = tmp_path / ".env"
+    env.write_text("ONE=1\nexport TWO='2'\nSMCP_INPUT_THREE=4\n")
+    code, _, err = await run("validate", "--config", str(file), "--env-file", str(env))
+    assert (code, err) == (
+        0,
+        f"warning: {file}: servers.x.args.2: input 'three': SMCP_INPUT_THREE is none of its options ('3')\n",
+    )
+    assert (await run("validate", "--config", str(file), "--env-file", str(env), SMCP_INPUT_THREE="3"))[2] == ""
+    code, _, err = await run("validate", "--config", str(file), "--env-file", str(tmp_path / "none"))
+    assert (code, err) == (2, f"error: --env-file: {tmp_path / 'none'} cannot be read: No such file or directory\n")
 
 
 async def test_without_nats_the_command_fails_with_one_sentence(tmp_path: Path) -> None:

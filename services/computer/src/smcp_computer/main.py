@@ -1,13 +1,15 @@
 """The command `smcp-computer`."""
 
+import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_computer.config.file import load_config, read_config
+from smcp_computer.config.file import ComputerConfig, load_config, read_config, read_env_file
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import literal_secrets
@@ -24,6 +26,9 @@ app = typer.Typer(
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs [SMCP_CONFIG]")
+]
+EnvFileOption = Annotated[
+    Path | None, typer.Option("--env-file", help="A file of NAME=value lines for variables that are not set")
 ]
 
 
@@ -48,9 +53,11 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="Or a file that has it, read before each connection [SMCP_TOKEN_FILE]")
     ] = None,
+    env_file: EnvFileOption = None,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run until stopped. Further settings are environment variables, see --check-config."""
+    _read_environment(env_file)
     urls = ",".join(gateway) if gateway else None
     settings = load_settings(
         ComputerSettings,
@@ -70,7 +77,7 @@ def serve(
         if (problem := token_problem(settings)) is not None:
             typer.echo(f"warning: {problem}", err=True)
         warnings = [*configuration.warnings, *missing_on_host(configuration, os.environ)]
-        _warn(settings.config, [*warnings, *unset_here(configuration, os.environ)])
+        _say("warning", settings.config, [*warnings, *unset_here(configuration, os.environ)])
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )
@@ -92,31 +99,54 @@ def validate(
     lenient: Annotated[
         bool, typer.Option("--lenient", help="Only warn of what `run` would run with: unknown fields, missing programs")
     ] = False,
+    env_file: EnvFileOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print errors and warnings as JSON")] = False,
 ) -> None:
     """Check a configuration file: report all errors, values that are missing here, and secrets that Agents can read."""
+    _read_environment(env_file)
     try:
         configuration = read_config(config)
     except ConfigError as error:
-        raise SettingsError(f"{config}: {error}") from None
-    secrets = [
-        f"{place}: looks like a literal secret, and every Agent of the office can read it; "
-        "use ${input:ID}, ${env:X}, or env and headers"
-        for place in literal_secrets(configuration)
+        configuration = ComputerConfig(problems=error.problems)
+    doubtful = [*configuration.mistakes, *missing_on_host(configuration, os.environ)]
+    harmless = [
+        *(warning for warning in configuration.warnings if warning not in configuration.mistakes),
+        *(
+            f"{place}: looks like a literal secret, and every Agent of the office can read it; "
+            "use ${input:ID}, ${env:X}, or env and headers"
+            for place in literal_secrets(configuration)
+        ),
+        *unset_here(configuration, os.environ),
     ]
-    _warn(config, [*secrets, *unset_here(configuration, os.environ)])
-    warnings = [*configuration.warnings, *missing_on_host(configuration, os.environ)]
-    if lenient:
-        _warn(config, warnings)
-    problems = [*configuration.problems, *([] if lenient else warnings)]
-    if problems:
-        raise SettingsError(*(f"{config}: {problem}" for problem in problems))
-    servers, inputs = counted(len(configuration.servers), "server"), counted(len(configuration.inputs), "input")
-    typer.echo(f"{config}: {servers}, {inputs}, valid")
+    errors = [*configuration.problems, *([] if lenient else doubtful)]
+    warnings = [*(doubtful if lenient else []), *harmless]
+    if as_json:
+        typer.echo(json.dumps({"errors": errors, "warnings": warnings}, indent=2, ensure_ascii=False))
+    else:
+        _say("error", config, errors)
+        _say("warning", config, warnings)
+    if errors:
+        raise typer.Exit(SettingsError.exit_code)
+    if not as_json:
+        servers, inputs = counted(len(configuration.servers), "server"), counted(len(configuration.inputs), "input")
+        typer.echo(f"{config}: {servers}, {inputs}, valid")
 
 
-def _warn(path: Path, warnings: list[str]) -> None:
-    for warning in warnings:
-        typer.echo(f"warning: {path}: {warning}", err=True)
+def _read_environment(path: Path | None) -> None:
+    """Variables that are set already stay as they are."""
+    if path is None:
+        return
+    try:
+        variables = read_env_file(path)
+    except ConfigError as error:
+        raise SettingsError(f"--env-file: {path} {error}") from None
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
+def _say(kind: str, path: Path, sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        typer.echo(f"{kind}: {path}: {sentence}", err=True)
 
 
 def main() -> None:

@@ -1,29 +1,34 @@
-"""Reads a Computer's configuration file: JSON with the MCP servers and the inputs.
+"""Reads a Computer's configuration file: JSON with comments, with the MCP servers and the inputs.
 
-Three shapes are read: `{"servers": {NAME: {...}}, "inputs": [...]}`, the map of servers at the top level, and
-`mcpServers` as other MCP hosts write it. In the latter two a server may also stand in the flat form of those hosts
-(`command`, `args`, `env` or `url`, `headers` without `server_parameters`).
+The servers stand under `servers`, under `mcpServers`, or at the top level. Each may be in the shape of any host that
+`formats` knows. `lint` has the checks.
 """
 
-import json
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
+from dotenv import dotenv_values
 from pydantic import ValidationError
 
-from smcp_computer.config import lint
+from smcp_computer.config import formats, jsonc, lint
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
-from smcp_computer.config.lint import ConfigError, Place, wrong_fields
-from smcp_proto.schemas.config import SERVER_CONFIG, SERVER_INPUT, MCPServerConfig, MCPServerInput
-from smcp_service.settings import did_you_mean
+from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, wrong_fields
+from smcp_proto.schemas.config import (
+    SERVER_CONFIG,
+    SERVER_INPUT,
+    MCPServerConfig,
+    MCPServerInput,
+    MCPServerStdioConfig,
+)
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
-_FLAT_STDIO: Final = ("command", "args", "env", "cwd", "encoding", "encoding_error_handler")
-_FLAT_HTTP: Final = ("url", "headers", "timeout", "sse_read_timeout", "terminate_on_close")
-_FLAT_TYPES: Final = {"http": "streamable", "streamable-http": "streamable", "streamableHttp": "streamable"}
+_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+_EDITORS: Final = (".vscode", ".cursor", ".roo")
+"""Directories for the files of an editor, in the folder that it has open."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class ComputerConfig:
     host: Mapping[str, HostSettings] = field(default_factory=dict)
     """By server."""
     warnings: tuple[str, ...] = ()
+    mistakes: tuple[str, ...] = ()
+    """Those of the warnings that `validate` refuses unless it is lenient."""
     places: Mapping[str, Place] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
@@ -54,79 +61,110 @@ def load_config(path: Path) -> ComputerConfig:
         raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
 
 
-def parse_config(raw: bytes | str) -> ComputerConfig:
-    """Raises ConfigError: the text is not a valid configuration."""
-    return _read(raw).valid()
+def parse_config(raw: bytes | str, variables: Mapping[str, str] = _NO_VARIABLES) -> ComputerConfig:
+    """Raises ConfigError: the text is not a valid configuration. No `env_file` is read."""
+    return _read(raw, variables).valid()
 
 
 def read_config(path: Path) -> ComputerConfig:
     """Raises ConfigError: the file cannot be read, or is no JSON object; the message does not name the file."""
+    config = _read(_content(path, MAX_FILE_BYTES), variables_of(path))
+    problems = list(config.problems)
+    servers = dict(config.servers)
+    for name, server in config.servers.items():
+        env_file = config.host[name].env_file
+        if env_file is None or not isinstance(server, MCPServerStdioConfig):
+            continue
+        try:
+            servers[name] = _with_environment(server, read_env_file(path.parent / Path(env_file).expanduser()))
+        except ConfigError as error:
+            problems.append(f"{config.places[name].field('env_file')}: {error}")
+    return replace(config, servers=servers, problems=tuple(problems))
+
+
+def variables_of(path: Path) -> dict[str, str]:
+    """The predefined variables of VS Code, for a file."""
+    directory = path.absolute().parent
+    folder = directory.parent if directory.name in _EDITORS else directory
+    return {
+        "workspaceFolder": str(folder),
+        "workspaceFolderBasename": folder.name,
+        "userHome": str(Path.home()),
+        "pathSeparator": "/",
+        "/": "/",
+    }
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The variables of `NAME=value` lines. Raises ConfigError: the file cannot be read."""
+    try:
+        text = _content(path, MAX_FILE_BYTES).decode()
+    except UnicodeDecodeError:
+        raise ConfigError("is not UTF-8 text") from None
+    values = dotenv_values(stream=io.StringIO(text), interpolate=False)
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _content(path: Path, limit: int) -> bytes:
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(f"larger than {MAX_FILE_BYTES} bytes")
-    return _read(raw)
+    if len(raw) > limit:
+        raise ConfigError(f"larger than {limit} bytes")
+    return raw
 
 
-def _read(raw: bytes | str) -> ComputerConfig:
-    try:
-        document = json.loads(raw, object_pairs_hook=_without_duplicates)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except (ValueError, RecursionError):
-        raise ConfigError("not JSON: not UTF-8 text, nested too deeply, or a number with very many digits") from None
+def _with_environment(server: MCPServerStdioConfig, variables: Mapping[str, str]) -> MCPServerStdioConfig:
+    env = {**variables, **(server.server_parameters.env or {})}
+    return server.model_copy(update={PARAMETERS: server.server_parameters.model_copy(update={"env": env})})
+
+
+def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
+    document = jsonc.loads(raw)
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")
-    above, bodies = _servers_of(document)
+    above, bodies, unread = _servers_of(formats.with_variables(document, variables))
     problems: list[str] = []
-    warnings: list[str] = list(lint.of_top_level(document, (above, "inputs", DEFAULTS))) if above else []
-    inputs = _inputs(document.get("inputs"), problems, warnings)
+    warned: list[Warned] = list(lint.of_top_level(unread))
+    inputs = _inputs(document.get("inputs"), problems, warned)
     input_ids = _ids(document.get("inputs"))
     defaults = _defaults(document.get(DEFAULTS, {}), problems) if above else {}
     servers: dict[str, MCPServerConfig] = {}
     host: dict[str, HostSettings] = {}
     places: dict[str, Place] = {}
-    for name, written in bodies.items():
-        body = written if above == "servers" else _unflattened(written)
-        place = places[name] = Place(above, name, flat=body is not written)
-        hint = "" if above else did_you_mean(name, lint.TOP_LEVEL)
+    for name, body in bodies.items():
         if not isinstance(body, dict):
-            problems.append(f"{place.field()}: is no object{hint}")
+            problems.append(f"{Place(above, name).field()}: is no object")
             continue
-        warnings += [*lint.of_server(place, body), *lint.of_parameters(place, body, input_ids)]
+        own = formats.own_server(body)
+        place = places[name] = Place(above, name, own.written)
+        warned += (Warned(f"{place.field(key)}: {why}") for key, why in own.mistakes)
+        warned += [*lint.of_server(place, own.body), *lint.of_parameters(place, own.body, input_ids)]
         try:
-            host[name] = _host_settings(place, body, defaults)
-            servers[name] = _server(place, body)
+            host[name] = _host_settings(place, own.body, defaults)
+            servers[name] = _server(place, own.body)
         except ConfigError as error:
-            problems += (f"{problem}{hint}" for problem in error.problems)
+            meant = "" if above else lint.hinted(name, lint.TOP_LEVEL, "is read as a server, and is none")
+            problems += [f"{name}: {meant}"] if meant.startswith("did") else error.problems
     if not bodies:
-        warnings.append("names no MCP servers")
-    return ComputerConfig(servers, inputs, host, tuple(warnings), places, tuple(problems))
+        warned.append(Warned("names no MCP servers"))
+    mistakes = tuple(warning.text for warning in warned if warning.mistake)
+    return ComputerConfig(
+        servers, inputs, host, tuple(warning.text for warning in warned), mistakes, places, tuple(problems)
+    )
 
 
-def _servers_of(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The key that holds the servers (empty: they stand at the top level), and the servers."""
+def _servers_of(document: dict[str, Any]) -> tuple[str, dict[str, Any], Iterable[str]]:
+    """The key that holds the servers (empty: they stand at the top level), the servers, and keys that are not read."""
     for key in ("servers", "mcpServers"):
         if isinstance(document.get(key), dict):
-            return key, document[key]
+            return key, document[key], document.keys() - {key, "inputs", DEFAULTS, "$schema"}
         if key in document:
             raise ConfigError(f"{key}: must be an object of servers by name")
-    return "", {name: body for name, body in document.items() if name not in ("inputs", "$schema")}
-
-
-def _unflattened(body: Any) -> Any:
-    """The structure of the protocol for what other MCP hosts write flat; everything else as it is."""
-    if not isinstance(body, dict) or "server_parameters" in body or not ({"command", "url"} & body.keys()):
-        return body
-    fields = _FLAT_STDIO if "command" in body else _FLAT_HTTP
-    kind = body.get("type", "stdio" if "command" in body else "streamable")
-    return {
-        **{key: value for key, value in body.items() if key not in fields},
-        "type": _FLAT_TYPES.get(kind, kind) if isinstance(kind, str) else kind,
-        "server_parameters": {key: body[key] for key in fields if key in body},
-    }
+    rest = {name: body for name, body in document.items() if name not in ("inputs", "$schema")}
+    servers = {name: body for name, body in rest.items() if isinstance(body, dict)}
+    return "", servers, rest.keys() - servers.keys()
 
 
 def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
@@ -140,6 +178,8 @@ def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
         raise ConfigError(*problems) from None
     if server.default_tool_meta is not None and server.default_tool_meta.alias is not None:
         problems.append(f"{place.field('default_tool_meta.alias')}: an alias belongs to one tool, in tool_meta")
+    if (why := lint.broken_url(body.get(PARAMETERS))) is not None:
+        problems.append(f"{place.field(f'{PARAMETERS}.url')}: {why}")
     if problems:
         raise ConfigError(*problems)
     return server
@@ -165,16 +205,17 @@ def _host_settings(place: Place, body: dict[str, Any], defaults: dict[str, Any])
         raise ConfigError(*(f"{place.field(path)}: {why}" for path, why in wrong_fields(error))) from None
 
 
-def _inputs(bodies: Any, problems: list[str], warnings: list[str]) -> dict[str, MCPServerInput]:
+def _inputs(bodies: Any, problems: list[str], warned: list[Warned]) -> dict[str, MCPServerInput]:
     inputs: dict[str, MCPServerInput] = {}
     if bodies is not None and not isinstance(bodies, list):
         problems.append("inputs: is no list")
         return inputs
-    for index, body in enumerate(bodies or []):
+    for index, written in enumerate(bodies or []):
+        body = formats.own_input(written)
         place = f"inputs[{index}]"
         label = "".join(f" (input {said!r})" for said in _ids([body]))
         if isinstance(body, dict):
-            warnings += (f"{warning}{label}" for warning in lint.of_input(place, body))
+            warned += (warning._replace(text=f"{warning.text}{label}") for warning in lint.of_input(place, body))
         try:
             definition: MCPServerInput = SERVER_INPUT.validate_python(body)
         except ValidationError as error:
@@ -189,10 +230,3 @@ def _inputs(bodies: Any, problems: list[str], warnings: list[str]) -> dict[str, 
 def _ids(bodies: Any) -> list[str]:
     ids = [body.get("id") for body in bodies if isinstance(body, dict)] if isinstance(bodies, list) else []
     return [said for said in ids if isinstance(said, str)]
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    for key, times in Counter(key for key, _ in pairs).items():
-        if times > 1:
-            raise ConfigError(f"{key!r} stands twice in one object")
-    return dict(pairs)

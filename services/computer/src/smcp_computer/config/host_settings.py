@@ -19,3 +19,6 @@ class HostSettings(BaseModel):
 
     LIVE: ClassVar[frozenset[str]] = frozenset()
     """Names of the fields that take effect while the server runs. A change of any other restarts it."""
+
+    env_file: str | None = None
+    """A file of `NAME=value` lines for the environment of a program, which its own `env` goes before."""

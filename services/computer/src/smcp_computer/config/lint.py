@@ -1,14 +1,14 @@
 """Checks of a configuration file: errors and warnings, each with its place in the file. Pure.
 
-A warning (an unknown field, a URL that is not one, a placeholder without an input) does not keep a Computer from
-running: `run` logs it, and `validate` refuses it unless it is lenient.
+A problem keeps a Computer from running. A warning does not: `run` logs it, and `validate` refuses one that is a mistake
+(an unknown field, a placeholder without an input) unless it is lenient.
 """
 
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -56,24 +56,42 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 PARAMETERS: Final = "server_parameters"
 
 
+class Warned(NamedTuple):
+    text: str
+    """With its place in the file."""
+    mistake: bool = True
+    """Whether `validate` refuses it unless it is lenient."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position of a server in the file: under the key `above`, or at the top level. `flat`: its parameters are
-    beside its other fields, as other MCP hosts write them."""
+    """The position of a server in the file: under the key `above`, or at the top level."""
 
     above: str
     name: str
-    flat: bool = False
+    written: Mapping[str, str] = field(default_factory=dict)
+    """Where other MCP hosts write a field (with dots); parameters beside the other fields: `{PARAMETERS: ""}`."""
+
+    @property
+    def flat(self) -> bool:
+        return self.written.get(PARAMETERS) == ""
 
     def field(self, path: str = "") -> str:
         """The place of a field; `path` (with dots) is that in the structure of the protocol."""
-        if self.flat:
-            path = path.removeprefix(PARAMETERS).lstrip(".")
+        outer, inner = path, ""
+        while outer and outer not in self.written:
+            outer, _, last = outer.rpartition(".")
+            inner = f"{last}.{inner}" if inner else last
         own = self.name if _PLAIN.fullmatch(self.name) else json.dumps(self.name, ensure_ascii=False)
-        return ".".join(part for part in (self.above, own, path) if part)
+        return ".".join(part for part in (self.above, own, self.written.get(outer, ""), inner) if part)
 
 
 _PLACEHOLDER: Final = re.compile(r"\$\{(input|env):([^${}]+)\}")
+_FOREIGN: Final = re.compile(
+    r"(?P<braces>\$\{\{?\s*(?:(?:env|secrets)\.)?(?P<name>[A-Za-z_]\w*)?[^}]*\}?\})"
+    r"|(?<![\w$])\$(?P<bare>[A-Z][A-Z0-9_]+)\b|(?<!\w)%(?P<percent>[A-Z_]{3,})%"
+)
+"""Placeholders of shells and other hosts: `${NAME}`, `${NAME:-x}`, `${env.NAME}`, `$NAME`, `%NAME%`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +108,52 @@ def is_pure(text: str) -> bool:
     return bool(text) and not _PLACEHOLDER.sub("", text).strip()
 
 
-def placed(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
-    """The placeholders in all strings of a JSON value, each with the path of its string, which begins with `path`."""
+def strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """All strings of a JSON value but for keys, each after its path, which begins with `path`."""
     match value:
         case str():
-            for found in _PLACEHOLDER.finditer(value):
-                yield path, Placeholder(*found.groups())
+            yield path, value
         case dict():
             for key, inner in value.items():
-                yield from placed(inner, f"{path}.{key}")
+                yield from strings(inner, f"{path}.{key}")
         case list():
             for index, inner in enumerate(value):
-                yield from placed(inner, f"{path}.{index}")
+                yield from strings(inner, f"{path}.{index}")
+
+
+def placed(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
+    """The placeholders in all strings of a JSON value, each after the path of its string, which begins with `path`."""
+    for where, text in strings(value, path):
+        for found in _PLACEHOLDER.finditer(text):
+            yield where, Placeholder(*found.groups())
 
 
 def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
     """A copy of a JSON value with the placeholders of its strings replaced; what was put in is not searched again."""
+    return map_strings(value, lambda text: _PLACEHOLDER.sub(lambda found: lookup(Placeholder(*found.groups())), text))
+
+
+def map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """A copy of a JSON value with all its strings changed, but for keys."""
     match value:
         case str():
-            return _PLACEHOLDER.sub(lambda found: lookup(Placeholder(*found.groups())), value)
+            return change(value)
         case dict():
-            return {key: replace_all(inner, lookup) for key, inner in value.items()}
+            return {key: map_strings(inner, change) for key, inner in value.items()}
         case list():
-            return [replace_all(inner, lookup) for inner in value]
+            return [map_strings(inner, change) for inner in value]
         case _:
             return value
 
 
 def no_input(placeholder: Placeholder, known: Iterable[str]) -> str:
-    return f"{placeholder}: no input has this id{did_you_mean(placeholder.name, known)}"
+    return f"{placeholder}: {hinted(placeholder.name, known, 'is the id of no input')}"
+
+
+def hinted(written: str, known: Iterable[str], why: str) -> str:
+    """`why` about an unknown name, after the known one that was probably meant."""
+    hint = did_you_mean(written, known).removeprefix("; ")
+    return f"{hint} It {why}" if hint else why
 
 
 _SERVERS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
@@ -135,13 +170,14 @@ TOP_LEVEL: Final = ("servers", "mcpServers", "inputs", DEFAULTS)
 _ANYWHERE: Final = "$schema"
 
 
-def of_top_level(document: Mapping[str, Any], used: Iterable[str]) -> Iterator[str]:
-    """Warns of keys beside `used`, in a file whose servers stand under a key of their own."""
-    for key in document.keys() - set(used) - {_ANYWHERE}:
-        yield f"{key}: is not read{did_you_mean(key, TOP_LEVEL)}"
+def of_top_level(keys: Iterable[str]) -> Iterator[Warned]:
+    """Warns of keys that are not read: other hosts have settings of their own beside the servers."""
+    for key in keys:
+        text = hinted(key, TOP_LEVEL, "is not read")
+        yield Warned(f"{key}: {text}", mistake=key in TOP_LEVEL or text != "is not read")
 
 
-def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
+def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[Warned]:
     """Warns of a server's unknown fields; `body` is in the structure of the protocol."""
     kind = body.get("type")
     models = [_SERVERS[kind]] if isinstance(kind, str) and kind in _SERVERS else list(_SERVERS.values())
@@ -149,9 +185,9 @@ def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
     inner = {name for _, model in models for name in model.model_fields}
     for key in _unknown(body, fields):
         if key in inner and not place.flat:
-            yield f"{place.field(key)}: is not read here; it belongs into {PARAMETERS!r}"
+            yield Warned(f"{place.field(key)}: belongs into {PARAMETERS!r}, and is not read here")
         else:
-            yield _ignored(place.field(key), key, fields | inner)
+            yield _ignored(place.field(key), key, fields | inner, strict=not place.flat)
     meta = set(ToolMeta.model_fields)
     parts = [(PARAMETERS, body.get(PARAMETERS), inner), ("default_tool_meta", body.get("default_tool_meta"), meta)]
     if isinstance(body.get("tool_meta"), dict):
@@ -161,18 +197,33 @@ def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
             yield _ignored(place.field(f"{path}.{key}"), key, known)
 
 
-def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[str]:
-    """Warns of a URL that is not one, and of placeholders for which the file has no input."""
-    parameters = body.get(PARAMETERS)
+def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[Warned]:
+    """Warns of placeholders for which the file has no input, and of forms of other programs that are not replaced."""
+    if body.get("disabled") is True:
+        return
+    for path, placeholder in placed(body.get(PARAMETERS), PARAMETERS):
+        if placeholder.kind == "input" and placeholder.name not in input_ids:
+            yield Warned(f"{place.field(path)}: {no_input(placeholder, input_ids)}")
+    for path, text in strings(body.get(PARAMETERS), PARAMETERS):
+        for found in _FOREIGN.finditer(_PLACEHOLDER.sub("", text)):
+            name = found["name"] or found["bare"] or found["percent"]
+            # a shell that is started with it replaces a bare $NAME
+            sure = found["braces"] is not None
+            if name:
+                yield Warned(f"{place.field(path)}: write ${{env:{name}}}: another form of it is not replaced", sure)
+            else:
+                yield Warned(f"{place.field(path)}: only ${{input:ID}} and ${{env:NAME}} are replaced", sure)
+
+
+def broken_url(parameters: Any) -> str | None:
+    """What is wrong with a server's URL; None also where it is missing, or has a placeholder."""
     url = parameters.get("url") if isinstance(parameters, dict) else None
     if isinstance(url, str) and "${" not in url and not _is_http(url):
-        yield f"{place.field(f'{PARAMETERS}.url')}: is no URL like http://host:port/path or https://host/path"
-    for path, placeholder in placed(parameters, PARAMETERS):
-        if placeholder.kind == "input" and placeholder.name not in input_ids and body.get("disabled") is not True:
-            yield f"{place.field(path)}: {no_input(placeholder, input_ids)}"
+        return "is no URL like http://host:port/path or https://host/path"
+    return None
 
 
-def of_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
+def of_input(place: str, body: Mapping[str, Any]) -> Iterator[Warned]:
     kind = body.get("type")
     models = [_INPUTS[kind]] if isinstance(kind, str) and kind in _INPUTS else list(_INPUTS.values())
     fields = {name for model in models for name in model.model_fields}
@@ -193,5 +244,8 @@ def _unknown(body: Any, known: Iterable[str]) -> list[str]:
     return [key for key in body if key not in {*known, _ANYWHERE}] if isinstance(body, dict) else []
 
 
-def _ignored(place: str, key: str, known: Iterable[str]) -> str:
-    return f"{place}: is not a known field and is ignored{did_you_mean(key, known)}"
+def _ignored(place: str, key: str, known: Iterable[str], *, strict: bool = True) -> Warned:
+    """Unless `strict`, only a field that resembles a known one is a mistake."""
+    plain = "is not a known field and is ignored"
+    text = hinted(key, known, plain)
+    return Warned(f"{place}: {text}", mistake=strict or text != plain)

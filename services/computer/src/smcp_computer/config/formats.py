@@ -1,0 +1,155 @@
+"""Reads the servers and inputs of other MCP hosts (VS Code, Claude Desktop, Cursor, Cline, Gemini) as our own. Pure.
+
+It moves and renames fields, and checks nothing: what is wrong stays for `file`, and errors name the fields as written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from smcp_computer.config.lint import PARAMETERS, map_strings
+from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreamableHttpParameters
+
+TYPES: Final[Mapping[str, str]] = {
+    "http": "streamable",
+    "streamable-http": "streamable",
+    "streamableHttp": "streamable",
+    "streamable_http": "streamable",
+    "local": "stdio",
+}
+"""Ours, by the type of other hosts."""
+URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "baseUrl")
+TYPE_KEYS: Final = ("type", "transport", "transportType")
+APPROVED_KEYS: Final = ("autoApprove", "alwaysAllow")
+FORBIDDEN_KEYS: Final = ("disabledTools", "excludeTools")
+OFFERED_KEYS: Final = ("includeTools", "enabledTools", "tools")
+ENABLED_KEYS: Final = ("enabled", "isActive")
+DESCRIPTIVE_KEYS: Final = ("description", "dev", "gallery", "version")
+"""Fields that do not change how a server runs."""
+_ALL: Final = ["*"]
+
+
+@dataclass(slots=True)
+class OwnServer:
+    """One server in the structure of the protocol."""
+
+    body: dict[str, Any]
+    written: dict[str, str] = field(default_factory=dict)
+    """Where a field (with dots) stands in the file, for those that were moved or renamed."""
+    mistakes: list[tuple[str, str]] = field(default_factory=list)
+    """What is not read although it means something, by the field as written, and why."""
+
+    def take(self, path: str, *keys: str) -> Any:
+        """Remove the first of `keys` that is there, and return its value: the caller puts it under `path`."""
+        for key in keys:
+            if key in self.body:
+                self.written[path] = key
+                return self.body.pop(key)
+        return None
+
+
+def own_server(body: Mapping[str, Any]) -> OwnServer:
+    """What any host writes for one server."""
+    own = OwnServer(dict(body))
+    if (env_file := own.take("env_file", "envFile", "env_file")) is not None:
+        own.body["env_file"] = env_file
+    if PARAMETERS not in body:
+        if isinstance(body.get("params"), dict):
+            own.body[PARAMETERS] = own.take(PARAMETERS, "params")
+        elif {"command", *URL_KEYS} & body.keys():
+            _unflatten(own)
+    kind = own.body.get("type")
+    if isinstance(kind, str):
+        own.body["type"] = TYPES.get(kind, kind)
+    return own
+
+
+def _unflatten(own: OwnServer) -> None:
+    body = own.body
+    own.written[PARAMETERS] = ""
+    for key in DESCRIPTIVE_KEYS:
+        body.pop(key, None)
+    kind = own.take("type", *TYPE_KEYS)
+    if "command" in body:
+        parameters = {key: body.pop(key) for key in MCPServerStdioParameters.model_fields if key in body}
+        if isinstance(parameters.get("env"), dict):
+            parameters["env"] = _texts(parameters["env"])
+        body["type"] = kind or "stdio"
+    else:
+        url = own.take(f"{PARAMETERS}.url", *URL_KEYS)
+        body["type"] = kind or ("sse" if isinstance(url, str) and url.endswith("/sse") else "streamable")
+        if body["type"] != "sse" and isinstance(body.get("timeout"), int | float):
+            own.mistakes.append(
+                ("timeout", 'write a duration such as "PT30S": hosts differ about the unit of a number')
+            )
+            del body["timeout"]
+        fields = MCPServerStreamableHttpParameters.model_fields
+        parameters = {"url": url, **{key: body.pop(key) for key in fields if key in body}}
+    body[PARAMETERS] = parameters
+    _read_approved(own)
+    _read_offered(own)
+    sandbox = body.get("sandbox")
+    if isinstance(sandbox, dict) and ("filesystem" in sandbox or isinstance(sandbox.get("network"), dict)):
+        own.mistakes.append(("sandbox", "is that of another host and is not read: the server runs without it"))
+        del body["sandbox"]
+
+
+def _read_approved(own: OwnServer) -> None:
+    body = own.body
+    for key in APPROVED_KEYS:
+        names = body.pop(key, False)
+        if isinstance(names, list) and "*" not in names:
+            meta = body.get("tool_meta", {})
+            if names and isinstance(meta, dict):
+                body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
+        elif names is not False:
+            own.mistakes.append((key, "name the tools, or set default_tool_meta.auto_apply: it does not approve all"))
+    if body.pop("trust", False) is not False:
+        own.mistakes.append(("trust", "set default_tool_meta.auto_apply: this field does not approve tools"))
+
+
+def _read_offered(own: OwnServer) -> None:
+    body = own.body
+    for key in FORBIDDEN_KEYS:
+        names, forbidden = body.pop(key, []), body.get("forbidden_tools", [])
+        if not isinstance(names, list):
+            body["forbidden_tools"], own.written["forbidden_tools"] = names, key
+        elif names and isinstance(forbidden, list):
+            body["forbidden_tools"] = [*forbidden, *names]
+    for key in OFFERED_KEYS:
+        if body.pop(key, _ALL) != _ALL:
+            own.mistakes.append((key, "name those that are not wanted in forbidden_tools: this field is not read"))
+    for key in ENABLED_KEYS:
+        if isinstance(body.get(key), bool):
+            body["disabled"] = not body.pop(key) or body.get("disabled", False)
+
+
+def _texts(env: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as text; null, which removes a variable that a server would not get here anyway, is left out."""
+    return {
+        name: str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+        for name, value in env.items()
+        if value is not None
+    }
+
+
+def own_input(body: Any) -> Any:
+    """An input with the values of `{label, value}` options; one without a description is described by its id."""
+    if not isinstance(body, dict):
+        return body
+    options = body.get("options")
+    if isinstance(options, list):
+        options = [each.get("value") if isinstance(each, dict) else each for each in options]
+    described = {"description": body["id"], **body} if isinstance(body.get("id"), str) else dict(body)
+    return {**described, "options": options} if "options" in body else described
+
+
+def with_variables(value: Any, variables: Mapping[str, str]) -> Any:
+    """A copy of a JSON value whose strings have the value of each `${NAME}` of `variables`."""
+
+    def replaced(text: str) -> str:
+        for name, known in variables.items():
+            text = text.replace(f"${{{name}}}", known)
+        return text
+
+    return map_strings(value, replaced)

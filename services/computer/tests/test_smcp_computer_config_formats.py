@@ -1,0 +1,238 @@
+"""Files that people have: comments, the page's own shape, and those of other MCP hosts."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smcp_computer.config.file import load_config, parse_config
+from smcp_computer.config.formats import own_server
+from smcp_computer.config.lint import ConfigError
+from smcp_proto.schemas.config import (
+    MCPServerPickStringInput,
+    MCPServerStdioConfig,
+    MCPServerStdioParameters,
+    MCPServerStreamableHttpConfig,
+    MCPSSEConfig,
+)
+
+VS_CODE = """{
+  // as VS Code writes it
+  "inputs": [
+    {"type": "promptString", "id": "key", "description": "API key", "password": true},
+    {"type": "pickString", "id": "region", "options": ["us", {"label": "Europe", "value": "eu"}], "default": "eu",},
+  ],
+  "servers": {
+    "local": {
+      "type": "stdio", "command": "npx", "args": ["-y", "x", "${workspaceFolder}/data"],
+      "env": {"KEY": "${input:key}", "PORT": 8080, "HOME": null},
+      "envFile": "${workspaceFolder}/.env", "dev": {"watch": "src/**"}
+    }, /* and one
+          behind HTTP */
+    "web": {"type": "http", "url": "https://example.org/mcp?region=${input:region}", "headers": {"A": "//no comment"}},
+  },
+}"""
+
+
+def parse(document: object) -> Any:
+    return parse_config(json.dumps(document))
+
+
+def flat(body: dict[str, Any]) -> Any:
+    return parse({"mcpServers": {"x": body}})
+
+
+def test_a_file_of_vs_code_is_read(tmp_path: Path) -> None:
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".vscode" / "mcp.json").write_text(VS_CODE)
+    (tmp_path / ".env").write_text("# a comment\nexport TOKEN='a b'\nKEY=loses\nLITERAL=${input:key}$X\n")
+    config = load_config(tmp_path / ".vscode" / "mcp.json")
+    local, web = config.servers["local"], config.servers["web"]
+    assert isinstance(local, MCPServerStdioConfig)
+    assert local.server_parameters.args == ["-y", "x", f"{tmp_path}/data"]
+    assert local.server_parameters.env == {
+        "TOKEN": "a b",
+        "KEY": "${input:key}",
+        "LITERAL": "${input:key}$X",
+        "PORT": "8080",
+    }
+    assert isinstance(web, MCPServerStreamableHttpConfig)
+    assert web.server_parameters.headers == {"A": "//no comment"}
+    region = config.inputs["region"]
+    assert isinstance(region, MCPServerPickStringInput)
+    assert (region.options, region.default, region.description) == (["us", "eu"], "eu", "region")
+    assert config.warnings == ()
+
+
+@pytest.mark.rule("computer.config.shape.type", "computer.config.shape.params", "computer.manager.type.http")
+def test_the_shape_of_the_page_is_read() -> None:
+    config = parse(
+        {
+            "excel": {"type": "stdio", "params": {"command": "x", "args": ["a"]}, "forbidden_tools": ["b"]},
+            "web": {"type": "http", "params": {"url": "http://x"}},
+            "old": {"type": "sse", "params": {"url": "http://x"}, "disabled": True},
+        }
+    )
+    excel = config.servers["excel"]
+    assert isinstance(excel, MCPServerStdioConfig)
+    assert (excel.server_parameters.args, excel.forbidden_tools) == (["a"], ["b"])
+    assert isinstance(config.servers["web"], MCPServerStreamableHttpConfig)
+    assert isinstance(config.servers["old"], MCPSSEConfig)
+    assert config.warnings == ()
+    with pytest.raises(ConfigError, match=r"excel\.params\.command: is missing"):
+        parse({"excel": {"type": "stdio", "params": {}}})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"url": "http://x/mcp"}, "streamable"),
+        ({"url": "http://x/sse"}, "sse"),
+        ({"serverUrl": "http://x/mcp"}, "streamable"),
+        ({"httpUrl": "http://x/mcp", "timeout": "PT5S"}, "streamable"),
+        ({"baseUrl": "http://x/mcp", "type": "streamableHttp"}, "streamable"),
+        ({"url": "http://x/mcp", "transport": "sse", "timeout": 30}, "sse"),
+        ({"url": "http://x/sse", "transportType": "http"}, "streamable"),
+        ({"command": "x", "transport": "stdio"}, "stdio"),
+        ({"command": "x", "type": "local"}, "stdio"),
+    ],
+)
+def test_other_names_of_the_url_and_the_type_are_read(body: dict[str, Any], kind: str) -> None:
+    config = flat(body)
+    assert config.servers["x"].type == kind
+    assert config.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"serverUrl": 7}, "mcpServers.x.serverUrl"),
+        ({"command": "x", "transport": "pipe"}, "mcpServers.x.transport"),
+        ({"command": "x", "envFile": 7}, "mcpServers.x.envFile"),
+        ({"command": "x", "args": [7]}, "mcpServers.x.args.0"),
+        ({"command": "x", "autoApprove": ["a"], "tool_meta": []}, "mcpServers.x.tool_meta"),
+        ({"command": "x", "disabledTools": "a"}, "mcpServers.x.disabledTools"),
+    ],
+)
+def test_an_error_names_the_field_as_it_is_written(body: dict[str, Any], place: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        flat(body)
+    assert raised.value.problems[0].startswith(f"{place}: ")
+
+
+def test_tools_that_another_host_approves_forbids_or_disables_are_so_here() -> None:
+    body = {
+        "command": "x",
+        "autoApprove": ["a", "b"],
+        "alwaysAllow": ["c"],
+        "tool_meta": {"b": {"auto_apply": False}},
+        "disabledTools": ["d"],
+        "excludeTools": ["e"],
+        "tools": ["*"],
+        "enabled": False,
+    }
+    before = copy.deepcopy(body)
+    config = flat(body)
+    server = config.servers["x"]
+    assert {tool: meta.auto_apply for tool, meta in server.tool_meta.items()} == {"a": True, "b": False, "c": True}
+    assert server.forbidden_tools == ["d", "e"]
+    assert server.disabled
+    assert config.warnings == ()
+    own_server(body)
+    assert body == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("autoApprove", ["*"]),
+        ("alwaysAllow", ["a", "*"]),
+        ("autoApprove", True),
+        ("trust", True),
+        ("includeTools", ["a"]),
+        ("tools", []),
+        ("sandbox", {"filesystem": {}}),
+    ],
+)
+def test_what_would_approve_or_confine_tools_and_is_not_read_is_a_mistake(field: str, value: object) -> None:
+    config = flat({"command": "x", field: value})
+    (mistake,) = config.mistakes
+    assert mistake.startswith(f"mcpServers.x.{field}: ")
+    assert config.servers["x"].tool_meta == {}
+
+
+def test_a_field_of_another_host_is_a_warning_and_one_that_resembles_ours_a_mistake() -> None:
+    config = flat({"command": "x", "autoStart": True, "forbiden_tools": ["a"]})
+    assert sorted(config.warnings) == [
+        "mcpServers.x.autoStart: is not a known field and is ignored",
+        "mcpServers.x.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field and is ignored",
+    ]
+    assert config.mistakes == tuple(each for each in config.warnings if "forbiden" in each)
+
+
+def test_a_time_without_a_unit_is_a_mistake_and_the_default_holds() -> None:
+    config = flat({"url": "http://x", "timeout": 60000})
+    assert config.mistakes == (
+        'mcpServers.x.timeout: write a duration such as "PT30S": hosts differ about the unit of a number',
+    )
+    assert config.servers["x"].server_parameters.timeout == "PT30S"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "mistake"),
+    [
+        ("${TOKEN}", "write ${env:TOKEN}", True),
+        ("Bearer ${TOKEN:-sesame}", "write ${env:TOKEN}", True),
+        ("${env.TOKEN}", "write ${env:TOKEN}", True),
+        ("${{ secrets.TOKEN }}", "write ${env:TOKEN}", True),
+        ("${}", "only ${input:ID} and ${env:NAME} are replaced", True),
+        ("Bearer $TOKEN", "write ${env:TOKEN}", False),
+        ("%APPDATA%/x", "write ${env:APPDATA}", False),
+    ],
+)
+def test_a_placeholder_that_is_not_replaced_is_warned_of(text: str, hint: str, mistake: bool) -> None:
+    config = flat({"command": "x", "env": {"A": text}})
+    (warning,) = config.warnings
+    assert warning.startswith(f"mcpServers.x.env.A: {hint}")
+    assert "sesame" not in warning
+    assert (config.mistakes == config.warnings) is mistake
+
+
+@pytest.mark.parametrize("text", ["${env:TOKEN}", "a$b", "$2b$12$ABC", "100%", "%20x%20", "US$", "pa$$WORD", "$lower"])
+def test_other_dollars_and_percents_are_no_warning(text: str) -> None:
+    assert flat({"command": "x", "env": {"A": text}}).warnings == ()
+
+
+@pytest.mark.parametrize("text", ['{"x": "${workspaceFolder}"}', '{"x": "${userHome}${/}${pathSeparator}"}'])
+def test_predefined_variables_are_replaced_where_the_file_is_known(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.json").write_text(json.dumps({"mcpServers": {"x": {"command": "x", "args": [text]}}}))
+    parameters = load_config(tmp_path / "c.json").servers["x"].server_parameters
+    assert isinstance(parameters, MCPServerStdioParameters)
+    where = str(tmp_path) if "Folder" in text else f"{Path.home()}//"
+    assert json.loads(parameters.args[0]) == {"x": where}
+
+
+@pytest.mark.parametrize(("content", "why"), [(None, "cannot be read: No such file"), (b"\xff", "is not UTF-8 text")])
+def test_an_environment_file_that_cannot_be_read_is_an_error(tmp_path: Path, content: bytes | None, why: str) -> None:
+    if content is not None:
+        (tmp_path / ".env").write_bytes(content)
+    (tmp_path / "c.json").write_text('{"servers": {"x": {"command": "x", "envFile": ".env"}}}')
+    with pytest.raises(ConfigError, match=f"servers.x.envFile: {why}"):
+        load_config(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize("text", ["[,]", "[1,,]", '{"a":,}', "[1 2]", "{,}", '{"a": "b\n//"}', "NaN", "/* open"])
+def test_more_than_comments_and_trailing_commas_is_no_json(text: str) -> None:
+    with pytest.raises(ConfigError, match="not JSON"):
+        parse_config(text)
+
+
+def test_an_error_after_comments_has_its_line_and_column() -> None:
+    with pytest.raises(ConfigError, match="line 4, column 10"):
+        parse_config('{ // one\n /* two\n three */ "a": [1,\n ], "b": oops}')
+
+
+def test_a_file_may_begin_with_a_byte_order_mark() -> None:
+    assert parse_config(b'\xef\xbb\xbf{"servers": {}}').servers == {}
