@@ -1,5 +1,6 @@
 """Values of placeholders; the error for a missing one names the server and the input."""
 
+import asyncio
 import json
 import os
 import sys
@@ -8,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.config.file import parse_config
+from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import MAX_OUTPUT_BYTES, InputResolver, variable_of
 from smcp_computer.config.lint import CannotRun, ConfigError, InputProgramFailed
+from smcp_computer.config.secrets import SecretStore
+from smcp_computer.terminal import Terminal
+from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
+from smcp_testing.terminal_user import terminal_user
 
 
 async def resolve(parameters: dict[str, Any], inputs: list[dict[str, Any]], environ: dict[str, str]) -> dict[str, Any]:
@@ -151,9 +156,101 @@ async def test_all_missing_values_are_reported_at_once_and_no_program_runs(tmp_p
         await resolve(parameters, [program, prompt()], {})
     assert str(raised.value) == (
         "server 'git': server_parameters.args.1: ${env:A}: the environment variable is not set; "
-        "server_parameters.env.K: input 'api key': set SMCP_INPUT_API_KEY, it has no default"
+        "server_parameters.env.K: input 'api key': has no value: "
+        "set SMCP_INPUT_API_KEY, or keep one with smcp-computer secrets set 'api key'"
     )
     assert not ran.exists()
+
+
+async def test_a_program_runs_once_for_all_servers_and_again_when_its_definition_changed(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho >> $0.ran; echo $2\n")
+    program.chmod(0o755)
+
+    def definition(value: str) -> dict[str, Any]:
+        return {"id": "c", "type": "command", "description": "", "command": str(program), "args": {"v": value}}
+
+    servers = {name: {"command": "x", "args": ["${input:c}"]} for name in ("a", "b", "c")}
+    config = parse_config(json.dumps({"mcpServers": servers, "inputs": [definition("one")]}))
+    resolver = InputResolver(config.inputs, {"PATH": os.environ["PATH"]})
+    resolved = await asyncio.gather(*(resolver.resolve(server) for server in config.servers.values()))
+    assert [arguments(server) for server in resolved] == [["one"]] * 3
+    resolver.follow(parse_config(json.dumps({"mcpServers": servers, "inputs": [definition("two")]})).inputs)
+    assert arguments(await resolver.resolve(config.servers["a"])) == ["two"]
+    assert (tmp_path / "program.ran").read_text() == "\n\n"
+
+
+def arguments(server: MCPServerConfig) -> list[str]:
+    assert isinstance(server, MCPServerStdioConfig)
+    return server.server_parameters.args
+
+
+async def test_a_kept_value_wins_over_the_default_and_the_environment_over_it(tmp_path: Path) -> None:
+    store = SecretStore(tmp_path)
+    store.put("api key", "kept")
+    config = configuration([prompt(default="d")])
+    git = config.servers["git"]
+    resolver = InputResolver(config.inputs, {}, store=store)
+    assert arguments(await resolver.resolve(git)) == ["kept"]
+    store.put("api key", "newer")
+    assert arguments(await resolver.resolve(git)) == ["newer"]
+    resolver = InputResolver(config.inputs, {"SMCP_INPUT_API_KEY": "of this run"}, store=store)
+    assert arguments(await resolver.resolve(git)) == ["of this run"]
+
+
+async def test_a_store_that_cannot_be_read_keeps_a_server_from_starting(tmp_path: Path) -> None:
+    SecretStore(tmp_path).put("api key", "kept")
+    (tmp_path / "secrets.key").unlink()
+    config = configuration([prompt()])
+    with pytest.raises(CannotRun, match=r"'git': .*secrets cannot be decrypted: .*secrets\.key does not exist"):
+        await InputResolver(config.inputs, {}, store=SecretStore(tmp_path)).resolve(config.servers["git"])
+
+
+async def test_the_user_is_asked_once_for_a_password_and_it_is_kept_if_wanted(tmp_path: Path) -> None:
+    config = configuration([prompt(password=True, description="Key of the API")])
+    git = config.servers["git"]
+    store = SecretStore(tmp_path)
+    async with terminal_user() as user:
+        resolver = InputResolver(config.inputs, {}, store=store, terminal=Terminal(user.device))
+        both = asyncio.gather(resolver.resolve(git), resolver.resolve(git))
+        await user.sees("The MCP server 'git' needs 'api key': Key of the API\nIts value (not shown): ")
+        user.types("s3cret\n")
+        await user.sees("Keep 'api key', encrypted, for the next start?\n[y/N] ")
+        assert store.read() == {}
+        user.types("y\n")
+        assert [arguments(server) for server in await asyncio.wait_for(both, 30)] == [["s3cret"]] * 2
+        assert user.shown.count("Its value") == 1
+        assert "s3cret" not in user.shown
+    assert store.read() == {"api key": "s3cret"}
+    assert arguments(await InputResolver(config.inputs, {}, store=store).resolve(git)) == ["s3cret"]
+
+
+async def test_the_user_picks_from_a_list(tmp_path: Path) -> None:
+    config = configuration([pick()], "${input:r}")
+    async with terminal_user() as user:
+        resolver = InputResolver(config.inputs, {}, store=SecretStore(tmp_path), terminal=Terminal(user.device))
+        asking = asyncio.create_task(resolver.resolve(config.servers["git"]))
+        await user.sees("1) eu\n  2) us\nWhich one? ")
+        user.types("2\n")
+        await user.sees("Keep 'r'")
+        user.types("n\n")
+        assert arguments(await asyncio.wait_for(asking, 30)) == ["us"]
+    assert SecretStore(tmp_path).read() == {}
+
+
+async def test_a_user_who_says_nothing_leaves_the_input_without_a_value(tmp_path: Path) -> None:
+    config = configuration([prompt()])
+    async with terminal_user() as user:
+        resolver = InputResolver(config.inputs, {}, store=SecretStore(tmp_path), terminal=Terminal(user.device))
+        asking = asyncio.create_task(resolver.resolve(config.servers["git"]))
+        await user.sees("Its value: ")
+        user.types("\n")
+        with pytest.raises(CannotRun, match="input 'api key': has no value: set SMCP_INPUT_API_KEY"):
+            await asyncio.wait_for(asking, 30)
+
+
+def configuration(inputs: list[dict[str, Any]], reference: str = "${input:api key}") -> ComputerConfig:
+    return parse_config(json.dumps({"mcpServers": {"git": {"command": "x", "args": [reference]}}, "inputs": inputs}))
 
 
 WEB = {"type": "streamable", "server_parameters": {"url": "http://x", "timeout": "${input:t}"}}

@@ -159,7 +159,7 @@ async def test_validate_warns_of_values_that_are_missing_in_this_environment(tmp
     place = f"warning: {file}: servers.box.server_parameters.args"
     assert err.splitlines() == [
         f"{place}.0: ${{env:NOPE_X}}: the environment variable is not set",
-        f"{place}.1: input 'tok': set SMCP_INPUT_TOK, it has no default",
+        f"{place}.1: input 'tok': has no value: set SMCP_INPUT_TOK, or keep one with smcp-computer secrets set tok",
     ]
     code, _, err = await run("validate", "--config", str(file), NOPE_X="", SMCP_INPUT_TOK="t", SMCP_INPUT_EU="c")
     assert code == 0

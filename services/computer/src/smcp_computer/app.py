@@ -107,7 +107,7 @@ async def open_service(
         )
         terminal = stack.enter_context(open_terminal())
         asker = AtTerminal(terminal) if terminal is not None else None
-        options = Options(config=config, readiness=readiness, asker=asker, metrics=metrics)
+        options = Options(config=config, readiness=readiness, asker=asker, terminal=terminal, metrics=metrics)
         if settings.gateway_url is not None:
             from smcp_computer.gateway import open_gateway_computer  # noqa: PLC0415 -- Socket.IO is for this way alone
 

@@ -17,6 +17,7 @@ from smcp_bus.tracing import log_fields
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.config.redact import shown
+from smcp_computer.config.secrets import SecretStore
 from smcp_computer.confirmation import Asker, Confirmation
 from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.handlers.get_finder import Finder
@@ -32,7 +33,8 @@ from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
-from smcp_computer.settings import ComputerSettings
+from smcp_computer.settings import ComputerSettings, state_path
+from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Catalogue, History
 from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
@@ -63,11 +65,13 @@ class OfficeMembership(Protocol):
 
 
 class Options(TypedDict, total=False):
-    """Overrides of settings and environment. `asker` confirms tools; `environ` is for the placeholders."""
+    """Overrides of settings and environment. `asker` confirms tools, inputs are asked for at `terminal`; `environ` is
+    for the placeholders."""
 
     config: ComputerConfig
     readiness: Readiness
     asker: Asker | None
+    terminal: Terminal | None
     environ: Mapping[str, str]
     metrics: Metrics
 
@@ -114,7 +118,12 @@ class Computer:
         )
         self.fleet = Fleet(
             config,
-            InputResolver(config.inputs, environ),
+            InputResolver(
+                config.inputs,
+                environ,
+                store=SecretStore(state_path(settings), settings.secret_key_file),
+                terminal=options.get("terminal"),
+            ),
             limits=Limits(
                 max_message=max_body,
                 start_s=settings.start_s,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum, StrEnum
 from typing import Any, Final, Protocol
 
-from smcp_computer.terminal import Terminal, TerminalGone, printable
+from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone, printable
 from smcp_computer.tools import ToolRef
 
 SETTING: Final = "SMCP_CONFIRM"
@@ -98,7 +98,6 @@ class Confirmation:
 
 LONGEST: Final = 600
 """Characters of the parameters that are shown."""
-_ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
 class AtTerminal:
@@ -109,7 +108,7 @@ class AtTerminal:
 
     async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool:
         try:
-            return await self._terminal.ask(question(ref, agent, params), "Run it? [y/N] ", _ANSWERS)
+            return await self._terminal.ask(question(ref, agent, params), "Run it? [y/N] ", YES_OR_NO)
         except TerminalGone:
             return False
 

@@ -13,6 +13,8 @@ from smcp_computer.config.file import ComputerConfig, load_config, read_config, 
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import literal_secrets
+from smcp_computer.secrets_command import app as secrets_app
+from smcp_computer.secrets_command import store_of
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
@@ -23,6 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Runs the MCP servers of this host and offers their tools to an office.",
 )
+app.add_typer(secrets_app, name="secrets")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs [SMCP_CONFIG]")
@@ -77,7 +80,7 @@ def serve(
         if (problem := token_problem(settings)) is not None:
             typer.echo(f"warning: {problem}", err=True)
         warnings = [*configuration.warnings, *missing_on_host(configuration, os.environ)]
-        _say("warning", settings.config, [*warnings, *unset_here(configuration, os.environ)])
+        _say("warning", settings.config, [*warnings, *unset_here(configuration, os.environ, store_of(settings))])
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )

@@ -70,22 +70,27 @@ class ComputerSettings(ServiceSettings):
         description="where its control socket, its MCP servers' logs and its secrets are; "
         "default: a directory of its own below XDG_STATE_HOME (~/.local/state)",
     )
+    secret_key_file: Path | None = Field(
+        default=None, description="file with the key of its secrets; default: the system's keyring, else a file beside"
+    )
     read_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
         default=5.0, description="how long MCP servers may take to give their windows; the others are shown without"
     )
 
 
-def state_directory(settings: ComputerSettings) -> Path:
-    """The directory of this Computer's control socket, logs and secrets, made so that its user alone can read it.
+def state_path(settings: ComputerSettings) -> Path:
+    """The directory of this Computer's control socket, logs and secrets, which may not exist."""
+    if settings.state_dir is not None:
+        return settings.state_dir
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    # hashed: names may be long, and the path of a socket has 107 bytes at most
+    seat = blake2b(f"{settings.office}\0{settings.name}".encode(), digest_size=6).hexdigest()
+    return Path(base).expanduser() / "a2c-smcp" / seat
 
-    Raises SettingsError: it cannot be made.
-    """
-    path = settings.state_dir
-    if path is None:
-        base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-        # hashed: names may be long, and the path of a socket has 107 bytes at most
-        seat = blake2b(f"{settings.office}\0{settings.name}".encode(), digest_size=6).hexdigest()
-        path = Path(base).expanduser() / "a2c-smcp" / seat
+
+def state_directory(settings: ComputerSettings) -> Path:
+    """`state_path`, made so that its user alone can read it. Raises SettingsError: it cannot be made."""
+    path = state_path(settings)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -25,6 +25,7 @@ POLL_S: Final = 0.1
 wait for `/dev/tty`."""
 MAX_LINE: Final = 4096
 """Bytes of a line, as the kernel limits them."""
+YES_OR_NO: Final[Mapping[str, bool]] = {"y": True, "yes": True, "n": False, "no": False, "": False}
 _ERASE_LINE: Final = "\r\x1b[2K"
 
 T = TypeVar("T")

@@ -247,7 +247,12 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
             gateway.front.stats.add("gateway", gateway.held)
             gateway.readiness.add("computer", lambda: "not ready" if ready.problems() else None)
             async with open_computer(
-                settings.computer, computer_bus, config=settings.configuration, readiness=ready, asker=asker
+                settings.computer,
+                computer_bus,
+                config=settings.configuration,
+                readiness=ready,
+                asker=asker,
+                terminal=terminal,
             ) as computer:
                 gateway.front.stats.add("computer", computer.calls.held)
                 gateway.front.stats.add("updates", computer.outbox.held)

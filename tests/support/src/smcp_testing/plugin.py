@@ -1,10 +1,13 @@
 """The fixtures of all tests, loaded by the root `conftest.py`."""
 
 import asyncio
+import fcntl
 import inspect
 import os
 import signal
+import termios
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -21,10 +24,13 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Computers of tests keep their state in a directory of this run, and not in the user's. Programs of tests can be
-    interrupted, also where a shell started the tests in the background, which ignores SIGINT in all that it starts."""
+    """Computers of tests keep their state in a directory of this run, and know no keyring: not the user's. Programs of
+    tests can be interrupted, also where a shell started the tests in the background, which ignores SIGINT in all that
+    it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _leave_terminal()
+    os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
     state = TemporaryDirectory(prefix="smcp-state-", ignore_cleanup_errors=True)
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = state.name
@@ -37,6 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
         state.cleanup()
 
     config.add_cleanup(restore)
+
+
+def _leave_terminal() -> None:
+    """Computers of tests ask nobody at the terminal of who runs the tests."""
+    if os.getsid(0) == os.getpid():  # would hang up on the whole session
+        return
+    with suppress(OSError):
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        os.close(terminal)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

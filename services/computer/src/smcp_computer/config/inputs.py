@@ -1,16 +1,20 @@
 """Values for the placeholders of the configuration (data-structures.txt, inputs).
 
-`${input:ID}` is the environment variable `SMCP_INPUT_<ID>` (the id in upper case, what is no letter or digit as `_`),
-or the input's default; a `command` input is what its program prints. `${env:X}` is the environment variable X.
+`${input:ID}` is the first of these that there is: the environment variable `SMCP_INPUT_<ID>` (the id in upper case,
+what is no letter or digit as `_`), so that a run may differ; the value in the secret store; the input's default, or
+what its program prints; what the user says, who is asked at the terminal. `${env:X}` is the environment variable X.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -29,19 +33,42 @@ from smcp_computer.config.lint import (
     replace_all,
     wrong_fields,
 )
+from smcp_computer.config.secrets import SecretsError, SecretStore
+from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone, printable
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     MCPServerCommandInput,
     MCPServerConfig,
     MCPServerInput,
     MCPServerPickStringInput,
+    MCPServerPromptStringInput,
     MCPServerStdioConfig,
     MCPServerStdioParameters,
 )
 
+_log = logging.getLogger("smcp_computer.config")
+
 COMMAND_TIMEOUT_S: Final = 20.0
 """For the program of a `command` input."""
 MAX_OUTPUT_BYTES: Final = 64 * 1024
+
+
+async def _said(
+    terminal: Terminal, server: str, definition: MCPServerPromptStringInput | MCPServerPickStringInput
+) -> str:
+    text = (
+        f"The MCP server {printable(server)!r} needs {printable(definition.id)!r}: {printable(definition.description)}"
+    )
+    if isinstance(definition, MCPServerPickStringInput):
+        return await terminal.choose(text, "Which one? ", definition.options)
+    if definition.password:
+        return await terminal.secret(text, "Its value (not shown): ")
+    return await terminal.line(text, "Its value: ")
+
+
+def _no_value(definition: MCPServerInput) -> str:
+    kept = f"smcp-computer secrets set {shlex.quote(definition.id)}"
+    return f"input {definition.id!r}: has no value: set {variable_of(definition.id)}, or keep one with {kept}"
 
 
 def variable_of(input_id: str) -> str:
@@ -49,13 +76,32 @@ def variable_of(input_id: str) -> str:
 
 
 class InputResolver:
-    def __init__(self, inputs: Mapping[str, MCPServerInput], environ: Mapping[str, str]) -> None:
+    """Programs run once, and the user is asked once, as long as the definition of the input stays the same."""
+
+    def __init__(
+        self,
+        inputs: Mapping[str, MCPServerInput],
+        environ: Mapping[str, str],
+        *,
+        store: SecretStore | None = None,
+        terminal: Terminal | None = None,
+    ) -> None:
         self._inputs = inputs
         self._environ = environ
+        self._store = store
+        self._terminal = terminal
+        self._kept: Mapping[str, str] = {}
+        self._found: dict[str, str] = {}
+        """What programs printed and the user said, by the definition."""
+        self._finding: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def follow(self, inputs: Mapping[str, MCPServerInput]) -> None:
         """Take over the inputs of a changed file."""
         self._inputs = inputs
+
+    def read_store(self) -> None:
+        """Raises SecretsError. It may wait for a keyring."""
+        self._kept = self._store.read() if self._store is not None else {}
 
     async def resolve(self, server: MCPServerConfig) -> MCPServerConfig:
         """`server` with its parameters' placeholders replaced. The errors name the server, and each field.
@@ -69,6 +115,10 @@ class InputResolver:
         wanted = list(placed(parameters, PARAMETERS))
         if not wanted:
             return server
+        try:
+            await asyncio.to_thread(self.read_store)
+        except SecretsError as error:
+            raise CannotRun(f"server {server.name!r}: {error}") from None
         missing = [f"{path}: {why}" for path, each in wanted if (why := self.missing(each)) is not None]
         if missing:
             raise CannotRun(f"server {server.name!r}: {'; '.join(missing)}")
@@ -80,7 +130,10 @@ class InputResolver:
             resolved: MCPServerConfig = SERVER_CONFIG.validate_python(body)
         except ValidationError as error:
             wrong = "; ".join(f"{path}: {why}" for path, why in wrong_fields(error))
-            printed = any(isinstance(self._inputs.get(each.name), MCPServerCommandInput) for each in placeholders)
+            definitions = [self._inputs[each.name] for each in placeholders if each.kind == "input"]
+            printed = any(isinstance(definition, MCPServerCommandInput) for definition in definitions)
+            for definition in definitions:
+                self._found.pop(definition.model_dump_json(), None)  # another time it may be right
             kind = ConfigError if printed else CannotRun
             raise kind(f"server {server.name!r}: with the values put in, {wrong}") from None
         return resolved
@@ -89,31 +142,63 @@ class InputResolver:
         if placeholder.kind == "env":
             return self._environ[placeholder.name]
         definition = self._inputs[placeholder.name]
-        if (given := self._environ.get(variable_of(definition.id))) is not None:
-            return given
-        if isinstance(definition, MCPServerCommandInput):
-            return await self._printed(server, definition)
-        return definition.default or ""
+        key = definition.model_dump_json()
+        async with self._finding[key]:  # other servers may want it at the same time
+            if (given := self._given(definition)) is not None:
+                return given[1]
+            if isinstance(definition, MCPServerCommandInput):
+                value = await self._printed(server, definition)
+            else:
+                value = await self._asked(server, definition)
+            self._found[key] = value
+            return value
+
+    def _given(self, definition: MCPServerInput) -> tuple[str, str] | None:
+        """The value that there is without running or asking, behind its source."""
+        variable = variable_of(definition.id)
+        sources = {
+            variable: self._environ.get(variable),
+            "its kept value": self._kept.get(definition.id),
+            "what was said": self._found.get(definition.model_dump_json()),
+            "its default": None if isinstance(definition, MCPServerCommandInput) else definition.default,
+        }
+        return next(((source, value) for source, value in sources.items() if value is not None), None)
 
     def missing(self, placeholder: Placeholder) -> str | None:
-        """Why a placeholder has no value in this environment, as far as that is known without running a program."""
+        """Why a placeholder has no value, as far as that is known without running a program or asking the user."""
         if placeholder.kind == "env":
             return None if placeholder.name in self._environ else f"{placeholder}: the environment variable is not set"
         definition = self._inputs.get(placeholder.name)
         if definition is None:
             return no_input(placeholder, self._inputs)
-        if isinstance(definition, MCPServerCommandInput):
-            return None
-        variable = variable_of(definition.id)
-        given = self._environ.get(variable)
-        value = given if given is not None else definition.default
-        if value is None:
-            return f"input {definition.id!r}: set {variable}, it has no default"
+        given = self._given(definition)
+        if given is None:
+            can_be_found = isinstance(definition, MCPServerCommandInput) or self._terminal is not None
+            return None if can_be_found else _no_value(definition)
+        source, value = given
         if isinstance(definition, MCPServerPickStringInput) and value not in definition.options:
-            source = variable if given is not None else "its default"
             options = ", ".join(map(repr, definition.options)) or "nothing"
             return f"input {definition.id!r}: {source} is none of its options ({options})"
         return None
+
+    async def _asked(self, server: str, definition: MCPServerPromptStringInput | MCPServerPickStringInput) -> str:
+        value = ""
+        if self._terminal is not None:
+            with contextlib.suppress(TerminalGone):
+                value = await _said(self._terminal, server, definition)
+                if value and self._store is not None:
+                    await self._kept_if_wanted(self._terminal, self._store, definition.id, value)
+        if not value:
+            raise CannotRun(f"server {server!r}: {_no_value(definition)}")
+        return value
+
+    async def _kept_if_wanted(self, terminal: Terminal, store: SecretStore, input_id: str, value: str) -> None:
+        question = f"Keep {printable(input_id)!r}, encrypted, for the next start?"
+        if await terminal.ask(question, "[y/N] ", YES_OR_NO):
+            try:
+                await asyncio.to_thread(store.put, input_id, value)
+            except SecretsError as error:
+                _log.warning("the value of input %r is not kept: %s", input_id, error)
 
     async def _printed(self, server: str, definition: MCPServerCommandInput) -> str:
         label = f"server {server!r}: input {definition.id!r}: its program {definition.command!r}"
@@ -168,9 +253,14 @@ def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[
     return found
 
 
-def unset_here(config: ComputerConfig, environ: Mapping[str, str]) -> list[str]:
-    """Warnings of placeholders that have no value in `environ`; for those without an input see `ComputerConfig`."""
-    inputs = InputResolver(config.inputs, environ)
+def unset_here(config: ComputerConfig, environ: Mapping[str, str], store: SecretStore | None = None) -> list[str]:
+    """Warnings of placeholders that have no value in `environ` and `store`; for those without an input see
+    `ComputerConfig`."""
+    inputs = InputResolver(config.inputs, environ, store=store)
+    try:
+        inputs.read_store()
+    except SecretsError as error:
+        return [str(error)]
     return [
         f"{config.places[name].field(path)}: {why}"
         for name, server in config.servers.items()

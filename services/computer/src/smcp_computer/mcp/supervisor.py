@@ -208,8 +208,11 @@ class Supervisor:
     async def _live(self) -> None:
         self._wake.clear()
         self._enter(State.STARTING, self.reason)
-        async with self._waited(self._limits.start_s) as start:
+        async with self._waited(None) as start:
+            # outside of the limit: the user may be asked for inputs
             server = with_variables(await self._inputs.resolve(self.config), self._limits.environment)
+            limit_s = 0.0 if self._stopping.is_set() else self._limits.start_s
+            start.reschedule(asyncio.get_running_loop().time() + limit_s)
             async with connect(
                 server,
                 negotiation=self._negotiation,
@@ -232,7 +235,7 @@ class Supervisor:
                         self._on_change()
 
     @asynccontextmanager
-    async def _waited(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+    async def _waited(self, seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
         """A time limit that `stop` cuts short."""
         async with asyncio.timeout(seconds) as limit:
             self._waiting = limit

@@ -1,0 +1,77 @@
+"""The commands `smcp-computer secrets …`: they change what `config.secrets` keeps, also while the Computer runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from smcp_computer.config.secrets import SecretsError, SecretStore
+from smcp_computer.settings import ComputerSettings, state_path
+from smcp_service.lifecycle import Failure
+from smcp_service.settings import load_settings
+
+app = typer.Typer(no_args_is_help=True, help="Keep values of inputs encrypted on this host.")
+
+OfficeOption = Annotated[str | None, typer.Option("--office", help="The Computer's office [SMCP_OFFICE]")]
+NameOption = Annotated[str | None, typer.Option("--name", help="The Computer's name [SMCP_NAME]")]
+_USED: Final = "it takes effect when a server that needs it starts: smcp-computer servers restart SERVER"
+
+
+def store_of(settings: ComputerSettings) -> SecretStore:
+    return SecretStore(state_path(settings), settings.secret_key_file)
+
+
+def _store(office: str | None, name: str | None) -> SecretStore:
+    # which file it has does not matter here
+    return store_of(load_settings(ComputerSettings, config=Path(), office=office, name=name))
+
+
+@app.command("set")
+def set_value(
+    input_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the input")],
+    office: OfficeOption = None,
+    name: NameOption = None,
+) -> None:
+    """Keep the value of an input; it is asked for, or read from standard input. An option would show it to others."""
+    store = _store(office, name)
+    if sys.stdin.isatty():
+        value = str(typer.prompt(f"The value of {input_id!r} (not shown)", hide_input=True, err=True))
+    else:
+        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    if not value:
+        raise Failure("nothing is kept: the value is empty")
+    _done(store.put, input_id, value)
+    typer.echo(f"kept {input_id!r}; {_USED}", err=True)
+
+
+@app.command("list")
+def list_names(
+    office: OfficeOption = None,
+    name: NameOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON")] = False,
+) -> None:
+    """Print the ids of the inputs whose values are kept; the values are never shown."""
+    names = sorted(_done(_store(office, name).read))
+    typer.echo(json.dumps(names, ensure_ascii=False) if as_json else "\n".join(names), nl=bool(names) or as_json)
+
+
+@app.command("rm")
+def remove(
+    input_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of the inputs")],
+    office: OfficeOption = None,
+    name: NameOption = None,
+) -> None:
+    """Forget values."""
+    store = _store(office, name)
+    missing = [each for each in input_ids if not _done(store.remove, each)]
+    if missing:
+        raise Failure(f"no value is kept for {', '.join(map(repr, missing))}")
+
+
+def _done(action: Any, *arguments: Any) -> Any:
+    try:
+        return action(*arguments)
+    except SecretsError as error:
+        raise Failure(str(error)) from None
