@@ -70,6 +70,22 @@ async def test_the_configuration_is_shown_without_secrets(nats_url: str) -> None
         assert shown["servers"]["box"]["server_parameters"]["env"] == {"TOKEN": "<redacted>"}
 
 
+@pytest.mark.rule("answers.config.status", "events.classes.client.computer")
+async def test_an_agent_sees_the_states_of_mcp_servers_and_nothing_of_the_host(nats_url: str) -> None:
+    lost = {"type": "stdio", "server_parameters": {"command": "no-such-program"}}
+    off = {**configs.stdio(), "disabled": True}
+    async with world(nats_url, box={**configs.stdio(), "forbidden_tools": ["add"]}, lost=lost, off=off) as here:
+        status = await here.ask("get_status")
+        assert status.keys() == {"servers", "req_id"}
+        found = {each.pop("name"): each for each in status["servers"]}
+        assert [each.keys() for each in found.values()] == [{"state", "reason", "since", "restarts", "tools"}] * 3
+        assert (found["box"]["state"], found["box"]["reason"]) == ("ready", "")
+        assert found["box"]["tools"] == len((await here.ask("get_tools"))["tools"]) > 0
+        assert found["lost"]["state"] in ("backoff", "failed")
+        assert "no-such-program" in found["lost"]["reason"]
+        assert (found["off"]["state"], found["off"]["tools"]) == ("disabled", 0)
+
+
 @pytest.mark.rule("answers.calls.timeout.computer", "answers.calls.timeout.meta", "answers.calls.timeout.all-cancel")
 async def test_a_tool_that_takes_too_long_is_cancelled_before_its_caller_gives_up(
     nats_url: str, tmp_path: Path

@@ -165,3 +165,17 @@ async def test_a_server_that_changes_twice_at_once_runs_as_it_was_said_last() ->
         await settled(fleet)
         assert text(await call(fleet.supervisors["box"], "given", variable="MARK")) == "three"
         assert heard.count(ServerReady("box")) == 1
+
+
+async def test_a_restart_by_hand_starts_a_new_process_and_leaves_the_others_alone() -> None:
+    off = {**configs.stdio(), "disabled": True}
+    async with running({"a": configs.stdio(), "b": configs.stdio(), "off": off}) as (fleet, _):
+        before = {each.name: each.pid for each in fleet.statuses()}
+        assert before["off"] is None
+        fleet.restart("a")
+        await settled(fleet)
+        now = {each.name: each.pid for each in fleet.statuses()}
+        assert now["a"] not in (None, before["a"])
+        assert now["b"] == before["b"]
+        with pytest.raises(KeyError):
+            fleet.restart("off")

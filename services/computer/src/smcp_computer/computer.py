@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
@@ -37,6 +38,7 @@ from smcp_computer.settings import ComputerSettings, state_path
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Catalogue, History
 from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
+from smcp_proto.schemas.status import GetStatusReq, GetStatusRet, ServerStatus
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Background, counted, waiting_for_calls
@@ -153,6 +155,7 @@ class Computer:
                 "client:tool_call": self.calls,
                 "client:get_tools": self._get_tools,
                 "client:get_config": self._get_config,
+                "client:get_status": self._get_status,
                 registry_contract.PENDING.event: self._pending,
                 **self.resources.handlers,
                 **handlers,
@@ -169,6 +172,23 @@ class Computer:
 
     async def _get_tools(self, request: GetToolsReq, call: Call) -> GetToolsRet:
         return GetToolsRet(tools=list(self.catalogue.listing), req_id=request.req_id)
+
+    async def _get_status(self, request: GetStatusReq, call: Call) -> GetStatusRet:
+        """What Agents may know: no processes, no warnings for the user."""
+        owners = (self.catalogue.find(tool.name) for tool in self.catalogue.listing)
+        listed = Counter(target.ref.server for target in owners if target is not None)
+        servers = [
+            ServerStatus(
+                name=each.name,
+                state=each.state,
+                reason=each.reason,
+                since=each.since,
+                restarts=each.restarts,
+                tools=listed[each.name],
+            )
+            for each in self.fleet.statuses()
+        ]
+        return GetStatusRet(servers=servers, req_id=request.req_id)
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
         return self.owner.pending(self.seat, question)

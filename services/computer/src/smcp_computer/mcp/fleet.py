@@ -6,6 +6,7 @@ is in `supervisor`; where a new configuration comes from is in `computer`.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import PARAMETERS, placed
 from smcp_computer.mcp.events import ServerEvents, ServerGone, ServerRemoved
+from smcp_computer.mcp.status import ServerStatus, State
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_service.lifecycle import counted
@@ -105,6 +107,8 @@ class Fleet:
         self._runs: dict[str, asyncio.Task[None]] = {}
         """The last one by server: the next waits for it, since two processes may want the same port or file."""
         self._group: asyncio.TaskGroup | None = None
+        self._since = time.time()
+        """When the configuration began to count."""
         self._stopping = asyncio.Event()
 
     @property
@@ -116,6 +120,22 @@ class Fleet:
         while starting := self.starting:
             await self._supervisors[starting[0]].settled.wait()
 
+    def statuses(self) -> list[ServerStatus]:
+        """Of all servers by name, those that are disabled too."""
+        found = [each.status() for each in self._supervisors.values()]
+        found += [
+            ServerStatus(
+                name, State.DISABLED, "", self._since, restarts=0, pid=None, cpu_s=None, memory_bytes=None, tools=0
+            )
+            for name in self.config.servers.keys() - self._supervisors.keys()
+        ]
+        return sorted(found, key=lambda each: each.name)
+
+    def restart(self, name: str) -> None:
+        """End a server, as `apply` does, and start it again. Raises KeyError: it does not run."""
+        self._retire(name)
+        self._start(self._supervisors[name])
+
     def apply(self, config: ComputerConfig) -> Changes:
         """Run the servers of another configuration. Returns what changed, at once; `wait_settled` waits for the rest.
 
@@ -125,7 +145,7 @@ class Fleet:
         if self._stopping.is_set():
             return Changes()
         changes = changed(self.config, config)
-        self.config = config
+        self.config, self._since = config, time.time()
         self._inputs.follow(config.inputs)
         for name in changes.relabelled:
             self._supervisors[name].config, self._supervisors[name].host = config.servers[name], _host(config, name)
