@@ -26,8 +26,8 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # a process has one tracer provider for good; the SDK's tracer alone is replaced here
-    monkeypatch.setattr("mcp.shared._otel._tracer", provider.get_tracer("mcp-python-sdk"))
+    # a process has one tracer provider for good; the tracer of these calls alone is replaced here
+    monkeypatch.setattr("smcp_computer.mcp.pipe_requests.tracer", provider.get_tracer("smcp_computer.mcp"))
     return exporter
 
 

@@ -13,8 +13,8 @@ server sent it. No private name of the SDK is used. Three quirks of version 2.3 
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -47,6 +47,8 @@ CONTENT_CHARS: Final = 16 * 1024
 
 REQUEST_S: Final = 30.0
 """How long a server may take over one request, or one list with all its pages."""
+
+_OF_PROTOCOL: Final = "io.modelcontextprotocol/"
 
 Streams = tuple[Any, Any]
 """The streams of a transport: a stream of messages (or exceptions) to read, and one to write."""
@@ -95,12 +97,14 @@ def _text(value: object) -> str:
 
 
 @dataclass(slots=True)
-class _Exchange:
+class Exchange:
+    """A request, and its result as the server sent it."""
+
     span: CallSpan
     result: dict[str, Any] | None = None
 
 
-_EXCHANGE: Final[ContextVar[_Exchange | None]] = ContextVar("smcp_computer_mcp_exchange", default=None)
+_EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("smcp_computer_mcp_exchange", default=None)
 """The request that this task is sending."""
 
 
@@ -110,13 +114,36 @@ class Watch:
     def __init__(self, server: str) -> None:
         self.server = server
         self.ended = asyncio.Event()
-        self._exchanges: dict[str | int, _Exchange] = {}
+        self.stamp: dict[str, Any] = {}
+        """What the SDK puts into the `_meta` of its requests: a server of the 2026 era wants it in each."""
+        self._write: Any = None
+        self._exchanges: dict[str | int, Exchange] = {}
+        self._answers: dict[str | int, asyncio.Future[JSONRPCResponse | JSONRPCError]] = {}
+        """Awaited past the SDK's session (`pipe_requests`), by id."""
 
     def wrap(self, streams: Streams) -> Streams:
-        read, write = streams
-        return _WatchedRead(read, self), _WatchedWrite(write, self)
+        read, self._write = streams
+        return _WatchedRead(read, self), _WatchedWrite(self._write, self)
+
+    @asynccontextmanager
+    async def answer(self, id_: int) -> AsyncIterator[asyncio.Future[JSONRPCResponse | JSONRPCError]]:
+        """The answer to the request `id_`, which does not reach the SDK's session."""
+        answer = self._answers[id_] = asyncio.get_running_loop().create_future()
+        try:
+            yield answer
+        finally:
+            del self._answers[id_]
+
+    async def write(self, message: JSONRPCMessage) -> None:
+        """Send a message past the SDK's session. Raises anyio's errors of streams: the connection has ended."""
+        if self.ended.is_set():
+            raise anyio.ClosedResourceError
+        await self._write.send(SessionMessage(message))
 
     def sent(self, message: JSONRPCMessage) -> None:
+        if isinstance(message, JSONRPCRequest):
+            meta = (message.params or {}).get("_meta") or {}
+            self.stamp = {key: value for key, value in meta.items() if key.startswith(_OF_PROTOCOL)}
         match message:
             case JSONRPCRequest() if (exchange := _EXCHANGE.get()) is not None:
                 self._exchanges[message.id] = exchange
@@ -127,10 +154,15 @@ class Watch:
             case _:
                 pass
 
-    def received(self, item: SessionMessage | Exception) -> None:
-        if not self._exchanges or isinstance(item, Exception):
-            return
+    def received(self, item: SessionMessage | Exception) -> bool:
+        """Whether that was an answer which the SDK's session does not await."""
+        if isinstance(item, Exception):
+            return False
         match item.message:
+            case JSONRPCResponse(id=id_) | JSONRPCError(id=id_) if (answer := self._answers.get(id_ or "")) is not None:
+                if not answer.done():
+                    answer.set_result(item.message)
+                return True
             case JSONRPCResponse(id=id_, result=result):
                 if (exchange := self._exchanges.pop(id_, None)) is not None:
                     exchange.result = result
@@ -139,6 +171,7 @@ class Watch:
                 self._exchanges.pop(id_, None)  # the SDK says so in the span
             case _:
                 pass
+        return False
 
     def end(self) -> None:
         """The connection has ended: no call gets an answer any more."""
@@ -146,6 +179,9 @@ class Watch:
             exchange.span.failed("connection_closed")
         self._exchanges.clear()
         self.ended.set()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(MCPError(code=types.CONNECTION_CLOSED, message="the connection has ended"))
 
 
 class _Watched:
@@ -163,15 +199,16 @@ class _WatchedRead(_Watched, ObjectReceiveStream[SessionMessage | Exception]):
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        try:
-            item: SessionMessage | Exception = await self._inner.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            self._watch.end()
-            raise
-        if isinstance(item, ValidationError):  # the SDK would drop it, and its request would wait in vain
-            item = read_again(self._watch.server, item)
-        self._watch.received(item)
-        return item
+        while True:
+            try:
+                item: SessionMessage | Exception = await self._inner.receive()
+            except (anyio.EndOfStream, anyio.ClosedResourceError):
+                self._watch.end()
+                raise
+            if isinstance(item, ValidationError):  # the SDK would drop it, and its request would wait in vain
+                item = read_again(self._watch.server, item)
+            if not self._watch.received(item):
+                return item
 
 
 class _WatchedWrite(_Watched, ObjectSendStream[SessionMessage]):
@@ -223,13 +260,11 @@ class Requests:
             RequestRefused, ServerTimedOut, ServerDied, AnswerTooLarge: see `errors`.
             BadAnswer: its answer cannot be read, or asks for input, which a Computer cannot give.
         """
-        request = _Request(method=method, params=dict(params or {}))
-        exchange = _Exchange(span or CallSpan({}))
-        token = _EXCHANGE.set(exchange)
+        exchange = Exchange(span or CallSpan({}))
         try:
             # Ours ends it, as the SDK's own limit does not bound handing the request over.
             async with asyncio.timeout(timeout):
-                await self._client.session.send_request(request, _AnyResult, request_read_timeout_seconds=2 * timeout)
+                await self._exchange(method, dict(params or {}), exchange, timeout)
         except MCPError as error:
             raise self._logged(method, error) from None
         except TimeoutError:
@@ -237,12 +272,19 @@ class Requests:
         except ValidationError:
             if strict or exchange.result is None:
                 raise BadAnswer(self.server, "sent a result that is not valid") from None
-        finally:
-            _EXCHANGE.reset(token)
         result = exchange.result or {}
         if result.get("resultType") == "input_required":
             raise BadAnswer(self.server, "asks for input, which this Computer cannot give")
         return result
+
+    async def _exchange(self, method: str, params: dict[str, Any], exchange: "Exchange", timeout: float) -> None:
+        """Send it, and put the result into `exchange`. Raises MCPError, and ValidationError: the result is wrong."""
+        request = _Request(method=method, params=params)
+        token = _EXCHANGE.set(exchange)
+        try:
+            await self._client.session.send_request(request, _AnyResult, request_read_timeout_seconds=2 * timeout)
+        finally:
+            _EXCHANGE.reset(token)
 
     def _logged(self, method: str, error: MCPError) -> ServerError:
         translated = self.translated(error)

@@ -18,6 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from smcp_computer import __version__
 from smcp_computer.mcp.errors import ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
+from smcp_computer.mcp.pipe_requests import PipeRequests
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk_adapter import REQUEST_S, CallSpan, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
@@ -119,7 +120,8 @@ async def connect(
         cache=None,
     ) as client:
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        requests = Requests(client, watch, max_message=max_message)
+        over_pipe = isinstance(server, MCPServerStdioConfig)
+        requests = (PipeRequests if over_pipe else Requests)(client, watch, max_message=max_message)
         tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
         subscriptions: Subscriptions = RequestedSubscriptions(requests)
         async with anyio.create_task_group() as tasks:
@@ -136,7 +138,7 @@ async def connect(
                 requests,
                 client,
                 resources=None if resources is None else Resources(requests, resources, subscriptions),
-                transport="pipe" if isinstance(server, MCPServerStdioConfig) else "tcp",
+                transport="pipe" if over_pipe else "tcp",
                 list_s=max(answer_s, REQUEST_S),
             )
             tasks.cancel_scope.cancel()
