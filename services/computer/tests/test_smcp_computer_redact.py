@@ -69,6 +69,36 @@ def test_the_structure_and_the_placeholders_are_kept() -> None:
     }
 
 
+def test_literals_in_arguments_and_addresses_that_look_secret_are_not_shown() -> None:
+    key, digest = "ghp_" + "a" * 36, "sha256:" + "0" * 64
+    document = {
+        "a": {
+            "command": "uvx",
+            "args": [
+                "git",
+                "--token",
+                "abc",
+                "--api-key=abc",
+                key,
+                f"https://x:{key}@host/r?region=eu",
+                "sha256:" + "0" * 64,
+            ],
+            "cwd": f"/tmp/{key}",
+        },
+        "b": {"url": "https://me:abc@host/mcp?region=eu&key=${input:k}&t=a%20b#top"},
+        "c": {"url": "https://host/mcp/aB3dE5gH7jK9mN1pQ3sT5vW7/sse"},
+    }
+    config = parse_config(json.dumps({"mcpServers": document}))
+    servers = shown(config).model_dump()["servers"]
+    a, b, c = (servers[name]["server_parameters"] for name in "abc")
+    r = "<redacted>"
+    hidden = ["--token", r, f"--api-key={r}", r, f"https://{r}@host/r?region=eu"]
+    assert a["args"] == ["git", *hidden, digest]
+    assert (a["command"], a["cwd"]) == ("uvx", f"/tmp/{r}")
+    assert b["url"] == f"https://{r}@host/mcp?region={r}&key=${{input:k}}&t={r}#top"
+    assert c["url"] == f"https://host/mcp/{r}/sse"
+
+
 @pytest.mark.rule("data-structures.MCPServerPromptStringInput.password.meaning")
 def test_inputs_are_listed_without_the_default_of_a_password() -> None:
     assert [entry["default"] for entry in reply()["inputs"]] == ["<redacted>", "shown"]

@@ -42,7 +42,7 @@ from smcp_proto.schemas.status import GetStatusReq, GetStatusRet, ServerStatus
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Background, counted, waiting_for_calls
-from smcp_service.logging import bind_call
+from smcp_service.logging import bind_call, rewritten_logs
 from smcp_service.metrics import Metrics
 
 _log = logging.getLogger("smcp_computer")
@@ -118,14 +118,16 @@ class Computer:
             may_tell=may_tell,
             gather_s=settings.gather_s,
         )
+        inputs = InputResolver(
+            config.inputs,
+            environ,
+            store=SecretStore(state_path(settings), settings.secret_key_file),
+            terminal=options.get("terminal"),
+        )
+        self._redactor = inputs.redactor
         self.fleet = Fleet(
             config,
-            InputResolver(
-                config.inputs,
-                environ,
-                store=SecretStore(state_path(settings), settings.secret_key_file),
-                terminal=options.get("terminal"),
-            ),
+            inputs,
             limits=Limits(
                 max_message=max_body,
                 start_s=settings.start_s,
@@ -196,15 +198,16 @@ class Computer:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Run the MCP servers, and follow their resources."""
-        following = self.tasks.start(self.resources.run(), name="resources")
-        servers = self.tasks.start(self.fleet.run(), name="mcp servers")
-        try:
-            yield
-        finally:
-            await self.calls.aclose()
-            following.cancel()
-            self.fleet.stop()
-            await asyncio.wait([servers, following])
+        with rewritten_logs(self._redactor.redact):
+            following = self.tasks.start(self.resources.run(), name="resources")
+            servers = self.tasks.start(self.fleet.run(), name="mcp servers")
+            try:
+                yield
+            finally:
+                await self.calls.aclose()
+                following.cancel()
+                self.fleet.stop()
+                await asyncio.wait([servers, following])
 
     async def wait_ready(self) -> None:
         """Return once it is in its office and each enabled MCP server is ready or has failed its first start."""

@@ -105,7 +105,7 @@ def validate(
     env_file: EnvFileOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print errors and warnings as JSON")] = False,
 ) -> None:
-    """Check a configuration file: report all errors, values that are missing here, and secrets that Agents can read."""
+    """Check a configuration file: report all errors, values that are missing here, and literal secrets."""
     _read_environment(env_file)
     try:
         configuration = read_config(config)
@@ -115,7 +115,7 @@ def validate(
     harmless = [
         *(warning for warning in configuration.warnings if warning not in configuration.mistakes),
         *(
-            f"{place}: looks like a literal secret, and every Agent of the office can read it; "
+            f"{place}: looks like a literal secret, which who reads this file or lists processes can see; "
             "use ${input:ID}, ${env:X}, or env and headers"
             for place in literal_secrets(configuration)
         ),

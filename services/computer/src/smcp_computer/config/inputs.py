@@ -33,7 +33,9 @@ from smcp_computer.config.lint import (
     replace_all,
     wrong_fields,
 )
+from smcp_computer.config.redact import is_secret_value, secrets_of
 from smcp_computer.config.secrets import SecretsError, SecretStore
+from smcp_computer.redaction import Redactor
 from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone, printable
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
@@ -90,6 +92,8 @@ class InputResolver:
         self._environ = environ
         self._store = store
         self._terminal = terminal
+        self.redactor = Redactor()
+        """It knows the secrets of each server that was resolved."""
         self._kept: Mapping[str, str] = {}
         self._found: dict[str, str] = {}
         """What programs printed and the user said, by the definition."""
@@ -111,6 +115,7 @@ class InputResolver:
             InputProgramFailed: the program of an input gave no value.
             ConfigError: what a program printed makes the parameters invalid.
         """
+        self.redactor.learn(secrets_of(server))
         parameters = server.server_parameters.model_dump(exclude_unset=True)
         wanted = list(placed(parameters, PARAMETERS))
         if not wanted:
@@ -124,6 +129,11 @@ class InputResolver:
             raise CannotRun(f"server {server.name!r}: {'; '.join(missing)}")
         placeholders = dict.fromkeys(placeholder for _, placeholder in wanted)
         values = {placeholder: await self._value(server.name, placeholder) for placeholder in placeholders}
+        self.redactor.learn(
+            value
+            for each, value in values.items()
+            if is_secret_value(each, self._inputs.get(each.name) if each.kind == "input" else None, value)
+        )
         body = server.model_dump(exclude_unset=True)
         body["server_parameters"] = replace_all(parameters, values.__getitem__)
         try:

@@ -40,6 +40,7 @@ from smcp_computer.mcp.errors import (
     ServerError,
     ServerTimedOut,
 )
+from smcp_computer.redaction import Redactor
 from smcp_proto.validation import mended
 
 CONTENT_CHARS: Final = 16 * 1024
@@ -111,9 +112,10 @@ _EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("smcp_computer_mcp_ex
 class Watch:
     """Wraps the streams of one connection. `ended` is set when the server's side of it ended."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, redactor: Redactor | None = None) -> None:
         self.server = server
         self.ended = asyncio.Event()
+        self._redactor = redactor or Redactor()
         self.stamp: dict[str, Any] = {}
         """What the SDK puts into the `_meta` of its requests: a server of the 2026 era wants it in each."""
         self._write: Any = None
@@ -158,6 +160,7 @@ class Watch:
         """Whether that was an answer which the SDK's session does not await."""
         if isinstance(item, Exception):
             return False
+        self._redact(item.message)
         match item.message:
             case JSONRPCResponse(id=id_) | JSONRPCError(id=id_) if (answer := self._answers.get(id_ or "")) is not None:
                 if not answer.done():
@@ -172,6 +175,17 @@ class Watch:
             case _:
                 pass
         return False
+
+    def _redact(self, message: JSONRPCMessage) -> None:
+        """Texts of errors lose their secrets before anything else sees them: Agents, and the SDK's spans."""
+        match message:
+            case JSONRPCResponse(result=result) if result.get("isError") is True:
+                message.result = self._redactor.redact_all(result)
+            case JSONRPCError(error=error):
+                error.message = self._redactor.redact(error.message)
+                error.data = self._redactor.redact_all(error.data)
+            case _:
+                pass
 
     def end(self) -> None:
         """The connection has ended: no call gets an answer any more."""

@@ -24,6 +24,7 @@ from smcp_computer.mcp.sdk_adapter import REQUEST_S, CallSpan, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
 from smcp_computer.mcp.transports import open_transport
+from smcp_computer.redaction import Redactor
 from smcp_proto.schemas.config import (
     MCPServerConfig,
     MCPServerStdioConfig,
@@ -93,6 +94,7 @@ async def connect(
     max_message: int,
     notify: Callable[[ServerEvent], None],
     log: StderrLog | None = None,
+    redactor: Redactor | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect to a server and shake hands; raises whatever the transport and the handshake raise.
 
@@ -101,7 +103,7 @@ async def connect(
         negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
         notify: called for what the server tells by itself, in the connection's tasks: it must not block.
     """
-    watch = Watch(server.name)
+    watch = Watch(server.name, redactor)
     answer_s = REQUEST_S
     if isinstance(server, MCPServerStreamableHttpConfig):
         answer_s = parse_duration(server.server_parameters.timeout).total_seconds() or answer_s

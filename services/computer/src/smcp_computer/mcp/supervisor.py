@@ -124,7 +124,7 @@ class Supervisor:
     def _enter(self, state: State, reason: str) -> None:
         if state is not self.state:
             self.since = time.time()
-        self.state, self.reason = state, reason
+        self.state, self.reason = state, self._inputs.redactor.redact(reason)
 
     @property
     def resources(self) -> Resources | None:
@@ -219,6 +219,7 @@ class Supervisor:
                 max_message=self._limits.max_message,
                 notify=self._notified,
                 log=self._stderr,
+                redactor=self._inputs.redactor,
             ) as connection:
                 tools = await connection.list_tools()
                 start.reschedule(None)
