@@ -18,6 +18,7 @@ from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady, Serve
 from smcp_computer.mcp.fleet import Changes, Fleet, changed
 from smcp_computer.mcp.status import State
 from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.tools import Catalogue
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, pid_of, text
@@ -97,9 +98,12 @@ def test_a_disabled_server_is_one_that_is_not_there() -> None:
 
 
 @asynccontextmanager
-async def running(servers: Servers, *, drain_s: float = 30.0) -> AsyncIterator[tuple[Fleet, list[ServerEvent]]]:
+async def running(
+    servers: Servers, *, drain_s: float = 30.0, strict: bool = False
+) -> AsyncIterator[tuple[Fleet, list[ServerEvent]]]:
     """The fleet, and what it tells from here on."""
-    fleet = Fleet(parsed(servers), InputResolver({}, {}), limits=Limits(), on_change=lambda: None, drain_s=drain_s)
+    limits = Limits(strict=strict)
+    fleet = Fleet(parsed(servers), InputResolver({}, {}), limits=limits, on_change=lambda: None, drain_s=drain_s)
     heard: list[ServerEvent] = []
     async with background() as tasks:
         task = tasks.start(fleet.run(), name="fleet")
@@ -179,3 +183,39 @@ async def test_a_restart_by_hand_starts_a_new_process_and_leaves_the_others_alon
         assert now["b"] == before["b"]
         with pytest.raises(KeyError):
             fleet.restart("off")
+
+
+async def test_a_name_of_no_tool_is_a_warning_once_the_tools_are_known(caplog: pytest.LogCaptureFixture) -> None:
+    typo = configs.stdio(forbidden_tools=["ech", "say"], tool_meta={"ad": {}, "add": {"alias": "say"}})
+    async with running({"box": typo}) as (fleet, _):
+        box = fleet.supervisors["box"]
+        assert box.status().warnings == (
+            "forbidden_tools: 'ech': did you mean 'echo'? It is no tool of this server",
+            "tool_meta: 'ad': did you mean 'add'? It is no tool of this server",
+        )
+        assert box.state is State.READY
+        assert [message for message in caplog.messages if "no tool of this server" in message] == [
+            f"MCP server 'box': {warning}" for warning in box.warnings
+        ]
+        fleet.apply(parsed({"box": configs.stdio(forbidden_tools=["echo"])}))
+        assert fleet.supervisors["box"].status().warnings == ()
+
+
+async def test_a_strict_computer_offers_no_tool_of_a_server_until_all_names_are_right() -> None:
+    typo = configs.stdio(forbidden_tools=["ech"])
+    async with running({"box": typo, "other": configs.stdio()}, strict=True) as (fleet, _):
+        catalogue = Catalogue(fleet.supervisors)
+        catalogue.refresh()
+        assert {ref.ref.server for name in ("echo", "add") if (ref := catalogue.find(name))} == {"other"}
+        status = fleet.supervisors["box"].status()
+        assert (status.state, status.tools) == (State.DEGRADED, 0)
+        assert status.reason.startswith("its tools are not offered: forbidden_tools: 'ech': did you mean 'echo'?")
+        fleet.apply(parsed({"box": configs.stdio(forbidden_tools=["echo"]), "other": configs.stdio(disabled=True)}))
+        assert catalogue.refresh()
+        assert fleet.supervisors["box"].state is State.READY
+        listed = {tool.name for tool in catalogue.listing}
+        assert "add" in listed
+        assert "echo" not in listed
+        fleet.apply(parsed({"box": typo}))
+        assert catalogue.refresh()
+        assert catalogue.listing == ()

@@ -67,9 +67,11 @@ async def test_the_version() -> None:
 
 async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Path) -> None:
     file = write(tmp_path / "c.json", box=configs.stdio())
-    code, out, _ = await run("run", "--config", file, "--office", "读 *", "--name", "pc", "--check-config", fresh=True)
+    place = ("--office", "读 *", "--name", "pc")
+    code, out, _ = await run("run", "--config", file, *place, "--strict", "--check-config", fresh=True)
     assert code == 0
     assert "SMCP_OFFICE=读 *" in out
+    assert "SMCP_STRICT=True" in out
 
 
 @pytest.mark.rule("computer.start.validate")

@@ -133,6 +133,7 @@ class Computer:
                 start_s=settings.start_s,
                 environment=network if settings.pass_network_env else {},
                 withheld=() if settings.pass_network_env else tuple(sorted(network)),
+                strict=settings.strict,
             ),
             on_change=lambda: self.outbox.changed(TOOL_LIST) if self.catalogue.refresh() else None,
         )

@@ -57,6 +57,9 @@ def serve(
         Path | None, typer.Option(help="Or a file that has it, read before each connection [SMCP_TOKEN_FILE]")
     ] = None,
     env_file: EnvFileOption = None,
+    strict: Annotated[
+        bool | None, typer.Option("--strict", help="Offer no tool of a server with unknown tool names [SMCP_STRICT]")
+    ] = None,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run until stopped. Further settings are environment variables, see --check-config."""
@@ -70,6 +73,7 @@ def serve(
         gateway_url=urls,
         token=token,
         token_file=token_file,
+        strict=strict,
     )
     check_connection(settings, asked_for_token=token is not None or token_file is not None)
     try:

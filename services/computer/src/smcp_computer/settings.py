@@ -46,6 +46,9 @@ class ComputerSettings(ServiceSettings):
     trace_content: bool = Field(
         default=False, description="record arguments and results of tools in traces; they may hold secrets"
     )
+    strict: bool = Field(
+        default=False, description="offer no tool of a server while the configuration names tools that it does not have"
+    )
     pass_network_env: bool = Field(
         default=False,
         description="give MCP servers this host's variables for proxies, certificates and package indexes, too",

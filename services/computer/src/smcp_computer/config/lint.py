@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import (
     MCPServerCommandInput,
+    MCPServerConfig,
     MCPServerPickStringInput,
     MCPServerPromptStringInput,
     MCPServerStdioConfig,
@@ -54,6 +56,8 @@ def wrong_fields(error: ValidationError) -> list[tuple[str, str]]:
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 PARAMETERS: Final = "server_parameters"
+MAX_HINTS: Final = 500
+"""Names that one is compared with for a hint: a thousand comparisons take some 10 ms of the event loop."""
 
 
 class Warned(NamedTuple):
@@ -213,6 +217,21 @@ def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[s
                 yield Warned(f"{place.field(path)}: write ${{env:{name}}}: another form of it is not replaced", sure)
             else:
                 yield Warned(f"{place.field(path)}: only ${{input:ID}} and ${{env:NAME}} are replaced", sure)
+
+
+def unknown_tools(server: MCPServerConfig, tools: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Where the configuration names tools that the server does not offer: the field, and the name.
+
+    `tools` are original names. An alias is looked up in `forbidden_tools`, too.
+    """
+    known = {*tools, *(meta.alias for meta in server.tool_meta.values() if meta.alias)}
+    forbidden = [("forbidden_tools", name) for name in server.forbidden_tools if name not in known]
+    return (*forbidden, *(("tool_meta", name) for name in server.tool_meta if name not in tools))
+
+
+def no_tool(field: str, name: str, tools: Iterable[str]) -> str:
+    """The warning about one of `unknown_tools`. A server may offer thousands: the first `MAX_HINTS` are compared."""
+    return f"{field}: {name!r}: {hinted(name, islice(tools, MAX_HINTS), 'is no tool of this server')}"
 
 
 def broken_url(parameters: Any) -> str | None:

@@ -148,7 +148,7 @@ class Fleet:
         self.config, self._since = config, time.time()
         self._inputs.follow(config.inputs)
         for name in changes.relabelled:
-            self._supervisors[name].config, self._supervisors[name].host = config.servers[name], _host(config, name)
+            self._supervisors[name].relabel(config.servers[name], _host(config, name))
         for name in sorted(changes.removed | changes.restarted):
             self._retire(name)
         for name in changes.started:

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
-from smcp_computer.config.lint import CannotRun
+from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
 from smcp_computer.mcp.errors import CallBrokenOff, RequestRefused, ServerFailed, ServerNotRunning
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
@@ -48,6 +48,8 @@ class Limits:
     """Variables that programs get beside the default ones; those of a server's own `env` win."""
     withheld: tuple[str, ...] = ()
     """Names of variables that a program may have needed, and that it did not get; for the log."""
+    strict: bool = False
+    """Offer no tool of a server while its configuration names tools that it does not have."""
 
 
 class Supervisor:
@@ -77,7 +79,10 @@ class Supervisor:
         self.starts = 0
         """How many times it became ready."""
         self.tools: tuple[types.Tool, ...] = ()
-        """As listed last; kept while it is started again, so that names stay."""
+        """As listed last; kept while it is started again, so that names stay. Empty where they are not offered."""
+        self._listed: tuple[types.Tool, ...] = ()
+        self._unknown: tuple[tuple[str, str], ...] = ()
+        """See `unknown_tools`."""
         self.settled = asyncio.Event()
         """Set once it became ready or failed its first start."""
         self._inputs = inputs
@@ -266,9 +271,30 @@ class Supervisor:
     async def _refresh(self, connection: Connection) -> None:
         async with self._waited(connection.list_s):
             tools = await connection.list_tools()
-        if tools != self.tools:
-            self.tools = tools
+        if tools != self._listed:
+            self._offer(tools)
             self._on_change()
+
+    def relabel(self, config: MCPServerConfig, host: HostSettings) -> None:
+        """Take settings that need no restart."""
+        self.config, self.host = config, host
+        if self.ready:
+            self._offer(self._listed)
+
+    def _offer(self, tools: tuple[types.Tool, ...]) -> None:
+        self._listed = tools
+        names = [tool.name for tool in tools]
+        if (unknown := unknown_tools(self.config, names)) != self._unknown:
+            self._unknown = unknown
+            self.warnings = tuple(no_tool(field, name, names) for field, name in unknown)
+            for warning in self.warnings:
+                _log.warning("MCP server %r: %s", self.name, warning)
+        refused = self._limits.strict and bool(unknown)
+        self.tools = () if refused else tools
+        if refused:
+            self._enter(State.DEGRADED, f"its tools are not offered: {self.warnings[0]}")
+        else:
+            self._enter(State.READY, "")
 
     def _notified(self, event: ServerEvent) -> None:
         if isinstance(event, ToolsChanged):
@@ -278,8 +304,7 @@ class Supervisor:
 
     def _became_ready(self, connection: Connection, tools: tuple[types.Tool, ...]) -> None:
         self._connection = connection
-        self.tools = tools
-        self._enter(State.READY, "")
+        self._offer(tools)
         self.starts += 1
         self.settled.set()
         self._logged = None
