@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from docs.contract import asyncapi, schemas
+from smcp_computer.config.schema import config_schema
 
 DOCS = Path(__file__).parents[1]
 
@@ -12,6 +13,7 @@ DOCS = Path(__file__).parents[1]
 def documents() -> Mapping[Path, str]:
     """Every file that is written, and what stands in it."""
     written = {DOCS / "schemas" / f"{name}.json": schemas.written(each) for name, each in schemas.all_schemas().items()}
+    written[DOCS / "schemas" / "computer-config.json"] = schemas.written(config_schema())
     return {DOCS / "asyncapi.yaml": asyncapi.written(asyncapi.asyncapi()), **written}
 
 

@@ -214,6 +214,28 @@ async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path, le
     }
 
 
+async def test_a_file_of_another_host_is_shown_as_ours_and_written(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "mcp.json", tmp_path / "computer.json"
+    theirs.write_text('{"mcpServers": {"x": {"command": "y", "alwaysAllow": ["*"]}}, /* of no use here */ "theme": 1}')
+    code, out, err = await run("import", str(theirs), "--write", str(ours))
+    assert code == 0
+    assert json.loads(out) == {"servers": {"x": {"type": "stdio", "server_parameters": {"command": "y"}}}}
+    assert json.loads(ours.read_text()) == json.loads(out)
+    assert {line.split(": ")[2] for line in err.splitlines()} == {"mcpServers.x.alwaysAllow", "theme"}
+    code, out, err = await run("import", str(theirs), "--write", str(ours))
+    assert (code, out, err.splitlines()[-1]) == (2, "", f"error: {ours}: x: is there already")
+    theirs.write_text('{"mcpServers": {"x": {"command": 7}}}')
+    code, out, err = await run("import", str(theirs))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {theirs}: mcpServers.x.command: ")
+
+
+async def test_the_schema_of_the_file_is_printed_as_it_is_published() -> None:
+    code, out, _ = await run("schema")
+    published = Path(__file__).parents[3] / "docs" / "schemas" / "computer-config.json"
+    assert (code, json.loads(out)) == (0, json.loads(published.read_text()))
+
+
 async def test_variables_of_an_environment_file_count_where_none_are_set(tmp_path: Path) -> None:
     arguments = ["${env:ONE}", "${env:TWO}", "${input:three}"]
     inputs = [{"id": "three", "type": "pickString", "description": "", "options": ["3"]}]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_computer.config.file import ComputerConfig, load_config, read_config, read_env_file
+from smcp_computer.config.file import ComputerConfig, add_to_file, imported, load_config, read_config, read_env_file
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import literal_secrets
@@ -137,6 +137,37 @@ def validate(
     if not as_json:
         servers, inputs = counted(len(configuration.servers), "server"), counted(len(configuration.inputs), "input")
         typer.echo(f"{config}: {servers}, {inputs}, valid")
+
+
+@app.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(help="The file of another MCP host, or a server.json of MCP's registry")],
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Write the result here, or add it to the configuration that is here")
+    ] = None,
+) -> None:
+    """Show another host's file as a configuration of a Computer, and write it."""
+    try:
+        document, warnings = imported(file)
+    except ConfigError as error:
+        _say("error", file, error.problems)
+        raise typer.Exit(SettingsError.exit_code) from None
+    _say("warning", file, warnings)
+    if write is not None:
+        try:
+            add_to_file(write, document)
+        except ConfigError as error:
+            _say("error", write, error.problems)
+            raise typer.Exit(SettingsError.exit_code) from None
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+@app.command("schema")
+def print_schema() -> None:
+    """Print the JSON Schema of a configuration file: for editors, by `$schema` in the file."""
+    from smcp_computer.config.schema import config_schema  # noqa: PLC0415 -- takes a while, and is for this alone
+
+    typer.echo(json.dumps(config_schema(), indent=2, ensure_ascii=False))
 
 
 def _read_environment(path: Path | None) -> None:

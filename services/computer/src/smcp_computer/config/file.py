@@ -5,16 +5,19 @@ The servers stand under `servers`, under `mcpServers`, or at the top level. Each
 """
 
 import io
-from collections.abc import Iterable, Mapping
+import json
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import MappingProxyType
 from typing import Any, Final
 
 from dotenv import dotenv_values
 from pydantic import ValidationError
 
-from smcp_computer.config import formats, jsonc, lint
+from smcp_computer.config import formats, jsonc, lint, registry
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, wrong_fields
 from smcp_proto.schemas.config import (
@@ -82,6 +85,54 @@ def read_config(path: Path) -> ComputerConfig:
     return replace(config, servers=servers, problems=tuple(problems))
 
 
+def imported(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What a configuration file of ours holds for a file of any host, or a `server.json`; and warnings about the rest.
+
+    Raises ConfigError: it cannot be read, or is not valid.
+    """
+    raw, variables = _content(path, MAX_FILE_BYTES), variables_of(path)
+    document = _document(raw, variables)
+    if registry.is_entry(document):
+        own = registry.configuration_of(document)
+        return own, parse_config(json.dumps(own)).warnings
+    warnings = parse_config(raw, variables).warnings
+    own = formats.own_document(document)
+    for body in own["servers"].values():
+        if "env_file" in body:
+            body["env_file"] = str(path.absolute().parent / Path(body["env_file"]).expanduser())
+    return own, warnings
+
+
+def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
+    """Write a configuration, or add it to the one that the file has.
+
+    Raises ConfigError: it cannot be, or would lose something. The file is as before then.
+    """
+    document = dict(added)
+    if path.exists():
+        raw = _content(path, MAX_FILE_BYTES)
+        if jsonc.has_comments(raw.decode(errors="replace")):
+            raise ConfigError("has comments, which would be lost: add what is shown by hand")
+        document = formats.merged(_document(raw, _NO_VARIABLES), added)
+    try:
+        write_config(path, document)
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror or type(error).__name__}") from None
+
+
+def write_config(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace the file at once: whoever reads it meanwhile sees the whole of one or of the other. Raises OSError.
+
+    A new file is for its user alone, as it may hold secrets.
+    """
+    path = path.resolve()
+    with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False) as new:
+        new.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    if path.exists():
+        shutil.copymode(path, new.name)
+    Path(new.name).replace(path)
+
+
 def variables_of(path: Path) -> dict[str, str]:
     """The predefined variables of VS Code, for a file."""
     directory = path.absolute().parent
@@ -120,11 +171,19 @@ def _with_environment(server: MCPServerStdioConfig, variables: Mapping[str, str]
     return server.model_copy(update={PARAMETERS: server.server_parameters.model_copy(update={"env": env})})
 
 
-def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
+def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
     document = jsonc.loads(raw)
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")
-    above, bodies, unread = _servers_of(formats.with_variables(document, variables))
+    with_variables: dict[str, Any] = formats.with_variables(document, variables)
+    return with_variables
+
+
+def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
+    document = _document(raw, variables)
+    if registry.is_entry(document):
+        raise ConfigError("make a configuration of it by `smcp-computer import`: it is a server.json of MCP's registry")
+    above, bodies, unread = formats.servers_of(document)
     problems: list[str] = []
     warned: list[Warned] = list(lint.of_top_level(unread))
     inputs = _inputs(document.get("inputs"), problems, warned)
@@ -153,18 +212,6 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     return ComputerConfig(
         servers, inputs, host, tuple(warning.text for warning in warned), mistakes, places, tuple(problems)
     )
-
-
-def _servers_of(document: dict[str, Any]) -> tuple[str, dict[str, Any], Iterable[str]]:
-    """The key that holds the servers (empty: they stand at the top level), the servers, and keys that are not read."""
-    for key in ("servers", "mcpServers"):
-        if isinstance(document.get(key), dict):
-            return key, document[key], document.keys() - {key, "inputs", DEFAULTS, "$schema"}
-        if key in document:
-            raise ConfigError(f"{key}: must be an object of servers by name")
-    rest = {name: body for name, body in document.items() if name not in ("inputs", "$schema")}
-    servers = {name: body for name, body in rest.items() if isinstance(body, dict)}
-    return "", servers, rest.keys() - servers.keys()
 
 
 def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:

@@ -1,13 +1,14 @@
 """Reads the servers and inputs of other MCP hosts (VS Code, Claude Desktop, Cursor, Cline, Gemini) as our own. Pure.
 
-It moves and renames fields, and checks nothing: what is wrong stays for `file`, and errors name the fields as written.
+It moves and renames fields, and checks nothing: `file` does, and its errors name the fields as they are written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from smcp_computer.config.lint import PARAMETERS, map_strings
+from smcp_computer.config.host_settings import DEFAULTS
+from smcp_computer.config.lint import PARAMETERS, ConfigError, fields_of, map_strings
 from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreamableHttpParameters
 
 TYPES: Final[Mapping[str, str]] = {
@@ -27,6 +28,48 @@ ENABLED_KEYS: Final = ("enabled", "isActive")
 DESCRIPTIVE_KEYS: Final = ("description", "dev", "gallery", "version")
 """Fields that do not change how a server runs."""
 _ALL: Final = ["*"]
+
+
+def servers_of(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], Iterable[str]]:
+    """The key that holds the servers (empty: they stand at the top level), the servers, and keys that are not read."""
+    for key in ("servers", "mcpServers"):
+        if isinstance(document.get(key), dict):
+            return key, document[key], document.keys() - {key, "inputs", DEFAULTS, "$schema"}
+        if key in document:
+            raise ConfigError(f"{key}: must be an object of servers by name")
+    rest = {name: body for name, body in document.items() if name not in ("inputs", "$schema")}
+    servers = {name: body for name, body in rest.items() if isinstance(body, dict)}
+    return "", servers, rest.keys() - servers.keys()
+
+
+def own_document(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A valid file of any host in our structure, without the fields that are not read."""
+    above, bodies, _ = servers_of(document)
+    servers: dict[str, Any] = {}
+    for name, written in bodies.items():
+        body = own_server(written).body
+        known = fields_of(body["type"])[0] - {"name"}
+        first = {"type": body["type"], PARAMETERS: body[PARAMETERS]}
+        servers[name] = first | {key: value for key, value in body.items() if key in known}
+    inputs = {"inputs": [own_input(body) for body in document["inputs"]]} if document.get("inputs") else {}
+    defaults = {DEFAULTS: document[DEFAULTS]} if above and DEFAULTS in document else {}
+    return {"servers": servers, **inputs, **defaults}
+
+
+def merged(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with the servers and inputs of another one, which is in our structure.
+
+    Raises ConfigError: a name is in both.
+    """
+    above, servers, _ = servers_of(document)
+    inputs = document.get("inputs") or []
+    known = {body.get("id") for body in inputs if isinstance(body, dict)}
+    twice = [*(servers.keys() & added["servers"].keys()), *({body["id"] for body in added.get("inputs", [])} & known)]
+    if twice:
+        raise ConfigError(*(f"{name}: is there already" for name in sorted(twice)))
+    both = {**servers, **added["servers"]}
+    whole = {**document, above: both} if above else {**document, **both}
+    return {**whole, "inputs": [*inputs, *added["inputs"]]} if added.get("inputs") else whole
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """What a user sets for an MCP server on this host, beside what the protocol's pages define.
 
 The fields stand beside a server's own in the file, and as defaults for all servers under the top-level key `defaults`.
-They say how a server runs here: Agents do not see them, and they are no part of `client:get_config`.
+They say how a server runs here: Agents do not see them, and they are no part of `client:get_config`. `make docs` puts
+them with their docstrings into the JSON Schema of the file.
 """
 
 from typing import ClassVar, Final
@@ -15,7 +16,7 @@ DEFAULTS: Final = "defaults"
 class HostSettings(BaseModel):
     """One server's settings, with the defaults of the file filled in."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     LIVE: ClassVar[frozenset[str]] = frozenset()
     """Names of the fields that take effect while the server runs. A change of any other restarts it."""

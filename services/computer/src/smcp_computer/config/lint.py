@@ -181,12 +181,16 @@ def of_top_level(keys: Iterable[str]) -> Iterator[Warned]:
         yield Warned(f"{key}: {text}", mistake=key in TOP_LEVEL or text != "is not read")
 
 
-def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[Warned]:
-    """Warns of a server's unknown fields; `body` is in the structure of the protocol."""
-    kind = body.get("type")
+def fields_of(kind: Any) -> tuple[set[str], set[str]]:
+    """The fields of a server of a type, and those of its parameters; of all servers where there is no such type."""
     models = [_SERVERS[kind]] if isinstance(kind, str) and kind in _SERVERS else list(_SERVERS.values())
     fields = {name for model, _ in models for name in model.model_fields} | HostSettings.model_fields.keys()
-    inner = {name for _, model in models for name in model.model_fields}
+    return fields, {name for _, model in models for name in model.model_fields}
+
+
+def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[Warned]:
+    """Warns of a server's unknown fields; `body` is in the structure of the protocol."""
+    fields, inner = fields_of(body.get("type"))
     for key in _unknown(body, fields):
         if key in inner and not place.flat:
             yield Warned(f"{place.field(key)}: belongs into {PARAMETERS!r}, and is not read here")
