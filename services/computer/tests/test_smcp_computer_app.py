@@ -215,7 +215,7 @@ async def test_a_server_with_missing_values_is_not_started_and_logged_once(
 
 
 WHY_LOST = (
-    "server 'lost': server_parameters.args.0: ${input:tok}: no input has this id; "
+    "server 'lost': server_parameters.args.0: ${input:tok}: is the id of no input; "
     "server_parameters.env.A: ${env:NOT_SET}: the environment variable is not set"
 )
 
@@ -225,6 +225,12 @@ async def test_arguments_that_the_schema_refuses_do_not_reach_the_server(nats_ur
     async with world(nats_url, box=configs.stdio()) as here:
         refused = await here.call("add", a="no number", b=1)
         assert (refused["code"], refused["details"]) == (400, {"field": "params.a"})
+
+
+@pytest.mark.parametrize("unchecked", ["add", "*"])
+async def test_arguments_of_an_unchecked_tool_are_answered_by_the_tool_itself(nats_url: str, unchecked: str) -> None:
+    async with world(nats_url, box=configs.stdio(unchecked_tools=[unchecked])) as here:
+        assert (await here.call("add", a="no number"))["isError"] is True
 
 
 @pytest.mark.rule("answers.tools.names.kept", "answers.tools.names.callable", "answers.tools.names.hint")

@@ -1,11 +1,19 @@
 """Results of MCP servers, as they go on to Agents."""
 
+import json
+import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from smcp_agent.results import call_result
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.lint import ConfigError
+from smcp_computer.results import NotReshaped, Results, ScriptPool, mapped
 from smcp_proto.tool_results import with_meta as to_wire
+from smcp_testing.computer_office import world
+from smcp_testing.mcp_servers import configs
 
 OURS = {"a2c_timeout": True, "a2c_cancelled": True, "a2c_forbidden": True, "a2c_result_expired": True}
 
@@ -25,3 +33,125 @@ def test_an_mcp_server_cannot_set_the_computers_result_meta(said: dict[str, Any]
     assert wire == {"content": [], "isError": True, "meta": meta}
     result = call_result(wire, req_id="r", trace_id="t", duration_s=0)
     assert {result.timed_out, result.cancelled, result.forbidden, result.expired} == {False}
+
+
+@pytest.fixture
+async def results() -> AsyncIterator[Results]:
+    applied = Results(run_s=60)
+    yield applied
+    await applied.aclose()
+
+
+def returned(value: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": json.dumps(value)}], "structuredContent": value, **more}
+
+
+async def reshaped(results: Results, result: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    given = {"mapper": None, "vrl": None, "replace": False, "tool": "t", "params": {}, **settings}
+    return await results.reshaped(result, **given)
+
+
+@pytest.mark.rule("computer.manager.call.mapper", "answers.tools.results.order", "answers.tools.results.vrl")
+async def test_the_mapper_is_first_then_the_script_and_the_content_stays(results: Results) -> None:
+    result = returned({"a": 1}, meta={"mine": 1})
+    made = await reshaped(results, result, mapper={"a": "b"}, vrl='. = {"c": .structuredContent.b}')
+    assert made == {**result, "meta": {"mine": 1, "a2c_vrl_transformed": '{"c":1}'}}
+
+
+@pytest.mark.rule("answers.tools.results.replace")
+async def test_the_outcome_replaces_the_content_where_it_is_set(results: Results) -> None:
+    made = await reshaped(results, returned({"a": 1}), mapper={"a": "b"}, replace=True)
+    assert made == {"content": [{"type": "text", "text": '{"b":1}'}], "structuredContent": {"b": 1}}
+    listed = {"content": [{"type": "text", "text": '[{"a": 1}]'}], "isError": False}
+    made = await reshaped(results, listed, mapper={"a": "b"}, replace=True)
+    assert made == {"content": [{"type": "text", "text": '[{"b":1}]'}], "isError": False}
+    script = ".content[0].text = upcase(string!(.content[0].text))\ndel(.structuredContent)"
+    made = await reshaped(results, returned({"a": 1}), vrl=script, replace=True)
+    assert made == {"content": [{"type": "text", "text": '{"A": 1}'}]}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        returned({"a": 1}, isError=True),
+        {"content": [{"type": "text", "text": "no JSON"}]},
+        {"content": [{"type": "text", "text": "1"}]},
+        {"content": [{"type": "text", "text": "{}"}, {"type": "text", "text": "{}"}]},
+        {"content": [{"type": "image", "data": "", "mimeType": "image/png"}]},
+        {"content": []},
+    ],
+)
+async def test_a_result_without_an_object_and_a_failed_one_are_not_mapped(
+    result: dict[str, Any], results: Results
+) -> None:
+    assert await reshaped(results, result, mapper={"a": "b"}, replace=True) == result
+
+
+def test_mapping_changes_nothing_of_what_the_server_sent() -> None:
+    value = {"a": {"b": {"c": 1}}, "d": [{"e": 1}]}
+    before = json.dumps(value)
+    assert mapped(value, {"a.b.c": "x.y", "d": {"e": "f"}}) == {"a": {"b": {}}, "x": {"y": 1}, "d": [{"f": 1}]}
+    assert json.dumps(value) == before
+
+
+async def test_a_script_that_fails_is_told_without_the_content(results: Results) -> None:
+    failures = {
+        ".x = to_float!(.structuredContent.secret)": 'the script failed: function call error for "to_float" at (5:41)',
+        "abort": "the script failed: aborted",
+        '.x = get_env_var!("PATH")': 'the script failed: function call error for "get_env_var" at (5:25)',
+    }
+    for script, why in failures.items():
+        with pytest.raises(NotReshaped) as raised:
+            await reshaped(results, returned({"secret": "s3cret"}), vrl=script)
+        assert str(raised.value) == why
+    assert (await reshaped(results, returned({}), vrl=". = 1"))["meta"] == {"a2c_vrl_transformed": "1"}
+
+
+async def test_a_script_that_takes_too_long_is_ended() -> None:
+    pool = ScriptPool(run_s=0.1)
+    nested = "for_each(array!(.l)) -> |_, v| { for_each(array!(.l)) -> |_, v| { x = sha3(string!(.t)) } }"
+    with pytest.raises(NotReshaped, match=r"did not end within 0\.1 s"):
+        await pool.run(nested, {"t": "a" * 10_000, "l": [0] * 10_000})
+    await pool.aclose()
+
+
+async def test_a_script_that_gets_or_gives_too_much_fails_and_the_next_one_runs() -> None:
+    pool = ScriptPool(run_s=60, max_bytes=100_000)
+    with pytest.raises(NotReshaped, match="more than 100000 bytes"):
+        await pool.run(".", {"t": "a" * 100_000})
+    with pytest.raises(NotReshaped, match="or gave too much"):
+        await pool.run(". = [.t, .t, .t, .t]", {"t": "a" * 30_000})
+    assert await pool.run(". = 1", {}) == 1
+    await pool.aclose()
+
+
+@pytest.mark.parametrize(
+    ("server", "problem"),
+    [
+        ({"vrl": ".a = 1\n.b = "}, "mcpServers.box.vrl: is no valid VRL: line 2, column 5: syntax error"),
+        ({"vrl": "foo"}, "mcpServers.box.vrl: is no valid VRL: line 1, column 1: call to undefined variable"),
+        (
+            {"tool_meta": {"t": {"ret_object_mapper": {"a": {"b": 1}}}}},
+            "mcpServers.box.tool_meta.t.ret_object_mapper.a.b: must be the field's new name, null, or an object",
+        ),
+        (
+            {"default_tool_meta": {"ret_object_mapper": {"a": "b..c"}}},
+            "mcpServers.box.default_tool_meta.ret_object_mapper.a: must be the field's new name, null, or an object",
+        ),
+    ],
+)
+def test_a_broken_mapper_or_script_is_an_error_of_the_file(server: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        parse_config(json.dumps({"mcpServers": {"box": {"command": "x", **server}}}))
+
+
+async def test_a_result_reaches_its_agent_reshaped_or_marked(nats_url: str) -> None:
+    mapper = {"add": {"ret_object_mapper": {"result": "sum"}}}
+    plain = configs.stdio(tool_meta=mapper, forbidden_tools=["echo"])
+    scripted = configs.stdio(vrl='. = {"n": to_int!(.parameters.text)}', forbidden_tools=["add"])
+    async with world(nats_url, {"vrl_s": 60}, a=plain, b=scripted) as here:
+        assert (await here.call("add", a=1, b=2))["meta"]["a2c_vrl_transformed"] == '{"sum":3}'
+        assert (await here.call("echo", req_id="2", text="7"))["meta"]["a2c_vrl_transformed"] == '{"n":7}'
+        failed = await here.call("echo", req_id="3", text="seven")
+        assert failed["meta"]["a2c_vrl_failed"] is True
+        assert failed["content"] == [{"type": "text", "text": "seven"}]

@@ -130,6 +130,13 @@ async def test_names_that_two_servers_share_are_qualified() -> None:
         assert set(tools) == {"hello", "a__browser_navigate", "b__browser_navigate"}
 
 
+async def test_a_tool_whose_results_are_replaced_promises_no_shape() -> None:
+    mapper = {"add": {"ret_object_mapper": {"result": "sum"}}}
+    async with listed(box=configs.stdio(tool_meta=mapper, replace_content=True)) as tools:
+        assert tools["add"]["return_schema"] is None
+        assert tools["pid"]["return_schema"]["type"] == "object"
+
+
 def tool(sent: dict[str, Any]) -> types.Tool:
     return types.Tool.model_validate({"name": "t", "inputSchema": {}, "annotations": {}, "_meta": sent})
 

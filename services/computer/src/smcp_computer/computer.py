@@ -34,6 +34,7 @@ from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
+from smcp_computer.results import Results
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Catalogue, History
@@ -149,6 +150,7 @@ class Computer:
             self.seat,
             self._confirmation,
             self.resources.history,
+            Results(run_s=settings.vrl_s),
             max_body=max_body,
             trace_content=settings.trace_content,
             ended=calls_timed(self.metrics),

@@ -53,6 +53,9 @@ class ComputerSettings(ServiceSettings):
         default=False,
         description="give MCP servers this host's variables for proxies, certificates and package indexes, too",
     )
+    vrl_s: Annotated[Seconds, Field(gt=0, le=60)] = Field(
+        default=2.0, description="how long a server's script (vrl) may take for one result"
+    )
     start_s: Annotated[Seconds, Field(gt=0, le=600)] = Field(
         default=30.0, description="how long the start of an MCP server may take"
     )

@@ -82,7 +82,7 @@ class Catalogue:
                     name=name,
                     description=tool.description or "",
                     params_schema=tool.input_schema,
-                    return_schema=tool.output_schema,
+                    return_schema=None if replaces_content(supervisor, ref.tool) else tool.output_schema,
                     meta=attributes(tool, tool_meta_of(supervisor.config, ref.tool)),
                 )
                 for name, ref in self._names.listed.items()
@@ -110,6 +110,9 @@ class Catalogue:
 
     def check(self, target: Target, params: Mapping[str, Any]) -> None:
         """Raises Malformed: the tool's schema does not take these parameters."""
+        unchecked = target.supervisor.host.unchecked_tools
+        if unchecked and (target.ref.tool in unchecked or "*" in unchecked):
+            return
         known = self._checks.get(target.ref)
         if known is None or known[0] is not target.tool:
             # compiled for the first call, as a list may have thousands of tools
@@ -140,7 +143,7 @@ class Catalogue:
         shown = (
             names.listed,
             {
-                name: (supervisor.tools, supervisor.config.tool_meta, supervisor.config.default_tool_meta)
+                name: (supervisor.tools, supervisor.config, supervisor.host)
                 for name, supervisor in self._supervisors.items()
                 if supervisor.ready
             },
@@ -171,6 +174,13 @@ class History:
 def tool_meta_of(server: MCPServerConfig, tool: str) -> ToolMeta | None:
     """What is configured about a tool, by its original name: its own entry, else the server's default as a whole."""
     return server.tool_meta.get(tool, server.default_tool_meta)
+
+
+def replaces_content(supervisor: Supervisor, tool: str) -> bool:
+    """Whether the results of a tool do not have the shape that its MCP server promises."""
+    configured = tool_meta_of(supervisor.config, tool)
+    reshaped = supervisor.config.vrl or (configured is not None and configured.ret_object_mapper)
+    return supervisor.host.replace_content and bool(reshaped)
 
 
 def attributes(tool: types.Tool, configured: ToolMeta | None) -> Attributes:

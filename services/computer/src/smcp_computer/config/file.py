@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from smcp_computer.config import formats, jsonc, lint, registry
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, wrong_fields
+from smcp_computer.results import mapper_problems, vrl_problem
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     SERVER_INPUT,
@@ -227,6 +228,13 @@ def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
         problems.append(f"{place.field('default_tool_meta.alias')}: an alias belongs to one tool, in tool_meta")
     if (why := lint.broken_url(body.get(PARAMETERS))) is not None:
         problems.append(f"{place.field(f'{PARAMETERS}.url')}: {why}")
+    if server.vrl and (problem := vrl_problem(server.vrl)):
+        problems.append(f"{place.field('vrl')}: {problem}")
+    metas = {"default_tool_meta": server.default_tool_meta}
+    metas |= {f"tool_meta.{tool}": meta for tool, meta in server.tool_meta.items()}
+    for path, meta in metas.items():
+        if meta is not None and meta.ret_object_mapper:
+            problems += mapper_problems(meta.ret_object_mapper, place.field(f"{path}.ret_object_mapper"))
     if problems:
         raise ConfigError(*problems)
     return server

@@ -18,8 +18,12 @@ class HostSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    LIVE: ClassVar[frozenset[str]] = frozenset()
+    LIVE: ClassVar[frozenset[str]] = frozenset({"unchecked_tools", "replace_content"})
     """Names of the fields that take effect while the server runs. A change of any other restarts it."""
 
     env_file: str | None = None
     """A file of `NAME=value` lines for the environment of a program, which its own `env` goes before."""
+    unchecked_tools: tuple[str, ...] = ()
+    """Original names of tools whose arguments are not checked against their schema; `*`: all."""
+    replace_content: bool = False
+    """What `ret_object_mapper` and `vrl` make of results replaces the content, instead of being added to `meta`."""

@@ -16,7 +16,8 @@ from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.metrics import CallEnded
 from smcp_computer.resources.errors import too_large
-from smcp_computer.tools import Catalogue, History
+from smcp_computer.results import NotReshaped, Results, marked
+from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
 from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
 from smcp_proto.schemas.tools import ToolCallReq
@@ -74,6 +75,7 @@ class ToolCalls:
         seat: Seat,
         confirmation: Confirmation,
         history: History,
+        results: Results,
         *,
         max_body: int,
         trace_content: bool = False,
@@ -87,6 +89,7 @@ class ToolCalls:
         self._max_body = max_body
         self._trace_content = trace_content
         self._ended = ended
+        self._results = results
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, request: ToolCallReq, call: Call) -> RawJson:
@@ -142,6 +145,7 @@ class ToolCalls:
         """Answer what still runs as broken off, and stop it. Idempotent."""
         self._owner.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._results.aclose()
 
     async def _settle(self, running: RunningCall, work: Awaitable[Mapping[str, Any]]) -> None:
         try:
@@ -193,7 +197,23 @@ class ToolCalls:
             record.ended("timeout")
             return tool_results.timed_out(name, limit)
         record.ended("tool_error" if result.get("isError") is True else "ok")
-        return tool_results.with_meta(result)
+        return await self._reshaped(target, request, tool_results.with_meta(result), record)
+
+    async def _reshaped(
+        self, target: Target, request: ToolCallReq, result: dict[str, Any], record: CallRecord
+    ) -> dict[str, Any]:
+        try:
+            return await self._results.reshaped(
+                result,
+                mapper=target.configured.ret_object_mapper if target.configured else None,
+                vrl=target.supervisor.config.vrl,
+                replace=target.supervisor.host.replace_content,
+                tool=target.ref.tool,
+                params=request.params,
+            )
+        except NotReshaped as error:
+            record.why = f"not reshaped: {error}"
+            return marked(result)
 
     def _refused(self, name: str) -> dict[str, Any]:
         others = self._catalogue.candidates(name)

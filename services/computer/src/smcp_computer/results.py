@@ -1,0 +1,244 @@
+"""Reshapes what a tool returned: `ret_object_mapper` first, then `vrl` (see docs/guides/reshape-results.md).
+
+`mapped` is pure. Scripts in VRL run in processes of their own (`vrl_worker`), as `vrl-python` holds the interpreter's
+lock while it runs, and can only be ended from outside. The first result with a script starts one.
+"""
+
+import asyncio
+import re
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import orjson
+
+from smcp_bus import exact_json
+
+TRANSFORMED: Final = "a2c_vrl_transformed"
+"""Key in a result's `meta`: what came out, as a JSON string."""
+FAILED: Final = "a2c_vrl_failed"
+"""Key in a result's `meta`, true: the script failed, and the result is as the MCP server gave it."""
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""JSON that a script gets or gives. VRL takes some 60 times that in memory, and about a second for it."""
+START_S: Final = 30.0
+"""As long as an MCP server may take."""
+PROCESSES: Final = 2
+"""So that one slow script does not hold up all others."""
+
+_WHERE: Final = re.compile(r":(\d+):(\d+)")
+_MISSING: Final = object()
+
+
+class NotReshaped(Exception):
+    """The script failed. The text is for the user of this host, and quotes nothing of the result."""
+
+
+def mapper_problems(mapping: Mapping[str, Any], path: str) -> Iterator[str]:
+    """What is wrong with a `ret_object_mapper`, with the path of each mistake."""
+    for name, to in mapping.items():
+        if isinstance(to, Mapping):
+            yield from mapper_problems(to, f"{path}.{name}")
+        elif to is not None and not (isinstance(to, str) and all(to.split("."))):
+            yield f"{path}.{name}: must be the field's new name, null, or an object for the fields inside"
+
+
+def vrl_problem(script: str) -> str | None:
+    """Why a script cannot be compiled, with its line; None: it can."""
+    from vrl_python import VRLRuntime  # noqa: PLC0415 -- 20 MB that only a Computer with a script needs
+
+    found = VRLRuntime.check_syntax(script)
+    if found is None:
+        return None
+    where = _WHERE.search(found.formatted_message)
+    place = f"line {where[1]}, column {where[2]}: " if where else ""
+    return f"is no valid VRL: {place}{found.messages[0] if found.messages else 'syntax error'}"
+
+
+def mapped(value: Any, mapping: Mapping[str, Any]) -> Any:
+    """A JSON value with its fields renamed, moved and left out; `value` itself stays as it is."""
+    if isinstance(value, list):
+        return [mapped(each, mapping) for each in value]
+    if not isinstance(value, dict):
+        return value
+    fields = dict(value)
+    for path, inside in mapping.items():
+        if isinstance(inside, Mapping):
+            holder, name = _holder(fields, path)
+            if name in holder:
+                holder[name] = mapped(holder[name], inside)
+    moves = {path: to for path, to in mapping.items() if not isinstance(to, Mapping)}
+    taken: dict[str, Any] = {}
+    for path in sorted(moves, key=lambda path: -path.count(".")):  # what is inside another one first
+        holder, name = _holder(fields, path)
+        taken[path] = holder.pop(name, _MISSING)
+    for path, to in moves.items():
+        if to is not None and taken[path] is not _MISSING:
+            holder, name = _holder(fields, to, create=True)
+            holder[name] = taken[path]
+    return fields
+
+
+def _holder(fields: dict[str, Any], path: str, *, create: bool = False) -> tuple[dict[str, Any], str]:
+    """The object with the last field of `path`, and that field's name; objects on the way are copied.
+
+    A name with dots in it is found before a path. Where the path ends too early: an object that is not there.
+    """
+    *outer, last = [path] if path in fields else path.split(".")
+    for name in outer:
+        inner = fields.get(name)
+        if not isinstance(inner, dict) and not create:
+            return {}, last
+        fields[name] = inner = dict(inner) if isinstance(inner, dict) else {}
+        fields = inner
+    return fields, last
+
+
+def value_of(result: Mapping[str, Any]) -> Any:
+    """The object or list that a tool returned: its structured content, else the JSON of its only text, else None."""
+    if (structured := result.get("structuredContent")) is not None:
+        return structured
+    content = result.get("content")
+    texts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"] if content else []
+    if len(texts) != 1:
+        return None
+    with suppress(ValueError, KeyError, AttributeError):
+        value = exact_json.read(texts[0]["text"].encode())
+        return value if isinstance(value, dict | list) else None
+    return None
+
+
+class Results:
+    """Applies a server's settings to the results of its tools. `aclose` ends the processes.
+
+    `run_s`: how long a script may take; the start of its process comes on top.
+    """
+
+    def __init__(self, *, run_s: float) -> None:
+        self._pool = ScriptPool(run_s=run_s)
+
+    async def reshaped(
+        self,
+        result: dict[str, Any],
+        *,
+        mapper: Mapping[str, Any] | None,
+        vrl: str | None,
+        replace: bool,
+        tool: str,
+        params: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """A result with what came out of it: in its `meta`, or in place of its content (`replace`). That of a tool that
+        failed stays as it is.
+
+        Raises NotReshaped: then `marked` is what the Agent gets.
+        """
+        if result.get("isError") is True or (not mapper and not vrl):
+            return result
+        value = value_of(result) if mapper else None
+        if mapper and value is not None:
+            value = mapped(value, mapper)
+        if vrl:
+            event = result if value is None else {**result, "structuredContent": value}
+            value = await self._pool.run(vrl, {**event, "tool_name": tool, "parameters": params})
+        elif value is None:
+            return result
+        written = exact_json.written(value).decode()
+        if len(written) > MAX_BYTES:
+            raise NotReshaped(f"what came out has more than {MAX_BYTES} bytes")
+        if not replace:
+            return {**result, "meta": {**(result.get("meta") or {}), TRANSFORMED: written}}
+        rest = {key: part for key, part in result.items() if key != "structuredContent"}
+        if isinstance(value, dict) and _is_content(value.get("content")):
+            kept = {key: value[key] for key in ("content", "structuredContent") if value.get(key) is not None}
+            return {**rest, **kept}
+        structured = {"structuredContent": value} if isinstance(value, dict) else {}
+        return {**rest, "content": [{"type": "text", "text": written}], **structured}
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+def marked(result: dict[str, Any]) -> dict[str, Any]:
+    """The result of a tool whose script failed."""
+    return {**result, "meta": {**(result.get("meta") or {}), FAILED: True}}
+
+
+def _is_content(value: Any) -> bool:
+    """Whether it is the content of a result, as MCP writes it."""
+    return isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value)
+
+
+class ScriptPool:
+    """Up to `PROCESSES` processes that run scripts, started when they are needed."""
+
+    def __init__(self, *, run_s: float, max_bytes: int = MAX_BYTES) -> None:
+        self._run_s = run_s
+        self._max_bytes = max_bytes
+        self._slots = asyncio.Semaphore(PROCESSES)
+        self._idle: list[Process] = []
+
+    async def run(self, script: str, event: Mapping[str, Any]) -> Any:
+        """What the script makes of the event. Raises NotReshaped."""
+        request = exact_json.written({"script": script, "event": event})
+        if len(request) > self._max_bytes:
+            raise NotReshaped(f"the result has more than {self._max_bytes} bytes")
+        async with self._slots:
+            worker = self._idle.pop() if self._idle else await self._started()
+            try:
+                async with asyncio.timeout(self._run_s):
+                    answer = orjson.loads(await self._exchange(worker, request))
+            except TimeoutError:
+                raise NotReshaped(f"the script did not end within {self._run_s:g} s") from None
+            except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                raise NotReshaped("the process of the script ended, or gave too much") from None
+            else:
+                self._idle.append(worker)
+            finally:
+                if worker not in self._idle:
+                    await _ended(worker)
+        if "error" in answer:
+            raise NotReshaped(answer["error"])
+        return answer["value"]
+
+    async def aclose(self) -> None:
+        while self._idle:
+            await _ended(self._idle.pop())
+
+    async def _started(self) -> Process:
+        # of this host's environment it gets nothing: a script could read it
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "smcp_computer.vrl_worker"),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env={},
+            limit=self._max_bytes,
+            start_new_session=True,  # Ctrl-C is for the Computer
+        )
+        try:
+            async with asyncio.timeout(START_S):
+                await _line(worker)
+        except BaseException as error:
+            await _ended(worker)
+            if isinstance(error, TimeoutError | asyncio.IncompleteReadError):
+                raise NotReshaped("the process for scripts does not start") from None
+            raise
+        return worker
+
+    async def _exchange(self, worker: Process, request: bytes) -> bytes:
+        assert worker.stdin is not None
+        worker.stdin.write(request + b"\n")
+        await worker.stdin.drain()
+        return await _line(worker)
+
+
+async def _line(worker: Process) -> bytes:
+    assert worker.stdout is not None
+    return await worker.stdout.readuntil(b"\n")
+
+
+async def _ended(worker: Process) -> None:
+    with suppress(ProcessLookupError):
+        worker.kill()
+    await worker.wait()
