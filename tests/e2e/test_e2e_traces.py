@@ -106,7 +106,8 @@ async def test_every_span_has_ids_and_no_arguments_or_results(recorder: Recorder
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         await agent.call("alpha", "echo", {"text": secret})
         await agent.call("alpha", "fail", {"message": secret})
-        await agent.call("alpha", "add", {"a": secret, "b": 1})
+        with pytest.raises(FlatError, match="400"):
+            await agent.call("alpha", "add", {"a": secret, "b": 1})
         await agent.call("alpha", "no_such_tool", {"text": secret})
         await recorder.settled(through(agent))
     spans = await recorder.spans()

@@ -38,7 +38,13 @@ class PipeRequests(Requests):
     async def _exchange(self, method: str, params: dict[str, Any], exchange: Exchange, timeout: float) -> None:
         id_ = next(self._ids)
         said = {"mcp.method.name": method, "jsonrpc.request.id": str(id_)}
-        with tracer.start_as_current_span(f"MCP send {method}", kind=SpanKind.CLIENT, attributes=said) as span:
+        with tracer.start_as_current_span(
+            f"MCP send {method}",
+            kind=SpanKind.CLIENT,
+            attributes=said,
+            record_exception=False,  # its text may be the server's
+            set_status_on_exception=False,
+        ) as span:
             meta = {**self._meta, **params.get("_meta", {})}
             inject(meta)
             if meta:
