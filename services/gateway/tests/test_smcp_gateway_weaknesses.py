@@ -78,6 +78,7 @@ async def test_joining_under_the_name_of_another_member_changes_nothing(nats_url
         await thief.join("computer", "thief", HERE)
         assert (await thief.join("computer", "box", HERE))[0] is False
         assert await anna.call("client:get_skills", {"agent": "anna", "computer": "box"}) == {"from": "box"}
+        await eventually(lambda: len(anna.told("notify:enter_office")) == 2)
         assert await names(anna, "anna", HERE) == ["anna", "box", "thief"]
         assert (await thief.call("server:update_config", {"computer": "box"}))["code"] == 403
         assert await box.call("server:update_config", {"computer": "box"}) is None
@@ -116,6 +117,7 @@ async def test_a_name_is_taken_only_in_its_own_office(nats_url: str) -> None:
         for agent, computer, office in zip(opened[::2], opened[1::2], offices, strict=True):
             assert await agent.join("agent", "same", office) == [True, None]
             assert await computer.join("computer", "same", office) == [True, None], "an Agent's name is another's"
+        await eventually(lambda: all(agent.told("notify:enter_office") for agent in opened[::2]))
         for agent, office in zip(opened[::2], offices, strict=True):
             assert await names(agent, "same", office) == ["same", "same"]
         await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
