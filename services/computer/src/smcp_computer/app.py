@@ -18,6 +18,7 @@ from smcp_bus.tracing import bus_spans
 from smcp_computer.computer import Computer, Options
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import AtTerminal
+from smcp_computer.control import open_control
 from smcp_computer.membership import Membership
 from smcp_computer.metrics import measure_lease
 from smcp_computer.serving import OfficeNotifications, alive, serving
@@ -133,6 +134,7 @@ async def open_service(
                 raise Failure(f"NATS: {why} (SMCP_NATS_URL says where it is; --gateway needs no NATS)") from error
             stack.callback(measure_bus(metrics, bus))
             stats.add("bus", lambda: asdict(bus.stats()))
+        await stack.enter_async_context(open_control(settings, computer))
         stats.add("computer", computer.calls.held)
         stats.add("updates", computer.outbox.held)
         get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)

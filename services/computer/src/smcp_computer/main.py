@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from smcp_bus.nats.config import configured_credentials
+from smcp_computer.commands import app as commands_app
 from smcp_computer.config.file import ComputerConfig, add_to_file, imported, load_config, read_config, read_env_file
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
@@ -21,11 +22,11 @@ from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     help="Runs the MCP servers of this host and offers their tools to an office.",
 )
 app.add_typer(secrets_app, name="secrets")
+app.add_typer(commands_app)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs [SMCP_CONFIG]")

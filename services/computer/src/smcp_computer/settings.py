@@ -1,16 +1,15 @@
 """Settings of a Computer, and the checks of how it connects (NATS or gateways)."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr
 
 from smcp_computer.confirmation import Confirm
+from smcp_computer.control_client import seat_directory
 from smcp_proto.member_names import Name
 from smcp_service.settings import MIB, Seconds, ServiceSettings, SettingsError
 
@@ -88,10 +87,7 @@ def state_path(settings: ComputerSettings) -> Path:
     """The directory of this Computer's control socket, logs and secrets, which may not exist."""
     if settings.state_dir is not None:
         return settings.state_dir
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    # hashed: names may be long, and the path of a socket has 107 bytes at most
-    seat = blake2b(f"{settings.office}\0{settings.name}".encode(), digest_size=6).hexdigest()
-    return Path(base).expanduser() / "a2c-smcp" / seat
+    return seat_directory(settings.office, settings.name)
 
 
 def state_directory(settings: ComputerSettings) -> Path:

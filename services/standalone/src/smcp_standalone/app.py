@@ -24,6 +24,7 @@ from smcp_computer.computer import Computer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.confirmation import AtTerminal, Confirm
+from smcp_computer.control import open_control
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import open_terminal
 from smcp_gateway.app import open_gateway
@@ -246,14 +247,17 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
             ready, asker = Readiness(), None if terminal is None else AtTerminal(terminal)
             gateway.front.stats.add("gateway", gateway.held)
             gateway.readiness.add("computer", lambda: "not ready" if ready.problems() else None)
-            async with open_computer(
-                settings.computer,
-                computer_bus,
-                config=settings.configuration,
-                readiness=ready,
-                asker=asker,
-                terminal=terminal,
-            ) as computer:
+            async with (
+                open_computer(
+                    settings.computer,
+                    computer_bus,
+                    config=settings.configuration,
+                    readiness=ready,
+                    asker=asker,
+                    terminal=terminal,
+                ) as computer,
+                open_control(settings.computer, computer),
+            ):
                 gateway.front.stats.add("computer", computer.calls.held)
                 gateway.front.stats.add("updates", computer.outbox.held)
                 await _ready(computer)

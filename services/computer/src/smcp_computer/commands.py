@@ -1,0 +1,160 @@
+"""The commands of `smcp-computer` that ask a running Computer.
+
+They talk to `control` over its socket and know nothing of MCP.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from smcp_computer.control_client import RunningComputer, find
+from smcp_service.lifecycle import Failure, counted
+
+CALL_GRACE_S: Final = 5.0
+"""A Computer ends a call at its time; the answer may take so much longer."""
+COLOURS: Final = {
+    "ready": "green", "starting": "yellow", "degraded": "yellow", "backoff": "yellow", "failed": "red",
+}  # fmt: skip
+BYTES_PER_MB: Final = 1_000_000
+
+app = typer.Typer()
+servers = typer.Typer(no_args_is_help=True, help="MCP servers of the running Computer.")
+app.add_typer(servers, name="servers")
+
+
+def _known_servers(context: typer.Context) -> list[str]:
+    """For the completion of a shell, which shows no errors."""
+    try:
+        return [each["name"] for each in _find(context.params).ask("GET", "status")["servers"]]
+    except Failure:
+        return []
+
+
+Office = Annotated[str | None, typer.Option(help="The Computer's office, where several run here [SMCP_OFFICE]")]
+Name = Annotated[str | None, typer.Option(help="The Computer's name, where several run here [SMCP_NAME]")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
+Server = Annotated[
+    str, typer.Argument(metavar="SERVER", help="An MCP server's name in the file", autocompletion=_known_servers)
+]
+
+
+@app.command()
+def status(office: Office = None, name: Name = None, as_json: Json = False) -> None:
+    """How the running Computer and its MCP servers are."""
+    _show_status(find(office, name).ask("GET", "status"), as_json)
+
+
+@app.command()
+def tools(office: Office = None, name: Name = None, as_json: Json = False) -> None:
+    """The tools as Agents see them."""
+    said = find(office, name).ask("GET", "tools")
+    rows = [(each["name"], each["server"], each["description"]) for each in said["tools"]]
+    _print(said, as_json, ("Tool", "Server", "Description"), rows, "No tools: `smcp-computer status` says why.")
+
+
+@app.command()
+def call(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="As `tools` lists it")],
+    params: Annotated[str, typer.Option(metavar="JSON", help="Its parameters, a JSON object")] = "{}",
+    timeout: Annotated[int, typer.Option(min=1, max=3600, metavar="SECONDS", help="How long it may take")] = 60,
+    office: Office = None,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """Call a tool as an Agent does: it is confirmed, and stands in the history. ctrl-C cancels it."""
+    try:
+        parsed = json.loads(params)
+    except ValueError as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from None
+    asked = {"tool_name": tool, "params": parsed, "timeout": timeout}
+    result = find(office, name).ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
+    if as_json:
+        _print_json(result)
+    for block in () if as_json else result["content"]:
+        typer.echo(_plain(block["text"]) if block.get("type") == "text" else f"[{block.get('type')}, not shown]")
+    if result.get("isError"):
+        raise typer.Exit(1)
+
+
+@servers.command()
+def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
+    """End an MCP server and start it again. Calls that run there have some seconds to end."""
+    _show_status(find(office, name).ask("POST", "servers", server, "restart"), as_json)
+
+
+def _find(given: Mapping[str, Any]) -> RunningComputer:
+    return find(given.get("office"), given.get("name"))
+
+
+def _show_status(said: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(said)
+        return
+    state = "ready" if said["ready"] else "not ready"
+    calls = counted(said["calls"], "call")
+    typer.echo(_plain(f"{said['name']} in {said['office']}: {state}, {calls} running, process {said['pid']}"))
+    for what, why in said["problems"].items():
+        _warn(f"{what}: {why}")
+    rows = [
+        (
+            each["name"],
+            each["state"],
+            _when(each["since"]),
+            str(each["restarts"]),
+            str(each["tools"]),
+            "" if each["pid"] is None else str(each["pid"]),
+            "" if each["cpu_s"] is None else f"{each['cpu_s']:.1f} s",
+            "" if each["memory_bytes"] is None else f"{each['memory_bytes'] / BYTES_PER_MB:.0f} MB",
+            each["reason"],
+        )
+        for each in said["servers"]
+    ]
+    columns = ("Server", "State", "Since", "Restarts", "Tools", "PID", "CPU", "Memory", "Reason")
+    _print(said, False, columns, rows, "No MCP servers: `smcp-computer servers add` adds one.")
+    for each in said["servers"]:
+        for warning in each["warnings"]:
+            _warn(f"{each['name']}: {warning}")
+
+
+def _print(said: object, as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
+    found = list(rows)
+    if as_json:
+        _print_json(said)
+        return
+    if not found:
+        typer.echo(empty, err=True)
+        return
+    table = Table()
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=not number)
+    for row in found:
+        cells = [escape(_plain(cell)) for cell in row]
+        table.add_row(*(f"[{COLOURS[cell]}]{cell}[/]" if cell in COLOURS else cell for cell in cells))
+    console = Console()
+    if not sys.stdout.isatty():
+        console.width = max(console.width, 200)  # a pipe has no edge
+    console.print(table)
+
+
+def _warn(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[yellow]{escape(_plain(text))}[/yellow]", highlight=False)
+
+
+def _print_json(said: object) -> None:
+    typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+
+
+def _plain(text: str) -> str:
+    """Without what a terminal would obey."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

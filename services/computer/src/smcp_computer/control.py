@@ -1,0 +1,188 @@
+"""What the user of this host can ask a running Computer for: HTTP with JSON over a Unix socket in its state directory.
+
+Only this user can open the socket. `control_client` is the other end, and `commands` shows the answers. Agents never
+come here: what they may know is in the handlers.
+
+    GET  /                        who this is
+    GET  /status                  the Computer and its MCP servers
+    GET  /tools                   the tools as Agents see them
+    POST /call                    call one, as an Agent does: {tool, params, timeout}
+    POST /servers/NAME/restart    restart one
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import orjson
+from aiohttp import web
+from pydantic import ValidationError
+
+from smcp_bus.dispatch import Caller
+from smcp_computer.computer import Computer
+from smcp_computer.control_client import SOCKET
+from smcp_computer.serving import cancel
+from smcp_computer.settings import ComputerSettings, state_directory
+from smcp_proto.catalog import CATALOG
+from smcp_proto.schemas.base import AgentCallData
+from smcp_proto.validation import malformed
+
+_log = logging.getLogger("smcp_computer.control")
+
+LOCAL: Final = "user of this host"
+"""The name of whoever calls by the socket, in the log and in questions."""
+SETTLE_S: Final = 10.0
+"""How long a command waits for the server that it starts: its user wants to see whether it works."""
+MAX_BODY: Final = 32 * 1024 * 1024
+SHUTDOWN_S: Final = 1.0
+"""How long an answer may hold up the end of the process."""
+
+
+@asynccontextmanager
+async def open_control(settings: ComputerSettings, computer: Computer) -> AsyncIterator[None]:
+    """Answer on the socket while the body runs. Where another process has it, this one has none, and says so."""
+    directory = state_directory(settings)
+    with _held(directory) as is_ours:
+        if not is_ours:
+            _log.warning("another process has the control socket in %s: commands talk to that one", directory)
+            yield
+            return
+        path = directory / SOCKET
+        path.unlink(missing_ok=True)  # of a process that was killed
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors])
+        app.add_routes(Control(settings, computer).routes())
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=True)
+        await runner.setup()
+        try:
+            try:
+                await web.UnixSite(runner, str(path)).start()
+                path.chmod(0o600)  # before that, the directory's mode has to do
+            except OSError as error:  # a path may be too long for a socket
+                _log.warning("there are no commands: the control socket %s cannot be made: %s", path, error)
+            yield
+        finally:
+            await runner.cleanup()
+            path.unlink(missing_ok=True)
+
+
+class Control:
+    """The answers."""
+
+    def __init__(self, settings: ComputerSettings, computer: Computer) -> None:
+        self._settings = settings
+        self._computer = computer
+        self._began = time.time()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/", self._who),
+            web.get("/status", self._status),
+            web.get("/tools", self._tools),
+            web.post("/call", self._call),
+            web.post("/servers/{name}/restart", self._restart),
+        ]
+
+    async def _who(self, request: web.Request) -> web.Response:
+        return _json({"office": self._settings.office, "name": self._settings.name})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _json(self.status())
+
+    def status(self) -> dict[str, Any]:
+        ready, checks = self._computer.readiness.report()
+        return {
+            "office": self._settings.office,
+            "name": self._settings.name,
+            "pid": os.getpid(),
+            "since": self._began,
+            "ready": ready,
+            "problems": {name: why for name, why in checks.items() if why != "ok"},
+            "config": str(self._settings.config),
+            "calls": self._computer.owner.running,
+            "servers": [asdict(each) for each in self._computer.fleet.statuses()],
+        }
+
+    async def _tools(self, request: web.Request) -> web.Response:
+        catalogue = self._computer.catalogue
+        found = []
+        for tool in catalogue.listing:
+            target = catalogue.find(tool.name)
+            assert target is not None  # it is listed
+            found.append({"server": target.ref.server, **tool.model_dump(exclude_unset=True)})
+        return _json({"tools": found})
+
+    async def _call(self, request: web.Request) -> web.Response:
+        """Through all that an Agent's call goes through, confirmation too. A client that goes away cancels it."""
+        req_id = uuid4().hex
+        asked = {**await _body(request), "agent": LOCAL, "computer": self._settings.name, "req_id": req_id}
+        caller = Caller("agent", self._settings.office, LOCAL)
+        try:
+            answer = await self._computer.dispatcher.dispatch(CATALOG["client:tool_call"], caller, asked)
+        except asyncio.CancelledError:
+            notice = AgentCallData(agent=LOCAL, req_id=req_id)
+            cancel(notice, self._computer.owner, self._computer.seat)
+            raise
+        if answer.error is not None:
+            raise web.HTTPBadRequest(text=orjson.loads(answer.body)["message"])
+        return web.Response(body=answer.body, content_type="application/json")
+
+    async def _restart(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self._computer.fleet.supervisors:
+            known = ", ".join(sorted(self._computer.fleet.supervisors)) or "none"
+            raise web.HTTPNotFound(text=f"no MCP server {name!r} runs here; there are: {known}")
+        self._computer.fleet.restart(name)
+        return await self._settled(name)
+
+    async def _settled(self, name: str) -> web.Response:
+        """The status, once that server has started or failed; of one that takes longer, that it starts."""
+        if (supervisor := self._computer.fleet.supervisors.get(name)) is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await supervisor.settled.wait()
+        return _json(self.status())
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[bool]:
+    """Whether this process is the one of the directory: the lock ends with the process, however it ends."""
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
+    """Every error is `{"error": text}`."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return _json({"error": error.text}, error.status)
+    except ValidationError as error:
+        return _json({"error": malformed(error).message}, 400)
+
+
+async def _body(request: web.Request) -> Mapping[str, Any]:
+    try:
+        said = orjson.loads(await request.read())
+    except orjson.JSONDecodeError:
+        said = None
+    if not isinstance(said, dict):
+        raise web.HTTPBadRequest(text="the request is no JSON object")
+    return said
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(body), content_type="application/json")

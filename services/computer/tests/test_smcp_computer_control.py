@@ -1,0 +1,145 @@
+"""What the user of a host asks a running Computer for, by its control socket and by the commands."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from smcp_computer.control import LOCAL, open_control
+from smcp_computer.control_client import SOCKET, find, running, seat_directory
+from smcp_computer.main import app
+from smcp_computer.settings import ComputerSettings
+from smcp_service.lifecycle import Failure
+from smcp_testing.computer_office import NAME, OFFICE, World, world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def _states(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A directory of the test's own for the state of its Computers; short, since a socket's path is."""
+    with TemporaryDirectory(prefix="s-") as directory:
+        monkeypatch.setenv("XDG_STATE_HOME", directory)
+        for name in ("SMCP_STATE_DIR", "SMCP_OFFICE", "SMCP_NAME", "SMCP_CONFIG"):
+            monkeypatch.delenv(name, raising=False)
+        yield
+
+
+def settings(name: str = NAME, config: Path = Path("unused")) -> ComputerSettings:
+    return ComputerSettings(config=config, office=OFFICE, name=name)
+
+
+@asynccontextmanager
+async def controlled(nats_url: str, **servers: dict[str, Any]) -> AsyncIterator[World]:
+    async with world(nats_url, **servers) as here, open_control(settings(), here.computer):
+        yield here
+
+
+async def command(*arguments: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, app, list(arguments), catch_exceptions=True)
+
+
+def why_not(result: Result) -> str:
+    assert isinstance(result.exception, Failure), result.output
+    return str(result.exception)
+
+
+async def test_status_shows_the_computer_and_all_its_servers(nats_url: str) -> None:
+    off = {**configs.stdio(), "disabled": True}
+    async with controlled(nats_url, box=configs.stdio(), off=off):
+        said = json.loads((await command("status", "--json")).stdout)
+        assert (said["office"], said["name"], said["ready"]) == (OFFICE, NAME, True)
+        states = {each["name"]: (each["state"], each["pid"] is not None) for each in said["servers"]}
+        assert states == {"box": ("ready", True), "off": ("disabled", False)}
+        shown = await command("status", "--office", OFFICE, "--name", NAME)
+        assert shown.exit_code == 0
+        assert all(each in shown.stdout for each in ("box", "ready", "off", "disabled", "MB"))
+
+
+async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    log = tmp_path / "log"
+    async with controlled(nats_url, box={**configs.stdio(log=log), "forbidden_tools": ["boom"]}) as here:
+        listed = json.loads((await command("tools", "--json")).stdout)["tools"]
+        assert ("add", "box") in {(each["name"], each["server"]) for each in listed}
+        assert "boom" not in {each["name"] for each in listed}
+        called = await command("call", "add", "--params", '{"a": 40, "b": 2}')
+        assert (called.exit_code, called.stdout.strip()) == (0, "42")
+        assert (await command("call", "boom")).exit_code == 1
+        assert LOCAL in {record.__dict__.get("agent") for record in caplog.records}
+        whole = json.loads((await command("call", "add", "--params", '{"a": 1, "b": 1}', "--json")).stdout)
+        assert whole["structuredContent"] == {"result": 2}
+        computer = await asyncio.to_thread(find, None, None)
+        slow = {"tool_name": "sleep", "params": {"seconds": 60}, "timeout": 60}
+        with pytest.raises(Failure, match="did not answer"):
+            await asyncio.to_thread(computer.ask, "POST", "call", body=slow, timeout=1)
+        await eventually(lambda: not here.computer.owner.running)
+
+
+async def test_a_server_is_restarted_by_hand(nats_url: str) -> None:
+    async with controlled(nats_url, box=configs.stdio()):
+        (before,) = json.loads((await command("status", "--json")).stdout)["servers"]
+        (now,) = json.loads((await command("servers", "restart", "box", "--json")).stdout)["servers"]
+        assert now["state"] == "ready"
+        assert now["pid"] not in (None, before["pid"])
+        assert why_not(await command("servers", "restart", "bxo")) == "no MCP server 'bxo' runs here; there are: box"
+
+
+async def test_the_socket_is_for_its_user_alone_and_goes_with_the_computer(nats_url: str) -> None:
+    path = seat_directory(OFFICE, NAME) / SOCKET
+    async with controlled(nats_url):
+        assert path.is_socket()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert not path.exists()
+
+
+async def test_a_second_computer_of_a_name_runs_without_commands_and_the_socket_of_a_dead_one_is_taken_over(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stale = seat_directory(OFFICE, NAME)
+    stale.mkdir(mode=0o700, parents=True)
+    (stale / SOCKET).touch()
+    async with controlled(nats_url) as here:
+        async with open_control(settings(), here.computer):
+            assert "another process has the control socket" in caplog.text
+        assert [each.name for each in await asyncio.to_thread(running)] == [NAME]
+
+
+async def test_commands_find_the_only_computer_or_ask_which_one_is_meant(nats_url: str) -> None:
+    assert "no Computer of this user runs here" in why_not(await command("status"))
+    async with controlled(nats_url) as here, open_control(settings("other"), here.computer):
+        assert "--name other" in why_not(await command("status"))
+        assert json.loads((await command("status", "--name", "other", "--json")).stdout)["name"] == "other"
+        assert "--name none" in why_not(await command("status", "--name", "none"))
+
+
+async def test_a_path_that_is_too_long_for_a_socket_costs_the_commands_alone(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ("x" * 120)))
+    async with controlled(nats_url) as here:
+        assert "there are no commands" in caplog.text
+        assert here.computer.readiness.problems() == {}
+
+
+async def test_what_is_no_request_is_refused_with_a_reason(nats_url: str) -> None:
+    async with controlled(nats_url):
+        assert "not JSON" in (await command("call", "add", "--params", "{")).output
+        computer = await asyncio.to_thread(find, None, None)
+        for path, body, why in (
+            ("call", [], "no JSON object"),
+            ("call", {"tool_name": "add", "params": {}, "timeout": 0}, "timeout"),
+            ("nothing", {}, "Not Found"),
+        ):
+            with pytest.raises(Failure, match=why):
+                await asyncio.to_thread(computer.ask, "POST", path, body=body)
