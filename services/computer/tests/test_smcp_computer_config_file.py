@@ -120,6 +120,15 @@ def test_a_file_that_cannot_be_json_is_refused(tmp_path: Path, content: bytes) -
         load_config(path)
 
 
+@pytest.mark.parametrize("depth", [300, 600, 900])
+def test_deeply_nested_values_are_an_error_or_a_warning(depth: int) -> None:
+    nested = '{"servers": {"x": {"command": "y", "z": ' + "[" * depth + "]" * depth + "}}}"
+    try:
+        assert len(parse_config(nested).warnings) == 1
+    except ConfigError as error:
+        assert "nested too deeply" in str(error)  # noqa: PT017 -- which depths are too much is Python's matter
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.json: cannot be read: No such file"):
         load_config(tmp_path / "nothing.json")

@@ -176,7 +176,10 @@ def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
     document = jsonc.loads(raw)
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")
-    with_variables: dict[str, Any] = formats.with_variables(document, variables)
+    try:
+        with_variables: dict[str, Any] = formats.with_variables(document, variables)
+    except RecursionError:
+        raise ConfigError("nested too deeply") from None
     return with_variables
 
 
