@@ -186,12 +186,15 @@ async def test_a_restart_by_hand_starts_a_new_process_and_leaves_the_others_alon
 
 
 async def test_a_name_of_no_tool_is_a_warning_once_the_tools_are_known(caplog: pytest.LogCaptureFixture) -> None:
-    typo = configs.stdio(forbidden_tools=["ech", "say"], tool_meta={"ad": {}, "add": {"alias": "say"}})
+    typo = configs.stdio(
+        forbidden_tools=["ech", "say"], tool_meta={"ad": {}, "add": {"alias": "say"}}, unchecked_tools=["*", "faill"]
+    )
     async with running({"box": typo}) as (fleet, _):
         box = fleet.supervisors["box"]
         assert box.status().warnings == (
             "forbidden_tools: 'ech': did you mean 'echo'? It is no tool of this server",
             "tool_meta: 'ad': did you mean 'add'? It is no tool of this server",
+            "unchecked_tools: 'faill': did you mean 'fail'? It is no tool of this server",
         )
         assert box.state is State.READY
         assert [message for message in caplog.messages if "no tool of this server" in message] == [

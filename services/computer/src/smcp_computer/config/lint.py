@@ -223,14 +223,19 @@ def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[s
                 yield Warned(f"{place.field(path)}: only ${{input:ID}} and ${{env:NAME}} are replaced", sure)
 
 
-def unknown_tools(server: MCPServerConfig, tools: Collection[str]) -> tuple[tuple[str, str], ...]:
+def unknown_tools(server: MCPServerConfig, host: HostSettings, tools: Collection[str]) -> tuple[tuple[str, str], ...]:
     """Where the configuration names tools that the server does not offer: the field, and the name.
 
     `tools` are original names. An alias is looked up in `forbidden_tools`, too.
     """
-    known = {*tools, *(meta.alias for meta in server.tool_meta.values() if meta.alias)}
-    forbidden = [("forbidden_tools", name) for name in server.forbidden_tools if name not in known]
-    return (*forbidden, *(("tool_meta", name) for name in server.tool_meta if name not in tools))
+    originals = {*tools}
+    aliases = {meta.alias for meta in server.tool_meta.values() if meta.alias}
+    named = (
+        ("forbidden_tools", server.forbidden_tools, originals | aliases),
+        ("tool_meta", server.tool_meta, originals),
+        ("unchecked_tools", host.unchecked_tools, originals | {"*"}),
+    )
+    return tuple((field, name) for field, names, known in named for name in names if name not in known)
 
 
 def no_tool(field: str, name: str, tools: Iterable[str]) -> str:

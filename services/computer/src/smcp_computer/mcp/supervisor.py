@@ -284,7 +284,7 @@ class Supervisor:
     def _offer(self, tools: tuple[types.Tool, ...]) -> None:
         self._listed = tools
         names = [tool.name for tool in tools]
-        if (unknown := unknown_tools(self.config, names)) != self._unknown:
+        if (unknown := unknown_tools(self.config, self.host, names)) != self._unknown:
             self._unknown = unknown
             self.warnings = tuple(no_tool(field, name, names) for field, name in unknown)
             for warning in self.warnings:
