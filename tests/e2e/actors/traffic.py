@@ -40,6 +40,8 @@ class Traffic:
 
     agent: Agent
     host: ComputerHost
+    timeout: int
+    """Seconds that each may take."""
     calls: list[Call] = field(default_factory=list)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -48,7 +50,7 @@ class Traffic:
             call, watch = Call(uuid4().hex), Stopwatch()
             self.calls.append(call)
             try:
-                call.answer = await self.agent.call(self.host.name, "append", {"mark": call.mark}, timeout=TIMEOUT_S)
+                call.answer = await self.agent.call(self.host.name, "append", {"mark": call.mark}, timeout=self.timeout)
             except FlatError as error:
                 call.error = error
             call.took = watch.undisturbed
@@ -78,9 +80,9 @@ class Traffic:
 
 
 @asynccontextmanager
-async def traffic(agent: Agent, *hosts: ComputerHost) -> AsyncIterator[list[Traffic]]:
+async def traffic(agent: Agent, *hosts: ComputerHost, timeout: int = TIMEOUT_S) -> AsyncIterator[list[Traffic]]:
     """Calls to each of `hosts` while the block runs; afterwards all of them have ended, and are checked."""
-    streams = [Traffic(agent, host) for host in hosts]
+    streams = [Traffic(agent, host, timeout) for host in hosts]
     async with asyncio.TaskGroup() as group:
         for stream in streams:
             group.create_task(stream.run())

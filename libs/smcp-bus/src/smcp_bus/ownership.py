@@ -67,6 +67,8 @@ class Ownership:
         self._bus = bus
         self._longest_silence = lease_s / 2
         self._open = False
+        self.moving = False
+        """True: what is refused from now on waits for another process, which takes over the members of this one."""
         self._generation = 0
         self._closed = asyncio.Event()
         self._closed.set()
@@ -104,7 +106,9 @@ class Ownership:
 
     def refusal(self) -> Reply | None:
         """The reply for a request that may not run now; None: it may."""
-        return None if self.is_open else CLOSED_REPLY
+        if self.is_open:
+            return None
+        return MOVING_REPLY if self.moving else CLOSED_REPLY
 
     async def wait_closed(self) -> None:
         """Return when it is closed: time to have the claim confirmed."""

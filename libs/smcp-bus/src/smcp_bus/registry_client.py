@@ -34,6 +34,7 @@ from smcp_proto.backoff import Backoff
 from smcp_proto.errors import ErrorBody, Internal, NotAllowed, SmcpError, Unavailable, error_of
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import ListRoomRet
+from smcp_proto.schemas.rooms import RESTARTS
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -73,10 +74,15 @@ class RegistryClient:
         headers = _claim_header(claim) | _req_id_header(req_id)
         return await self._ask(subjects.server(office, role, name, "join_office"), body, Joined, headers)
 
-    async def leave(self, office: str, role: Role, name: str, claim: Claim, *, req_id: str = "") -> Left:
-        """Raises NotInOffice where the claim is not the member there, Unavailable as `join`."""
+    async def leave(
+        self, office: str, role: Role, name: str, claim: Claim, *, req_id: str = "", restarts: bool = False
+    ) -> Left:
+        """`restarts`: nothing is announced, and the seat is kept for another process of the same identity.
+
+        Raises NotInOffice where the claim is not the member there, Unavailable as `join`.
+        """
         headers = _claim_header(claim) | _req_id_header(req_id)
-        body = orjson.dumps({"office_id": office})
+        body = orjson.dumps({"office_id": office} | ({RESTARTS: True} if restarts else {}))
         return await self._ask(subjects.server(office, role, name, "leave_office"), body, Left, headers)
 
     async def list_room(self, office: str, role: Role, name: str, body: bytes, *, after: int) -> bytes:

@@ -84,7 +84,7 @@ def same_tenure(before: int | None, now: int | None) -> bool:
 
 class Left(_Contract):
     revision: int
-    """Revision of the tombstone."""
+    """Revision of the tombstone; of the record of a member that restarts."""
 
 
 class Confirmed(_Contract):

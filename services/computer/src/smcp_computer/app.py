@@ -35,7 +35,8 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
     """Run the MCP servers of this host and answer for them in the settings' office, over `bus`.
 
     Entered once the subjects are served; joining goes on in the background, for as long as it takes. On leaving, it
-    starts no new calls, leaves the office, waits for calls that run (at most `drain_s`), and ends the servers.
+    starts no new calls, leaves the office (with `restart` its seat is kept at the end of its calls), waits for calls
+    that run (at most `drain_s`), and ends the servers.
 
     Raises ConfigError (the file) and BusError (nats-server refuses the subjects, or is not there).
     """
@@ -62,6 +63,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
             session=bus.process,
             lease_s=settings.lease_s,
             capabilities=lambda: computer.resources.index.capabilities,
+            restart=settings.restart,
         )
         membership.listen(lambda anew: computer.seat.held(anew=anew))
         membership.listen(computer.resources.in_office)
@@ -83,6 +85,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
                 credential=bus.credential,
                 process=bus.process,
             ),
+            membership.moved(),
             computer.calls_ended(settings.drain_s),
             computer.member(),
         ):

@@ -50,7 +50,7 @@ _log = logging.getLogger("smcp_computer")
 
 HEAD_START_S: Final = 5.0
 """How long joining waits for MCP servers to start: an Agent that sees this Computer enter asks for its tools at once.
-Tools of later servers are announced."""
+Tools of later servers are announced. After a restart calls wait, and it is half of the time that the seat is kept."""
 
 
 class OfficeMembership(Protocol):
@@ -169,6 +169,7 @@ class Computer:
             observe=log_fields(bind_call),
         )
         self._config = shown(config)
+        self._head_start_s = max(HEAD_START_S, settings.move_s / 2 if settings.restart else 0.0)
         measure(self.metrics, self.fleet, self.owner, may_tell)
         measure_resources(self.metrics, self.resources.index, self.resources.cache)
 
@@ -223,7 +224,7 @@ class Computer:
 
         async def join() -> None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(HEAD_START_S):
+                async with asyncio.timeout(self._head_start_s):
                     await self.fleet.wait_settled()
             await self.membership.run()
 

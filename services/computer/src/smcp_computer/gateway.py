@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Unpack
 
 from pydantic import ValidationError
@@ -47,7 +47,8 @@ async def open_gateway_computer(
     """Run the MCP servers of this host and answer for them in the settings' office, by the gateways at `gateway_url`.
 
     It is entered at once; connecting and joining go on in the background. On leaving it starts no new calls, waits for
-    those that run (at most `drain_s`), and only then leaves the office: a gateway fails the calls of one that left.
+    those that run (at most `drain_s`), and only then leaves the office (or, with `restart`, has its place kept): a
+    gateway fails the calls of one that left.
 
     Raises ConfigError (the file) and Malformed (`gateway_url` is no URL).
     """
@@ -69,7 +70,7 @@ async def open_gateway_computer(
                 yield computer
             finally:
                 computer.readiness.drain()
-                membership.serving = False
+                await membership.stopping()
 
 
 class GatewayMembership:
@@ -77,6 +78,7 @@ class GatewayMembership:
 
     def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
         self._office = settings.office
+        self._restart = settings.restart
         self._me = EnterOfficeReq(role="computer", name=settings.name, office_id=settings.office)
         self.link = Link(
             Addresses(url.strip() for url in (settings.gateway_url or "").split(",")),
@@ -122,9 +124,18 @@ class GatewayMembership:
                 await self.joined(connection)
                 return await self.link.run()
 
+    async def stopping(self) -> None:
+        """Start no new call. For a restart, have them wait at the gateways for the next process."""
+        connection = self.link.connection
+        if self._restart and connection is not None:
+            with suppress(ConnectionBroken, AckTimedOut):  # it is said again at the end
+                await self.link.leave(connection, restarts=True)
+        self.serving = False
+
     async def leave(self) -> None:
+        """Leave the office; for a restart, the gateway has the place kept."""
         was_in, self._problem = self.problem is None, "left"
-        await self.link.close()
+        await self.link.close(restarts=self._restart)
         if was_in:
             _log.info("left the office %r", self._office)
 
@@ -134,6 +145,8 @@ class GatewayMembership:
 
     async def joined(self, connection: Connection) -> None:
         self._problem = None
+        if self._restart and not self.has_joined.is_set():  # it may be in the place of a process that was restarted
+            self.computer.outbox.changed_all(self.computer.resources.index.capabilities)
         self.has_joined.set()
         self.computer.resources.in_office()
         self.computer.seat.held(anew=True)

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any
 from uuid import uuid4
@@ -24,6 +25,8 @@ _log = logging.getLogger("smcp_computer.membership")
 
 LEAVE_S = 3.0
 """How long releasing the seat may take; otherwise a registry finds out by itself."""
+KEEP_S = 6.0
+"""How long having the seat kept may take: longer, since registries may be restarted at the same time."""
 
 
 class Membership:
@@ -33,6 +36,7 @@ class Membership:
         session: the owner's session; a native Computer's is its process.
         ownership: confirmed while this Computer has its seat.
         capabilities: what this Computer can do now; said when it joins.
+        restart: at the end the seat is kept for the next process of this Computer, and not released.
     """
 
     def __init__(
@@ -47,7 +51,9 @@ class Membership:
         session: str,
         lease_s: float,
         capabilities: Callable[[], Mapping[str, Any]],
+        restart: bool = False,
     ) -> None:
+        self._restart = restart
         self._bus = bus
         self._registry = registry
         self._ownership = ownership
@@ -118,9 +124,13 @@ class Membership:
             unwatch()
 
     async def leave(self) -> None:
-        """Release the seat; `run` must have ended. If that fails, the registries notice by themselves."""
+        """Release the seat; `run` must have ended. If that fails, the registries notice by themselves.
+
+        For a restart, nothing is released: new requests wait for the next process from now on (`moved`).
+        """
+        self._ownership.moving = self._restart
         self._ownership.close("leaving the office")
-        if not self._claimed:
+        if self._restart or not self._claimed:
             return
         try:
             async with asyncio.timeout(LEAVE_S):
@@ -130,6 +140,22 @@ class Membership:
         else:
             self._claimed = False
             _log.info("left the office %r", self._office)
+
+    @asynccontextmanager
+    async def moved(self) -> AsyncIterator[None]:
+        """On leaving, which is when nothing runs any more: have the seat kept, where this is a restart."""
+        try:
+            yield
+        finally:
+            if self._restart and self._claimed:
+                try:
+                    async with asyncio.timeout(KEEP_S):
+                        await self._registry.leave(self._office, "computer", self._name, self._claim, restarts=True)
+                except (SmcpError, BusError, TimeoutError) as error:
+                    why = str(error) or type(error).__name__
+                    _log.warning("the seat in the office is not kept for the restart: %s", why)
+                else:
+                    _log.info("the seat in the office %r is kept for the next process", self._office)
 
     def presence_changed(self, revision: int) -> None:
         """Take the revision of an enter or leave of this Computer's name. One that it did not cause (a registry took it
@@ -161,7 +187,9 @@ class Membership:
         joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
         self._claimed = True
         self._revision = joined.revision
-        if not joined.unchanged:  # Agents that saw us enter ask for everything; what changed meanwhile is sent
+        if joined.taken_up:  # the process before this one was restarted: Agents saw nobody enter
+            self._outbox.changed_all(self._capabilities())
+        elif not joined.unchanged:  # Agents that saw us enter ask for everything; what changed meanwhile is sent
             self._outbox.drop(before.__contains__)
         return joined.tenure
 

@@ -1,6 +1,6 @@
 """The notifications of a native Computer: of changes of itself, and of its MCP servers' resources."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -63,6 +63,13 @@ class ComputerOutbox(Outbox):
     def changed(self, verb: str, **content: Any) -> None:
         """An `update_*` of this Computer itself, with `content` beside its name."""
         self.put(Key(verb), orjson.dumps({"computer": self.computer, **content}))
+
+    def changed_all(self, capabilities: Mapping[str, Any]) -> None:
+        """Another process was this Computer before: all that Agents know of it may be old."""
+        for verb in (CONFIG, TOOL_LIST, DESKTOP, FINDER):
+            self.changed(verb)
+        self.changed(CAPABILITIES, capabilities=capabilities)
+        self.missed()
 
     def resource_updated(self, agent: str | None, server: str, uri: str, title: str | None) -> None:
         """A resource changed that the Agent has subscribed to. `title`: as the server's list has it."""

@@ -78,6 +78,11 @@ class ComputerSettings(ServiceSettings):
     secret_key_file: Path | None = Field(
         default=None, description="file with the key of its secrets; default: the system's keyring, else a file beside"
     )
+    restart: bool = Field(
+        default=False,
+        description="when it stops, its place is kept for SMCP_MOVE_S, and calls wait: "
+        "for what starts it again at once (systemd, Kubernetes)",
+    )
     read_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
         default=5.0, description="how long MCP servers may take to give their windows; the others are shown without"
     )

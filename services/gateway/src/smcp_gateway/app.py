@@ -90,10 +90,6 @@ class Gateway:
         )
         self.route = CallRoute(bus, self.computers.by_subject)
         self.transport.gone = self._memberships.gone
-        relay = Relay(self.route, registry, calls, sessions, self._background)
-        clock = asyncio.get_running_loop().time
-        limits = ReadLimits(per_s=settings.gateway_reads_per_s, burst=settings.gateway_reads_burst, clock=clock)
-        self.transport.dispatcher = self._client_dispatcher(relay, limits)
         self._repair = Repair(
             registry,
             sessions,
@@ -114,6 +110,10 @@ class Gateway:
             unwritten=self.transport.unsent_bytes,
             move_s=settings.move_s,
         )
+        relay = Relay(self.route, registry, calls, sessions, self._background)
+        clock = asyncio.get_running_loop().time
+        limits = ReadLimits(per_s=settings.gateway_reads_per_s, burst=settings.gateway_reads_burst, clock=clock)
+        self.transport.dispatcher = self._client_dispatcher(relay, limits)
         self._rebalance = Rebalance(
             sessions,
             hang_up=self.transport.hang_up,
@@ -205,7 +205,9 @@ class Gateway:
         return Dispatcher(
             {
                 "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
-                "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
+                "server:leave_office": partial(
+                    leave_office, sessions=sessions, memberships=memberships, keep_seat=self._drain.keep_seat
+                ),
                 "server:list_room": partial(list_room, sessions=sessions, offices=self.offices, registry=registry),
                 "server:tool_call_cancel": relay.cancel,
                 "client:tool_call": relay,

@@ -22,7 +22,7 @@ from smcp_agent.errors import (
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import ERRORS, read_refusal
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
-from smcp_proto.schemas.rooms import MOVED
+from smcp_proto.schemas.rooms import MOVED, RESTARTS
 
 JOIN_S: Final = 12.0
 """The server side has 10 s for a join."""
@@ -164,15 +164,20 @@ class Link:
         self._failure = failure
         self._tell()
 
-    async def close(self) -> None:
-        """Leave the office, as far as the connection allows, and close it."""
+    async def leave(self, connection: Connection, *, restarts: bool = False) -> None:
+        """Say that the member leaves; `restarts`: and that another process takes its place (`RESTARTS`)."""
+        office = LeaveOfficeReq(office_id=self._place.office_id).model_dump()
+        said = office | ({RESTARTS: True} if restarts else {})
+        # the ack also says that everything sent before it has arrived
+        await connection.request("server:leave_office", said, timeout=LEAVE_S)
+
+    async def close(self, *, restarts: bool = False) -> None:
+        """Leave the office (see `leave`), as far as the connection allows, and close it."""
         connection, self.connection = self.connection, None
         if connection is None:
             return
         try:
-            office = LeaveOfficeReq(office_id=self._place.office_id)
-            # the ack also says that everything sent before it has arrived
-            await connection.request("server:leave_office", office.model_dump(), timeout=LEAVE_S)
+            await self.leave(connection, restarts=restarts)
         except (ConnectionBroken, AckTimedOut):
             logger.debug("closing without an answer to leave_office")
         finally:

@@ -44,6 +44,11 @@ MOVED: Final = "a2c_moved"
 as kept. Where it was not, the Agent hears for each Computer that it may have missed updates (`resources.MISSED`)."""
 
 
+RESTARTS: Final = "a2c_restarts"
+"""An extra field of a `server:leave_office`, true where a Computer is about to be restarted: nothing is announced, and
+its place is kept for a while. It takes no new calls, ends those that run, says it once more, and disconnects."""
+
+
 class EnterOfficeReq(Wire):
     """`server:join_office`."""
 

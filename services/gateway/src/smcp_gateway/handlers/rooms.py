@@ -1,6 +1,7 @@
 """Handles the room events (events.txt) and `server:update_*`."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from pydantic import BaseModel
@@ -14,9 +15,13 @@ from smcp_gateway.auth.grants import decide
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
-from smcp_gateway.sockets.session import Sessions
-from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, SmcpError
+from smcp_gateway.sockets.session import Session, Sessions
+from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, UpdateCapabilitiesReq
+from smcp_proto.schemas.rooms import RESTARTS
+
+KeepSeat = Callable[[Session], Awaitable[bool]]
+"""`Drain.keep_seat`."""
 
 
 async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
@@ -30,9 +35,17 @@ async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions
         await memberships.join(session, request, exact_json.written(call.payload), call.req_id)
 
 
-async def leave_office(request: LeaveOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
+async def leave_office(
+    request: LeaveOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships, keep_seat: KeepSeat
+) -> None:
     session = sessions.get(call.caller.session)
-    if session is not None:
+    if session is None:
+        return
+    if session.role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
+        session.leaving = session.restarts = True  # nothing new is begun for it
+        if not await keep_seat(session):
+            raise Unavailable("no registry keeps the place now; ask again")
+    else:
         await memberships.leave(session, request.office_id, call.req_id)
 
 

@@ -145,7 +145,7 @@ class Memberships:
         if membership is None:
             return
         office = self._forget(session, membership)
-        kept = session.moving and not goodbye
+        kept = session.moving and (session.restarts or not goodbye)
 
         async def end() -> None:
             await self._cancel_orphaned(session, membership, req_ids, lost_at)

@@ -142,6 +142,8 @@ class Session:
     """The gateway is about to disconnect it: nothing new is begun for it."""
     moving: bool = False
     """The registry keeps its seat for it: its membership does not end with this connection."""
+    restarts: bool = False
+    """The same where the client says goodbye: another process takes its seat."""
     in_flight: int = 0
     """Events that have not been answered yet."""
     in_flight_bytes: int = 0

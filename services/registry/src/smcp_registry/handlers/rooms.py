@@ -25,6 +25,7 @@ from smcp_proto.schemas import (
     SessionInfo,
     UpdateCapabilitiesReq,
 )
+from smcp_proto.schemas.rooms import RESTARTS
 from smcp_registry.admission import Action
 from smcp_registry.handlers.caller import Callers, after, claim_of, named
 from smcp_registry.member_records import MemberRecord, record_key
@@ -71,6 +72,8 @@ async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> 
     office, role, name = named(call)
     if request.office_id != office:
         raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
+    if role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
+        return Left(revision=(await seats.move(office, role, name, claim_of(call))).revision)
     return Left(revision=await seats.release(office, role, name, claim_of(call)))
 
 

@@ -1,0 +1,124 @@
+"""A Computer that is started again at once (`SMCP_RESTART`) moves: calls wait for it, and nobody sees it leave."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from smcp_agent import SmcpAgent
+from smcp_testing.ports import Ports
+from smcp_testing.waiting import eventually
+from tests.e2e.actors.agents import SdkAgent, sdk_agent
+from tests.e2e.actors.bare import member
+from tests.e2e.actors.crowd import BACK_S, ENTER, LEAVE
+from tests.e2e.actors.flights import Flight, in_flight
+from tests.e2e.actors.traffic import Traffic, traffic
+from tests.e2e.scenarios.calls import text
+from tests.e2e.worlds.layout import ALPHA, Place, command
+from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.world import LAB, ComputerHost, World, child_environment, lease_s
+
+RESTART_S = 60
+"""Twice what is promised, for a busy machine: the calls have so long, and the seat is kept for it."""
+GONE_S = 5
+"""The same for a Computer that does not come back."""
+Way = Callable[[World, Path, int], AbstractAsyncContextManager[ComputerHost]]
+
+
+def restarts(move_s: int) -> dict[str, str]:
+    return {"SMCP_RESTART": "true", "SMCP_MOVE_S": str(move_s), "SMCP_DRAIN_S": "20"}
+
+
+@asynccontextmanager
+async def over_nats(world: World, directory: Path, move_s: int) -> AsyncIterator[ComputerHost]:
+    yield world.computer(LAB, ALPHA.name)
+
+
+@asynccontextmanager
+async def over_a_gateway(world: World, directory: Path, move_s: int) -> AsyncIterator[ComputerHost]:
+    """It comes back by whichever of the two gateways it likes."""
+    place, port = Place("roamer", LAB, "roamer"), Ports().take()
+    where = ("--gateway", world.url(0), "--gateway", world.url(1))
+    arguments = ("run", "--config", str(place.config(directory)), "--office", LAB, "--name", place.name, *where)
+    env = child_environment(world.mark, SMCP_HEALTH_PORT=str(port), **restarts(move_s))
+    ready = f"http://127.0.0.1:{port}/readyz"
+    process = Process(place.credential, [command("smcp-computer"), *arguments], env, directory, ready)
+    await process.start()
+    try:
+        yield ComputerHost(LAB, place.name, process, place.ran(directory))
+    finally:
+        await process.stop()
+
+
+@asynccontextmanager
+async def world_of_restarts(directory: Path, move_s: int) -> AsyncIterator[World]:
+    async with open_processes(
+        directory,
+        lease_s=lease_s(4),
+        places=(ALPHA,),
+        environment={"SMCP_MOVE_S": str(move_s)},
+        of_their_own={ALPHA.credential: restarts(move_s)},
+    ) as world:
+        yield world
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.rule("answers.rooms.moving.restart")
+@pytest.mark.parametrize("way", [over_nats, over_a_gateway], ids=lambda way: way.__name__)
+async def test_no_call_fails_while_a_computer_restarts_and_nobody_sees_it_leave(way: Way, tmp_path: Path) -> None:
+    flights: list[Flight] = []
+    async with (
+        world_of_restarts(tmp_path, RESTART_S) as world,
+        way(world, tmp_path, RESTART_S) as host,
+        member(world.url(1), "computer", LAB, "watcher") as watcher,
+        SmcpAgent(world.url(0), office=LAB, name="caller") as sdk,
+    ):
+        agent = SdkAgent(sdk)
+        await watcher.told(ENTER, agent="caller")
+        seen = len(watcher.notices)
+        async with traffic(agent, host, host, host, timeout=RESTART_S) as streams:
+            for _ in range(2):
+                await more_calls(streams)
+                async with in_flight(agent, host, flights, seconds=2) as running:
+                    assert await host.part.stop() == 0
+                    assert text(await running) == "slept 2.0"
+                await host.part.start()
+                await more_calls(streams)
+        # announcements come in the order of the log: after this one nothing of the earlier ones can follow
+        async with member(world.url(0), "computer", LAB, "last"):
+            await watcher.told(ENTER, timeout=BACK_S, computer="last")
+        moved = [notice for notice in watcher.notices[seen:] if notice[0] in (ENTER, LEAVE)]
+        assert moved == [(ENTER, {"office_id": LAB, "computer": "last"})]
+        told = [name for name, body in watcher.notices[seen:] if body.get("computer") == host.name]
+        assert told.count("notify:update_tool_list") >= 2, "its tools may be others"
+        assert [call for stream in streams for call in stream.failed] == []
+    assert [flight.runs() for flight in flights] == [1, 1]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.rule("answers.rooms.moving.until")
+@pytest.mark.parametrize("way", [over_nats, over_a_gateway], ids=lambda way: way.__name__)
+async def test_a_computer_that_is_not_started_again_leaves_when_its_time_to_move_is_over(
+    way: Way, tmp_path: Path
+) -> None:
+    async with (
+        world_of_restarts(tmp_path, GONE_S) as world,
+        way(world, tmp_path, GONE_S) as host,
+        member(world.url(1), "computer", LAB, "watcher") as watcher,
+        sdk_agent(world.url(0), LAB, "caller") as agent,
+    ):
+        assert ("computer", host.name) in await agent.room()
+        await host.part.stop()
+        assert ("computer", host.name) in await agent.room()
+        await watcher.told(LEAVE, timeout=GONE_S + 3 * BACK_S, computer=host.name)
+        await host.part.start()
+        await watcher.told(ENTER, timeout=BACK_S, computer=host.name)
+
+
+async def more_calls(streams: list[Traffic]) -> None:
+    before = [len(stream.calls) for stream in streams]
+    await eventually(
+        lambda: all(len(stream.calls) > made + 5 for stream, made in zip(streams, before, strict=True)), timeout=60
+    )
