@@ -16,10 +16,12 @@ from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.confirmation import Asker, Confirm
+from smcp_computer.handlers.tool_call import RECENT
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools import ToolRef
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
+from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
@@ -150,3 +152,29 @@ async def test_a_stopping_computer_withdraws_open_confirmations(nats_url: str, t
                 )
         assert user.withdrawn.is_set()
         assert not log.exists()
+
+
+async def test_recent_calls_and_those_in_flight_are_known_by_server(nats_url: str) -> None:
+    box = configs.stdio(forbidden_tools=["append"])
+    async with world(nats_url, box=box, other=configs.stdio("hello")) as here:
+        running = asyncio.create_task(here.call("sleep", req_id="1", seconds=60))
+
+        def calls() -> list[tuple[str, str, str]]:
+            return [(each.tool, each.agent, each.outcome) for each in here.computer.calls.recent().get("box", [])]
+
+        await eventually(lambda: calls() == [("sleep", "alice", "running")])
+        await here.call("box__fail", req_id="2")
+        await here.call("add", req_id="3", a="x")
+        await here.call("append", req_id="4")
+        await here.cancel("1")
+        await running
+        await eventually(
+            lambda: (
+                calls()
+                == [("sleep", "alice", "cancelled"), ("add", "alice", "400"), ("box__fail", "alice", "tool_error")]
+            )
+        )
+        assert list(here.computer.calls.recent()) == ["box"]
+        for number in range(RECENT):
+            await here.call("echo", req_id=f"echo {number}", text="x")
+        assert calls() == [("echo", "alice", "ok")] * RECENT

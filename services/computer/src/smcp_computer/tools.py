@@ -18,7 +18,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, Protocol
@@ -90,6 +90,10 @@ class Catalogue:
                 for tool in (self._tools[ref],)
             )
         return self._listing
+
+    @property
+    def servers(self) -> Collection[str]:
+        return self._supervisors.keys()
 
     def find(self, name: str) -> Target | None:
         """The tool that is called `name`; also of a server that is not ready now."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,9 +27,26 @@ _log = logging.getLogger("smcp_computer.tool_call")
 
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
+RECENT: Final = 50
+"""Calls of each MCP server that are remembered for its user."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class RecentCall:
+    """What is told of a call; neither its arguments nor its result."""
+
+    at: float
+    """When it began, in seconds since the epoch."""
+    tool: str
+    """As the Agent named it."""
+    agent: str
+    outcome: str
+    """Of a `CallRecord`; `running` or `asking` while it is in flight."""
+    ms: float
+    why: str
+
+
+@dataclass(slots=True, eq=False)
 class CallRecord:
     """One request for a tool, as far as it has come."""
 
@@ -42,7 +60,10 @@ class CallRecord:
     """For an outcome that does not say enough."""
     asking: bool = False
     """The user of this Computer is asked whether it may run."""
+    at: float = field(default_factory=time.time)
     began: float = field(default_factory=time.perf_counter)
+    took: float | None = None
+    """Seconds; None while it runs."""
 
     def ended(self, outcome: str, why: str = "") -> None:
         self.outcome, self.why = outcome, why
@@ -54,6 +75,11 @@ class CallRecord:
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self.began
+
+    def shown(self) -> RecentCall:
+        running = "asking" if self.asking else "running"
+        outcome, seconds = (running, self.seconds) if self.took is None else (self.outcome, self.took)
+        return RecentCall(self.at, self.tool, self.agent, outcome, round(1000 * seconds, 1), self.why)
 
     def log(self) -> None:
         fields: dict[str, object] = {"tool": self.tool, "agent": self.agent, "outcome": self.outcome}
@@ -91,6 +117,9 @@ class ToolCalls:
         self._ended = ended
         self._results = results
         self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight: set[CallRecord] = set()
+        self._recent: dict[str, deque[CallRecord]] = {}
+        """By server, those that ended, the newest last."""
 
     async def __call__(self, request: ToolCallReq, call: Call) -> RawJson:
         """Run the tool, or join the call that runs it.
@@ -106,7 +135,7 @@ class ToolCalls:
         def start(running: RunningCall) -> Stop:
             # created here, so that the task has the request's context: its span is the parent of the tool's
             work = self._run(request, running.limit, span, record)
-            task = asyncio.create_task(self._settle(running, work), name="tool_call")
+            task = asyncio.create_task(self._settle(running, work, record), name="tool_call")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -141,13 +170,33 @@ class ToolCalls:
     def held(self) -> dict[str, int]:
         return {**self._owner.held(), "tool_tasks": len(self._tasks)}
 
+    def recent(self) -> Mapping[str, list[RecentCall]]:
+        """The calls of each MCP server, the newest first: those in flight, then the last `RECENT` that ended."""
+        recent: dict[str, list[RecentCall]] = {}
+        for record in sorted(self._in_flight, key=lambda record: -record.began):
+            recent.setdefault(record.server, []).append(record.shown())
+        for server, ended in self._recent.items():
+            recent.setdefault(server, []).extend(record.shown() for record in reversed(ended))
+        return recent
+
+    def _remember(self, record: CallRecord) -> None:
+        record.took = record.seconds
+        self._in_flight.discard(record)
+        if not record.server:
+            return
+        if (ended := self._recent.get(record.server)) is None:
+            known = self._catalogue.servers  # those of servers that were removed go when another one comes
+            self._recent = {server: ended for server, ended in self._recent.items() if server in known}
+            ended = self._recent[record.server] = deque(maxlen=RECENT)
+        ended.append(record)
+
     async def aclose(self) -> None:
         """Answer what still runs as broken off, and stop it. Idempotent."""
         self._owner.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._results.aclose()
 
-    async def _settle(self, running: RunningCall, work: Awaitable[Mapping[str, Any]]) -> None:
+    async def _settle(self, running: RunningCall, work: Awaitable[Mapping[str, Any]], record: CallRecord) -> None:
         try:
             self._owner.settle(running, exact_json.written(await work))
         except Exception as error:  # noqa: BLE001 -- handed on to the task that awaits the call, unless it is settled
@@ -156,6 +205,8 @@ class ToolCalls:
             broken_off = tool_results.failed("the call was broken off on the Computer")
             self._owner.settle(running, exact_json.written(broken_off))
             raise
+        finally:
+            self._remember(record)
 
     async def _run(self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord) -> dict[str, Any]:
         name = request.tool_name
@@ -166,6 +217,7 @@ class ToolCalls:
             record.ended("refused", refused["content"][0]["text"])
             return refused
         record.server = target.ref.server
+        self._in_flight.add(record)
         self._catalogue.check(target, request.params)
         record.asking = True
         refusal = await self._confirmation.refusal(
