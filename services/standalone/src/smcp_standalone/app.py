@@ -29,6 +29,7 @@ from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import open_terminal
 from smcp_gateway.app import open_gateway
 from smcp_gateway.auth.settings import check_auth
+from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
@@ -235,18 +236,19 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
     """
     async with open_nats_server(up_model(options), directory / "nats") as nats, background() as tasks:
         tasks.start(nats.wait_for_end(), name="nats-server")
+        ready = Readiness()
         async with (
             AsyncExitStack() as stack,
             _connected(nats, REGISTRY, settings.registry) as registry_bus,
             open_registry(settings.registry, registry_bus),
             _connected(nats, GATEWAY, settings.gateway) as gateway_bus,
-            open_gateway(settings.gateway, gateway_bus) as gateway,
+            _http_server(settings.gateway, computer=ready) as front,
+            open_gateway(settings.gateway, gateway_bus, front=front) as gateway,
             _connected(nats, COMPUTER, settings.computer) as computer_bus,
         ):
             terminal = stack.enter_context(open_terminal())
-            ready, asker = Readiness(), None if terminal is None else AtTerminal(terminal)
-            gateway.front.stats.add("gateway", gateway.held)
-            gateway.readiness.add("computer", lambda: "not ready" if ready.problems() else None)
+            asker = None if terminal is None else AtTerminal(terminal)
+            front.stats.add("gateway", gateway.held)
             async with (
                 open_computer(
                     settings.computer,
@@ -258,8 +260,8 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
                 ) as computer,
                 open_control(settings.computer, computer),
             ):
-                gateway.front.stats.add("computer", computer.calls.held)
-                gateway.front.stats.add("updates", computer.outbox.held)
+                front.stats.add("computer", computer.calls.held)
+                front.stats.add("updates", computer.outbox.held)
                 await _ready(computer)
                 yield System(
                     url=gateway.url,
@@ -270,6 +272,14 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
                     failed=tuple(name for name, server in computer.fleet.supervisors.items() if not server.ready),
                     asks=settings.computer.confirm in (Confirm.ASK, None) and asker is not None,
                 )
+
+
+@asynccontextmanager
+async def _http_server(settings: GatewaySettings, *, computer: Readiness) -> AsyncIterator[HttpServer]:
+    """The gateway's, which is ready when the Computer is, too: from the first request on, before there is one."""
+    async with open_http_server(settings) as front:
+        front.readiness.add("computer", lambda: "not ready" if computer.problems() else None)
+        yield front
 
 
 @asynccontextmanager

@@ -1,0 +1,40 @@
+"""`/readyz` of `smcp up`: it says that the system can be used, its Computer included."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_standalone import app
+from smcp_standalone.app import COMPUTER, UpOptions, load_up_settings, open_system
+from smcp_testing.ports import Ports
+from smcp_testing.waiting import eventually
+
+
+async def test_up_is_not_ready_before_its_computer_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "computer.json").write_text(json.dumps({"servers": {}}))
+    port = Ports().take()
+    options = UpOptions(config=tmp_path / "computer.json", data=tmp_path, port=port, office="home", name="computer")
+    said: list[bool] = []
+
+    async def is_ready(part: str) -> bool:
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/readyz") as answer:
+            checks: dict[str, str] = (await answer.json())["checks"]
+            return checks[part] == "ok"
+
+    @asynccontextmanager
+    async def opened(config: BusConfig) -> AsyncIterator[NatsBus]:
+        if config.name == COMPUTER:
+            await eventually(lambda: is_ready("registry"), timeout=30, message="the gateway is not ready")
+            said.append(await is_ready("computer"))
+        async with open_bus(config) as bus:
+            yield bus
+
+    monkeypatch.setattr(app, "open_bus", opened)
+    async with open_system(options, load_up_settings(options, tmp_path), tmp_path):
+        said.append(await is_ready("computer"))
+    assert said == [False, True]
