@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from smcp_service.logging import bind_call, configure_logging, get_logger
+from smcp_service.logging import WRITTEN_BY, bind_call, configure_logging, get_logger
 from smcp_service.settings import LogFormat
 from smcp_testing.service_process import service_process
 
@@ -136,6 +136,24 @@ def test_people_at_a_terminal_get_text_with_colours() -> None:
 
     assert "it happened" in stream.getvalue()
     assert "\x1b[" in stream.getvalue()
+
+
+def test_lines_of_child_processes_stand_beside_their_names_at_a_terminal_and_are_json_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    for stream in (Terminal(), io.StringIO()):
+        configure_logging("computer", stream=stream)
+        for name in ("filesystem", "git"):
+            logging.getLogger("child").info("hello", extra={WRITTEN_BY: name, "mcp_server": name})
+        if stream.isatty():
+            assert stream.getvalue() == "filesystem │ hello\ngit        │ hello\n"
+        else:
+            assert [(line["event"], line["mcp_server"]) for line in lines(stream)] == [
+                ("hello", "filesystem"),
+                ("hello", "git"),
+            ]
+            assert WRITTEN_BY not in stream.getvalue()
 
 
 def test_a_traceback_shows_no_local_variables(monkeypatch: pytest.MonkeyPatch) -> None:

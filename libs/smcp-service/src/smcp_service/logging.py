@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, Final, TextIO, cast
+from zlib import crc32
 
 import orjson
 import structlog
@@ -24,6 +25,9 @@ from smcp_service.settings import LogFormat, LogLevel
 
 # These log whole packets, messages or URLs below `warning`; they would put tool arguments and secrets into the logs.
 _PAYLOAD_LOGGERS: Final = ("engineio", "socketio", "mcp", "httpx", "httpx2", "httpcore", "urllib3", "aiohttp.access")
+
+WRITTEN_BY: Final = "written_by"
+"""The `extra` of a line that a child process wrote, with the child's name: a terminal shows `name │ line`."""
 
 TraceId = int | Callable[[], int]
 """The number, or what gives it: called only for a line that is written."""
@@ -165,10 +169,29 @@ def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
 def _console_renderers(stream: TextIO) -> list[Processor]:
     colors = stream.isatty() and "NO_COLOR" not in os.environ
     formatter = structlog.dev.RichTracebackFormatter(show_locals=False) if colors else structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=formatter)]
+    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=formatter)
+    width = 0
+
+    def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        nonlocal width
+        name: str | None = event.get(WRITTEN_BY)
+        if name is None:
+            return str(console(logger, method, event))
+        width = max(width, len(name))
+        left = f"{name:<{width}} │"
+        if colors:
+            left = f"\x1b[{_NAME_COLORS[crc32(name.encode()) % len(_NAME_COLORS)]}m{left}\x1b[0m"
+        return f"{left} {event['event']}"
+
+    return [render]
+
+
+_NAME_COLORS: Final = (31, 32, 33, 34, 35, 36)
+"""Of ECMA-48, as in the output of docker compose: each name has one."""
 
 
 def _render_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    event.pop(WRITTEN_BY, None)
     line: dict[str, Any] = {
         "timestamp": event.pop("timestamp", None),
         "level": event.pop("level", method),

@@ -42,8 +42,9 @@ LAST_EXPORT_S: Final = 5.0
 """How long the last export may take when a process ends (seconds)."""
 _SCOPE: Final = "smcp"
 
-Read = Callable[[], float | Mapping[str, float]]
-"""Called at each collection, so cheap and without waiting: a number, or numbers by the value of a label."""
+Read = Callable[[], float | Mapping[str, float] | Mapping[tuple[str, ...], float]]
+"""Called at each collection, so cheap and without waiting: a number, or numbers by the value of a label, or of some."""
+Label = str | tuple[str, ...]
 
 
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -114,11 +115,11 @@ class Metrics:
         assert self.registry is not None
         return generate_latest(self.registry)
 
-    def gauge(self, name: str, description: str, read: Read, *, unit: str = "1", label: str = "") -> None:
+    def gauge(self, name: str, description: str, read: Read, *, unit: str = "1", label: Label = "") -> None:
         """Something that goes up and down; with `label`, one for each of its values."""
         self.meter.create_observable_gauge(name, [_observing(read, label)], unit, description)
 
-    def counter(self, name: str, description: str, read: Read, *, unit: str = "1", label: str = "") -> None:
+    def counter(self, name: str, description: str, read: Read, *, unit: str = "1", label: Label = "") -> None:
         """Something that only rises; with `label`, one for each of its values."""
         self.meter.create_observable_counter(name, [_observing(read, label)], unit, description)
 
@@ -173,14 +174,17 @@ async def open_metrics(service: str, *, environ: Mapping[str, str] | None = None
         provider.shutdown()
 
 
-def _observing(read: Read, label: str) -> Callable[[CallbackOptions], list[Observation]]:
-    attributes: dict[str, dict[str, str]] = {}
+def _observing(read: Read, label: Label) -> Callable[[CallbackOptions], list[Observation]]:
+    labels = (label,) if isinstance(label, str) else label
 
     def observe(_: CallbackOptions) -> list[Observation]:
         value = read()
-        if isinstance(value, Mapping):
-            return [Observation(count, attributes.setdefault(name, {label: name})) for name, count in value.items()]
-        return [Observation(value)]
+        if not isinstance(value, Mapping):
+            return [Observation(value)]
+        return [
+            Observation(count, dict(zip(labels, (of,) if isinstance(of, str) else of, strict=True)))
+            for of, count in value.items()
+        ]
 
     return observe
 

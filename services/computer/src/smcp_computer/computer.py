@@ -132,6 +132,9 @@ class Computer:
             limits=Limits(
                 max_message=max_body,
                 start_s=settings.start_s,
+                wait_s=settings.wait_s,
+                silence_s=settings.silence_s,
+                logs=state_path(settings) / "logs",
                 environment=network if settings.pass_network_env else {},
                 withheld=() if settings.pass_network_env else tuple(sorted(network)),
                 strict=settings.strict,

@@ -1,11 +1,13 @@
 """The metrics of a Computer."""
 
+import time
 from collections.abc import Callable
+from typing import Final
 
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.status import State
+from smcp_computer.mcp.status import ServerStatus, State
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.resources.index import ResourceIndex
 from smcp_service.metrics import Metrics
@@ -46,6 +48,50 @@ def measure_resources(metrics: Metrics, index: ResourceIndex, cache: MetadataCac
     )
 
 
+SAME_S: Final = 1.0
+"""One look at the processes of the servers serves all metrics of one collection."""
+
+
+def measure_servers(metrics: Metrics, fleet: Fleet) -> None:
+    taken, statuses = 0.0, list[ServerStatus]()
+
+    def each(value: Callable[[ServerStatus], float | None]) -> Callable[[], dict[str, float]]:
+        def read() -> dict[str, float]:
+            nonlocal taken, statuses
+            if time.monotonic() >= taken + SAME_S:
+                taken, statuses = time.monotonic(), fleet.statuses()
+            return {status.name: found for status in statuses if (found := value(status)) is not None}
+
+        return read
+
+    def states() -> dict[tuple[str, ...], float]:
+        return {(name, supervisor.state.value): 1 for name, supervisor in fleet.supervisors.items()}
+
+    metrics.gauge(
+        "smcp_computer_mcp_server_state", "1 for the state of the MCP server", states, label=("server", "state")
+    )
+    metrics.counter(
+        "smcp_computer_mcp_server_restarts",
+        "Times that the MCP server became ready again",
+        each(lambda status: status.restarts),
+        label="server",
+    )
+    metrics.gauge(
+        "smcp_computer_mcp_server_cpu",
+        "CPU time of the MCP server's processes that run now",
+        each(lambda status: status.cpu_s),
+        unit="s",
+        label="server",
+    )
+    metrics.gauge(
+        "smcp_computer_mcp_server_memory",
+        "Resident memory of the MCP server's processes",
+        each(lambda status: status.memory_bytes),
+        unit="By",
+        label="server",
+    )
+
+
 def measure(metrics: Metrics, fleet: Fleet, owner: Owner, joined: Callable[[], bool]) -> None:
     def servers() -> dict[str, int]:
         states = {str(state.value): 0 for state in State}
@@ -54,5 +100,6 @@ def measure(metrics: Metrics, fleet: Fleet, owner: Owner, joined: Callable[[], b
         return states
 
     metrics.gauge("smcp_computer_mcp_servers", "MCP servers that are to run", servers, label="state")
+    measure_servers(metrics, fleet)
     metrics.gauge("smcp_computer_calls_in_flight", "Calls of tools that run", lambda: owner.running)
     metrics.gauge("smcp_computer_in_office", "1 while it is a member of its office, else 0", joined)

@@ -58,6 +58,12 @@ class ComputerSettings(ServiceSettings):
     start_s: Annotated[Seconds, Field(gt=0, le=600)] = Field(
         default=30.0, description="how long the start of an MCP server may take"
     )
+    wait_s: Annotated[Seconds, Field(ge=0, le=600)] = Field(
+        default=3.0, description="how long a call waits for an MCP server that is being started again; 0: not at all"
+    )
+    silence_s: Annotated[Seconds, Field(ge=1, le=3600)] = Field(
+        default=30.0, description="an MCP server that answers nothing for so long, and runs no call, is started again"
+    )
     finder_cache_bytes: Annotated[int, Field(ge=0)] = Field(
         default=64 * MIB,
         description="how many bytes of documents' metadata are kept at most; "

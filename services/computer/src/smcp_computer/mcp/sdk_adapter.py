@@ -13,6 +13,7 @@ server sent it. No private name of the SDK is used. Three quirks of version 2.3 
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -50,6 +51,8 @@ REQUEST_S: Final = 30.0
 """How long a server may take over one request, or one list with all its pages."""
 
 _OF_PROTOCOL: Final = "io.modelcontextprotocol/"
+PINGS: Final = ("ping", "server/discover")
+"""The requests that ask whether a server is there, in the eras of 2025 and 2026."""
 
 Streams = tuple[Any, Any]
 """The streams of a transport: a stream of messages (or exceptions) to read, and one to write."""
@@ -110,11 +113,21 @@ _EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("smcp_computer_mcp_ex
 
 
 class Watch:
-    """Wraps the streams of one connection. `ended` is set when the server's side of it ended."""
+    """Wraps the streams of one connection.
+
+    Attributes:
+        ended: set when the server's side of it ended.
+        why: why it ended, where that is known.
+        heard: when the last message came, by `time.monotonic()`.
+        refused: how HTTP, and not the server, answered the last request; empty where the server did.
+    """
 
     def __init__(self, server: str, redactor: Redactor | None = None) -> None:
         self.server = server
         self.ended = asyncio.Event()
+        self.why = ""
+        self.heard = time.monotonic()
+        self.refused = ""
         self._redactor = redactor or Redactor()
         self.stamp: dict[str, Any] = {}
         """What the SDK puts into the `_meta` of its requests: a server of the 2026 era wants it in each."""
@@ -158,6 +171,7 @@ class Watch:
 
     def received(self, item: SessionMessage | Exception) -> bool:
         """Whether that was an answer which the SDK's session does not await."""
+        self.heard = time.monotonic()
         if isinstance(item, Exception):
             return False
         self._redact(item.message)
@@ -187,8 +201,9 @@ class Watch:
             case _:
                 pass
 
-    def end(self) -> None:
+    def end(self, why: str = "") -> None:
         """The connection has ended: no call gets an answer any more."""
+        self.why = self.why or why
         for exchange in self._exchanges.values():
             exchange.span.failed("connection_closed")
         self._exchanges.clear()
@@ -252,6 +267,7 @@ class Requests:
     def __init__(self, client: Client, watch: Watch, *, max_message: int) -> None:
         self.server = watch.server
         self.ended = watch.ended
+        self._watch = watch
         self._client = client
         self._max_message = max_message
 
@@ -304,9 +320,9 @@ class Requests:
         translated = self.translated(error)
         if isinstance(translated, RequestRefused) and translated.code not in SAID_ALOUD:
             # the text does not reach Agents: it may be that of an exception
-            _log.info(
-                "MCP server %r failed at %s: MCP error %d: %.500r", self.server, method, error.code, error.message
-            )
+            what = self._watch.refused or f"MCP error {error.code}: {error.message!r:.500}"
+            level = logging.DEBUG if method in PINGS else logging.INFO  # the supervisor tells what comes of it
+            _log.log(level, "MCP server %r failed at %s: %s", self.server, method, what)
         return translated
 
     def translated(self, error: MCPError) -> ServerError:

@@ -1,35 +1,72 @@
-"""Logs the standard error of an MCP server, rate-limited, and describes its failures."""
+"""The log of one MCP server: what it writes to standard error, rate-limited, and why it failed.
+
+The process's log gets both, as does a file of the server's own that `smcp-computer logs` shows.
+"""
 
 import logging
 import re
+import sys
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from http import HTTPStatus
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Final
 
 import anyio
+import httpx2
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.mcp.errors import ServerFailed
+from smcp_proto.member_names import encode_name
+from smcp_service.logging import WRITTEN_BY
 
 WENT_AWAY: Final = "went away"
 
 
 def describe(error: BaseException) -> str:
-    """What happened, in one line, for the user of this host."""
+    """What happened, in one line. Agents may see it: it holds no text of a server or of an exception (`detail_of`)."""
     error = first_of(error)
     match error:
         case ConfigError() | ServerFailed():
             return str(error)
+        case httpx2.HTTPStatusError():
+            return answered(error.response.status_code)
+        case httpx2.ConnectError() | httpx2.ConnectTimeout():
+            return "cannot be reached"
+        case httpx2.TimeoutException():
+            return "did not answer in time"
+        case httpx2.TransportError():
+            return "broke off its connection"
         case TimeoutError():
             return "did not get ready in time"
         case MCPError(code=types.CONNECTION_CLOSED) | anyio.BrokenResourceError() | anyio.ClosedResourceError():
             return WENT_AWAY
         case MCPError(code=types.REQUEST_TIMEOUT):
             return "did not answer in time"
+        case MCPError(code=code):
+            return f"answered with the MCP error {code}"
         case _:
-            return f"{type(error).__name__}: {error}"[:500] if str(error) else type(error).__name__
+            return f"failed ({type(error).__name__})"
+
+
+def detail_of(error: BaseException) -> str:
+    """What the log says beside `describe`; empty: nothing."""
+    error = first_of(error)
+    is_described = isinstance(error, ConfigError | ServerFailed | TimeoutError | httpx2.HTTPError) or not str(error)
+    return "" if is_described or describe(error) == WENT_AWAY else " ".join(str(error).split())[:LONGEST_LINE]
+
+
+def answered(status: int) -> str:
+    """That a server answered with this status of HTTP."""
+    with suppress(ValueError):
+        return f"answered {status} {HTTPStatus(status).phrase}"
+    return f"answered {status}"
 
 
 def first_of(error: BaseException) -> BaseException:
@@ -38,6 +75,7 @@ def first_of(error: BaseException) -> BaseException:
     return error
 
 
+_log = logging.getLogger("smcp_computer.mcp")
 _stderr = logging.getLogger("smcp_computer.mcp.stderr")
 
 LINES_A_MINUTE: Final = 100
@@ -47,30 +85,71 @@ LAST_LINES: Final = 5
 LONGEST_LINE: Final = 300
 MAX_LINE: Final = 2000
 """Characters of a line that are shown."""
+LONGEST_NAME: Final = 150
+"""Characters of a server's name in that of its file: file systems take 255 bytes."""
 
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 """A sequence for a terminal: CSI or OSC of ECMA-48."""
-_NO_TEXT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2500-\u259f\s]+")
-"""Control characters, and what boxes are drawn with."""
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]+")
+"""All but the tab: a terminal would obey them."""
+_NO_TEXT: Final = re.compile(r"[\u2500-\u259f\s]+")
+"""What boxes are drawn with."""
+
+
+FILE_BYTES: Final = 1024 * 1024
+"""A file of a server's log is replaced when it has so many; the one before is kept."""
+
+
+def log_file(directory: Path, server: str) -> Path:
+    """Where a server's log is; what is older has the same name with `.1` at its end."""
+    name = encode_name(server)
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}={blake2b(server.encode(), digest_size=6).hexdigest()}"
+    return directory / f"{name}.log"
+
+
+class _File(RotatingFileHandler):
+    """One server's log. A disk that is full costs its lines, and is told once."""
+
+    def __init__(self, path: Path) -> None:
+        with suppress(OSError):  # `emit` fails then, and tells
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        super().__init__(path, maxBytes=FILE_BYTES, backupCount=1, encoding="utf-8", errors="replace", delay=True)
+        formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(message)s", "%Y-%m-%dT%H:%M:%S")
+        formatter.converter = time.gmtime
+        self.setFormatter(formatter)
+        self._is_told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the standard library's name
+        if not self._is_told:
+            self._is_told = True
+            _log.warning("%s cannot be written: %s", self.baseFilename, sys.exc_info()[1])
 
 
 class StderrLog:
-    """What one server writes to its standard error, over all its lives.
+    """What one server writes to its standard error, over all its lives: to the log, and to a file of its own.
 
     Attributes:
         pid: its process, while it runs.
         end: how its process ended by itself; empty while it runs.
-        said: what it said last then, in one line.
+        said: what it said last then, in one line; empty where the log shows it above.
         status: its exit status then.
     """
 
-    def __init__(self, server: str) -> None:
+    def __init__(
+        self, server: str, directory: Path | None = None, clean: Callable[[str], str] = lambda line: line
+    ) -> None:
+        """`directory`: of the file; None: there is none. `clean` takes secrets out of a line."""
         self.server = server
+        self._file = None if directory is None else _File(log_file(directory, server))
+        self._clean = clean
         self._minute_began = 0.0
         self._lines = 0
         """In this minute."""
         self._quiet_until = 0.0
         self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._is_shown = True
+        """Whether the log shows these last lines."""
         self.pid: int | None = None
         self.end = ""
         self.said = ""
@@ -83,10 +162,18 @@ class StderrLog:
         self._quiet_until = time.monotonic() + quiet_s
 
     def wrote(self, line: str) -> None:
-        line = line[:MAX_LINE]
-        if words := _NO_TEXT.sub(" ", _SEQUENCE.sub("", line)).strip():
+        line = _CONTROL.sub(" ", _SEQUENCE.sub("", self._clean(line[:MAX_LINE]))).rstrip()
+        level = self._level(logging.INFO)
+        if words := _NO_TEXT.sub(" ", line).strip():
             self._last.append(words[:LONGEST_LINE])
-        _stderr.log(self._level(logging.INFO), "%s", line, extra={"mcp_server": self.server})
+            self._is_shown = _stderr.isEnabledFor(level)
+        _stderr.log(level, "%s", line, extra={"mcp_server": self.server, WRITTEN_BY: self.server})
+        self.note(line)
+
+    def note(self, text: str) -> None:
+        """Write a line to the file alone."""
+        if self._file is not None:
+            self._file.handle(logging.LogRecord(self.server, logging.INFO, "", 0, text, None, None))
 
     def warning(self, text: str, *values: object) -> None:
         """Something is odd about what the server sends; `text` continues "MCP server 'x'"."""
@@ -95,7 +182,12 @@ class StderrLog:
     def died(self, status: int | None) -> None:
         self.status = status
         self.end = f"its process ended with status {status}"
-        self.said = f"it said last: {' | '.join(self._last) or 'nothing'}"
+        self.said = "" if self._last and self._is_shown else f"; it said last: {' | '.join(self._last) or 'nothing'}"
+
+    def close(self) -> None:
+        """No more is written to the file."""
+        if self._file is not None:
+            self._file.close()
 
     def _level(self, level: int) -> int:
         now = time.monotonic()

@@ -6,6 +6,7 @@ It must be opened and closed in the same task (the server's owner, see `supervis
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
@@ -13,15 +14,16 @@ from typing import Any, Final, Literal
 import anyio
 import mcp_types as types
 from mcp.client import Client
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from smcp_computer import __version__
-from smcp_computer.mcp.errors import ServerTimedOut
+from smcp_computer.mcp.errors import ServerDied, ServerError, ServerFailed, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.pipe_requests import PipeRequests
 from smcp_computer.mcp.resources import Resources
-from smcp_computer.mcp.sdk_adapter import REQUEST_S, CallSpan, Requests, Watch
-from smcp_computer.mcp.server_log import StderrLog
+from smcp_computer.mcp.sdk_adapter import PINGS, REQUEST_S, CallSpan, Requests, Watch
+from smcp_computer.mcp.server_log import StderrLog, first_of
 from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
 from smcp_computer.mcp.transports import open_transport
 from smcp_computer.redaction import Redactor
@@ -42,18 +44,65 @@ class Connection:
     """What `connect` gives. `ended` is set when the server's side is gone; `resources` is None where it has none."""
 
     def __init__(
-        self, requests: Requests, client: Client, *, resources: Resources | None, transport: str, list_s: float
+        self,
+        requests: Requests,
+        client: Client,
+        watch: Watch,
+        *,
+        resources: Resources | None,
+        transport: str,
+        list_s: float,
     ) -> None:
-        self.ended = requests.ended
+        self.ended = watch.ended
         self.resources = resources
         self.list_s = list_s
         self._requests = requests
         self._client = client
+        self._watch = watch
+        self._deadlines: dict[object, float] = {}
+        """Of the calls that run, by `time.monotonic()`."""
+        # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
+        self._ping = PINGS[client.protocol_version in MODERN_PROTOCOL_VERSIONS]
         self._described = {
             "smcp.mcp_server": requests.server,
             "mcp.protocol.version": client.protocol_version,
             "network.transport": transport,
         }
+
+    @property
+    def why(self) -> str:
+        """Why it ended, where that is known."""
+        return self._watch.why
+
+    @property
+    def heard(self) -> float:
+        """When the server sent something last, by `time.monotonic()`."""
+        return self._watch.heard
+
+    @property
+    def busy_until(self) -> float:
+        """When the last of the calls that run now is given up, by `time.monotonic()`; 0: none runs."""
+        return max(self._deadlines.values(), default=0.0)
+
+    async def ping(self, *, timeout: float) -> None:
+        """Ask whether the server is there: each answer of it will do, also an error.
+
+        Raises TimeoutError, and ServerFailed: HTTP answered in its place.
+        """
+        self._watch.refused = ""
+        try:
+            try:
+                await self._requests.send(self._ping, timeout=timeout / 2)
+            except ServerTimedOut:
+                self._ping = "tools/list"  # some servers know no ping, and do not say so; this one they answered before
+                await self._requests.send(self._ping, timeout=timeout / 2)
+        except ServerTimedOut:
+            raise TimeoutError from None
+        except ServerDied:
+            pass  # `ended` is set
+        except ServerError:
+            if self._watch.refused:
+                raise ServerFailed(self._watch.refused) from None
 
     async def list_tools(self) -> tuple[types.Tool, ...]:
         """All pages of `tools/list`. Raises MCPError, ValidationError: the server did not give a list."""
@@ -80,10 +129,13 @@ class Connection:
         """
         span.goes_to(self._described)
         params = {"name": tool, "arguments": dict(arguments)}
+        self._deadlines[span] = time.monotonic() + timeout
         try:
             return await self._requests.send("tools/call", params, timeout=timeout, span=span, strict=True)
         except ServerTimedOut:
             raise TimeoutError from None
+        finally:
+            del self._deadlines[span]
 
 
 @asynccontextmanager
@@ -96,7 +148,8 @@ async def connect(
     log: StderrLog | None = None,
     redactor: Redactor | None = None,
 ) -> AsyncIterator[Connection]:
-    """Connect to a server and shake hands; raises whatever the transport and the handshake raise.
+    """Connect to a server and shake hands; raises whatever the transport and the handshake raise, and ServerFailed
+    where HTTP refuses the requests.
 
     Args:
         server: its configuration, without placeholders.
@@ -113,14 +166,17 @@ async def connect(
         if not modern and (event := event_of(server.name, message)) is not None:
             notify(event)  # those of the 2026 era come on a stream, see `subscriptions`
 
-    async with Client(
-        open_transport(server, watch, log or StderrLog(server.name), max_message=max_message),
-        mode=negotiation,
-        read_timeout_seconds=answer_s,
-        message_handler=handle,
-        client_info=types.Implementation(name="smcp-computer", version=__version__),
-        cache=None,
-    ) as client:
+    async with (
+        _refused_by_http(watch),
+        Client(
+            open_transport(server, watch, log or StderrLog(server.name), max_message=max_message),
+            mode=negotiation,
+            read_timeout_seconds=answer_s,
+            message_handler=handle,
+            client_info=types.Implementation(name="smcp-computer", version=__version__),
+            cache=None,
+        ) as client,
+    ):
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         over_pipe = isinstance(server, MCPServerStdioConfig)
         requests = (PipeRequests if over_pipe else Requests)(client, watch, max_message=max_message)
@@ -139,8 +195,20 @@ async def connect(
             yield Connection(
                 requests,
                 client,
+                watch,
                 resources=None if resources is None else Resources(requests, resources, subscriptions),
                 transport="pipe" if over_pipe else "tcp",
                 list_s=max(answer_s, REQUEST_S),
             )
             tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _refused_by_http(watch: Watch) -> AsyncIterator[None]:
+    """Names the status of HTTP, which the SDK's error leaves out."""
+    try:
+        yield
+    except Exception as error:
+        if watch.refused and isinstance(first_of(error), MCPError):
+            raise ServerFailed(watch.refused) from None
+        raise

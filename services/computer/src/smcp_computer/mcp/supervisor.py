@@ -1,7 +1,15 @@
 """Supervisors: each starts one MCP server, keeps it running, and stops it. `fleet` holds all of them.
 
-`Supervisor.run` alone opens and closes the session, as the SDK requires. A server that ends is started again after a
-pause that grows.
+`Supervisor.run` alone opens and closes the session, as the SDK requires. A server that ends, or cannot be reached, is
+started again after a pause that grows, and that a call cuts short. One that hangs is found by asking it:
+
+- A server that has sent nothing for a third of `silence_s` is asked whether it is there; each message is an answer.
+- One that has sent nothing for `silence_s` is given up. But where calls run that it got before, it may be a program
+  that does one thing at a time: it is `degraded`, and given up when the last of these calls has ended or timed out.
+  Calls that come later do not prolong that. A process that was stopped (SIGSTOP) is not spared.
+- A request that HTTP refuses (401, 503 …) makes it ask at once, and the answer decides.
+
+A call waits up to `wait_s` while its server is started again. No call is sent twice.
 """
 
 import asyncio
@@ -10,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import mcp_types as types
@@ -22,9 +31,9 @@ from smcp_computer.mcp.errors import CallBrokenOff, RequestRefused, ServerFailed
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
+from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, detail_of, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
-from smcp_computer.mcp.status import ServerStatus, State, usage_of
+from smcp_computer.mcp.status import ServerStatus, State, is_stopped, usage_of
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_service.lifecycle import counted
@@ -34,9 +43,12 @@ _log = logging.getLogger("smcp_computer.mcp")
 START_S: Final = 30.0
 """How long a start may take, the first list of tools included."""
 STEADY_S: Final = 10.0
-"""A server that ran for so long is not taken to be one that always dies."""
-HTTP_PROBE_S: Final = 30.0
-"""How often a server behind HTTP is asked for its tools: nothing else tells that it went away."""
+"""A server that was ready for so long is not taken to be one that always dies: it is started again at once."""
+LEAST_PAUSE_S: Final = 1.0
+"""A call that waits brings the next start forward, but not further than this after the end: it may be what kills it."""
+HTTP_LIST_S: Final = 30.0
+"""How often a server behind HTTP is asked for its tools: a new version of it may take over without a word."""
+SILENT: Final = "has stopped answering"
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,12 @@ class Limits:
     max_message: int = 32 * 1024 * 1024
     """Bytes that what a server sends in one message may have: no answer that is larger reaches an Agent."""
     start_s: float = START_S
+    silence_s: float = 30.0
+    """A server that has sent nothing for so long, though it was asked, hangs. It is asked after a third of this."""
+    wait_s: float = 3.0
+    """How long a call waits for a server that is being started."""
+    logs: Path | None = None
+    """The directory of the servers' own logs."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that programs get beside the default ones; those of a server's own `env` win."""
     withheld: tuple[str, ...] = ()
@@ -90,14 +108,22 @@ class Supervisor:
         self._on_change = on_change
         self._events = events or ServerEvents()
         self._backoff = backoff or Backoff()
-        self._stderr = StderrLog(config.name)
+        self._stderr = StderrLog(config.name, limits.logs, inputs.redactor.redact)
         self._logged: tuple[str, int | None] | None = None
         """Why it did not start, as it was logged last, with the exit status."""
         self._negotiation: Negotiation = "auto"
+        self._ready_at: float | None = None
+        """When it became ready in this life, by `time.monotonic()`."""
         self._connection: Connection | None = None
+        self._up = asyncio.Event()
+        """Set while it is ready, and once it will not be: calls that wait go on."""
+        self._wanted = asyncio.Event()
+        """Set where a call waits, or it is to stop: a pause ends."""
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
-        """Set where it is to stop, has ended, or has to be asked for its tools again."""
+        """Set where something is to be done at once: it is to stop, has ended, or has to be asked."""
+        self._is_outdated = False
+        """It has to be asked for its tools again."""
         self._waiting: asyncio.Timeout | None = None
         """While the server is waited for: `stop` brings it forward."""
         self._calls: set[asyncio.Timeout] = set()
@@ -112,7 +138,7 @@ class Supervisor:
 
     def status(self) -> ServerStatus:
         pid = self._stderr.pid
-        used = usage_of([pid] if pid is not None else []).get(pid or 0)
+        used = usage_of(pid)
         return ServerStatus(
             name=self.name,
             state=self.state,
@@ -137,17 +163,18 @@ class Supervisor:
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
         """Run a tool under its original name; raises as `Connection.call`, and ServerNotRunning: nothing was run."""
-        if self._connection is None:
-            raise ServerNotRunning(self.name, f"is not running ({self.state})")
+        connection = self._alive or await self._awaited(min(timeout, self._limits.wait_s))
         limit = asyncio.timeout(None)
         try:
             async with limit:
                 self._calls.add(limit)
                 self._idle.clear()
-                return await self._connection.call(tool, arguments, timeout=timeout, span=span)
+                return await connection.call(tool, arguments, timeout=timeout, span=span)
         except RequestRefused as error:
             if error.code == types.HEADER_MISMATCH:
-                self._wake.set()  # the list of tools is outdated, and with it the headers that the SDK makes of it
+                self._list_again()  # the headers that the SDK makes of the list are outdated, too
+            elif error.code == types.INTERNAL_ERROR and self._over_http:
+                self._wake.set()  # so the SDK says also that HTTP refused the request
             raise
         except TimeoutError:
             if limit.expired():
@@ -158,6 +185,28 @@ class Supervisor:
             self._calls.discard(limit)
             if not self._calls:
                 self._idle.set()
+
+    @property
+    def _alive(self) -> Connection | None:
+        """The connection, unless its server has gone."""
+        return None if self._connection is None or self._connection.ended.is_set() else self._connection
+
+    async def _awaited(self, seconds: float) -> Connection:
+        if self._connection is not None and not self._stopping.is_set():
+            self._up.clear()  # `run` has not seen yet that it has gone
+        if seconds > 0 and not self._up.is_set():
+            self._wanted.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._up.wait()
+        if (connection := self._alive) is None:
+            why = f": it {self.reason}" if self.reason else ""
+            raise ServerNotRunning(self.name, f"is not running ({self.state}){why}")
+        return connection
+
+    @property
+    def _over_http(self) -> bool:
+        return not isinstance(self.config, MCPServerStdioConfig)
 
     @property
     def calls(self) -> int:
@@ -180,38 +229,48 @@ class Supervisor:
 
     def stop(self) -> None:
         """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""
-        self._stopping.set()
-        self._wake.set()
+        for event in (self._stopping, self._wake, self._wanted, self._up):
+            event.set()
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             lived = STEADY_S
             while not self._stopping.is_set():
-                began, starts = loop.time(), self.starts
                 # what a server says that dies again and again stands in the lines that tell of its ends
                 self._stderr.born(quiet_s=0.0 if lived >= STEADY_S else STEADY_S)
+                self._ready_at = None
                 try:
                     await self._live()
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
                     if self._stopping.is_set() or self._ended_at_discovery(error):
                         continue
-                    lived = loop.time() - began
-                    if lived >= STEADY_S:
-                        self._backoff.reset()
-                    pause = None if isinstance(first_of(error), CannotRun) else self._backoff.next()
-                    self._failed(error, pause, was_ready=self.starts > starts)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(pause):
-                            await self._stopping.wait()
+                    lived = self._lived()
+                    await self._pause(self._failed(error, lived))
         finally:
             self._enter(State.STOPPED, "")
+            self._stderr.close()
             self.settled.set()
+
+    def _lived(self) -> float:
+        return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait for the next try. None: there is none."""
+        if seconds is None:
+            self._up.set()
+            await self._stopping.wait()
+            return
+        for part, event in ((min(seconds, LEAST_PAUSE_S), self._stopping), (seconds - LEAST_PAUSE_S, self._wanted)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(part):
+                    await event.wait()
 
     async def _live(self) -> None:
         self._wake.clear()
+        self._wanted.clear()
+        self._is_outdated = False
         self._enter(State.STARTING, self.reason)
         async with self._waited(None) as start:
             # outside of the limit: the user may be asked for inputs
@@ -230,12 +289,18 @@ class Supervisor:
                 start.reschedule(None)
                 self._waiting = None
                 self._became_ready(connection, tools)
+                reason = WENT_AWAY
                 try:
                     self._events.tell(ServerReady(self.name))
                     await self._serve(connection)
+                except Exception as error:
+                    reason = describe(error)
+                    raise
                 finally:
                     self._connection = None
-                    self._enter(State.BACKOFF, self.reason)
+                    if not self._stopping.is_set():
+                        self._up.clear()
+                    self._enter(State.BACKOFF, connection.why or reason)
                     self._events.tell(ServerGone(self.name))
                     if not self._stopping.is_set():
                         self._on_change()
@@ -251,29 +316,69 @@ class Supervisor:
                 self._waiting = None
 
     async def _serve(self, connection: Connection) -> None:
-        over_http = not isinstance(self.config, MCPServerStdioConfig)
         ended = asyncio.ensure_future(connection.ended.wait())
         ended.add_done_callback(lambda _: self._wake.set())
+        listed = time.monotonic()
         try:
             while True:
+                ask_at = connection.heard + self._limits.silence_s / 3
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(HTTP_PROBE_S if over_http else None):
+                    async with asyncio.timeout(max(0.0, ask_at - time.monotonic())):
                         await self._wake.wait()
                 self._wake.clear()
                 if self._stopping.is_set():
                     return
                 if connection.ended.is_set():
-                    raise ServerFailed(WENT_AWAY)
-                await self._refresh(connection)
+                    raise ServerFailed(connection.why or WENT_AWAY)
+                if self._is_outdated or (self._over_http and time.monotonic() >= listed + HTTP_LIST_S):
+                    listed = time.monotonic()
+                    await self._refresh(connection)
+                else:
+                    await self._check(connection)
         finally:
             ended.cancel()
 
     async def _refresh(self, connection: Connection) -> None:
-        async with self._waited(connection.list_s):
-            tools = await connection.list_tools()
+        self._is_outdated = False
+        try:
+            async with self._waited(connection.list_s):
+                tools = await connection.list_tools()
+        except (TimeoutError, MCPError) as error:
+            if isinstance(error, MCPError) and error.code != types.REQUEST_TIMEOUT:
+                raise
+            self._is_outdated = True
+            await self._check(connection)
+            return
         if tools != self._listed:
             self._offer(tools)
             self._on_change()
+
+    async def _check(self, connection: Connection) -> None:
+        """Ask whether it is there; raises ServerFailed. See this module's rules."""
+        silence_s, asked = self._limits.silence_s, time.monotonic()
+        answer_s = max(silence_s / 3, connection.heard + silence_s - asked)
+        with suppress(TimeoutError):
+            async with self._waited(answer_s):
+                await connection.ping(timeout=answer_s)
+        if connection.heard >= asked or not self._goes_on(connection):
+            return
+        until = 0.0 if is_stopped(self._stderr.pid) else connection.busy_until
+        if time.monotonic() < until:
+            self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
+            _log.warning(
+                "MCP server %r %s; it is restarted if that call ends without an answer", self.name, self.reason
+            )
+        while connection.heard < asked and self._goes_on(connection):
+            if time.monotonic() >= min(until, connection.busy_until):
+                raise ServerFailed(SILENT)
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(silence_s / 30):
+                    await self._wake.wait()
+        self._offer(self._listed)
+
+    def _goes_on(self, connection: Connection) -> bool:
+        return not self._stopping.is_set() and not connection.ended.is_set()
 
     def relabel(self, config: MCPServerConfig, host: HostSettings) -> None:
         """Take settings that need no restart."""
@@ -298,17 +403,24 @@ class Supervisor:
 
     def _notified(self, event: ServerEvent) -> None:
         if isinstance(event, ToolsChanged):
-            self._wake.set()
+            self._list_again()
         else:
             self._events.tell(event)
+
+    def _list_again(self) -> None:
+        self._is_outdated = True
+        self._wake.set()
 
     def _became_ready(self, connection: Connection, tools: tuple[types.Tool, ...]) -> None:
         self._connection = connection
         self._offer(tools)
+        self._ready_at = time.monotonic()
+        self._up.set()
         self.starts += 1
         self.settled.set()
         self._logged = None
         _log.info("MCP server %r is ready with %s", self.name, counted(len(tools), "tool"))
+        self._stderr.note(f"it is ready with {counted(len(tools), 'tool')}")
         self._on_change()
 
     def _ended_at_discovery(self, error: Exception) -> bool:
@@ -320,29 +432,38 @@ class Supervisor:
             case _:
                 return False
 
-    def _failed(self, error: Exception, pause: float | None, *, was_ready: bool) -> None:
-        self._enter(State.FAILED if pause is None else State.BACKOFF, describe(error))
-        if pause is None:
+    def _failed(self, error: Exception, lived: float) -> float | None:
+        """Tell of it. Returns the pause before the next try; None: there is none."""
+        if isinstance(first_of(error), CannotRun):
+            self._enter(State.FAILED, describe(error))
             _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
+            pause = None
         else:
-            self._log_end(pause, was_ready)
+            if is_steady := lived >= STEADY_S:
+                self._backoff.reset()
+            pause = 0.0 if is_steady else self._backoff.next()
+            self._enter(State.BACKOFF, describe(error))
+            self._log_end(pause, detail_of(error))
         self.settled.set()
+        return pause
 
-    def _log_end(self, pause: float, was_ready: bool) -> None:
-        message, end, said = self.reason, self._stderr.end, self._stderr.said
+    def _log_end(self, pause: float, detail: str) -> None:
+        was_ready = self._ready_at is not None
+        end, said = self._stderr.end, self._stderr.said
         if end and self.reason == WENT_AWAY and not was_ready:
             self.reason = f"{end} before it answered"
-            message = f"{self.reason}; {said}"
-        elif end:
-            message = f"{self.reason} ({end}; {said})"
-        message += f"; it is started again in {pause:.1f} s"
-        level = logging.WARNING
+            message = f"{self.reason}{said}"
+        else:
+            notes = f"{end}{said}" if end else detail
+            message = self.reason + (f" ({notes})" if notes else "")
+        message += f"; it is started again in {pause:.1f} s" if pause else "; it is started again"
+        logged, self._logged = self._logged, (self.reason, self._stderr.status)
+        level = logging.DEBUG if logged == self._logged else logging.WARNING
         if not was_ready:
-            logged, self._logged = self._logged, (self.reason, self._stderr.status)
-            level = logging.DEBUG if logged == self._logged else logging.WARNING
             message += f", then ever later, up to every {self._backoff.longest_s:g} s"
             if end and isinstance(self.config, MCPServerStdioConfig):
                 own = self.config.server_parameters.env or {}
                 if missing := [name for name in self._limits.withheld if name not in own]:
                     message += f"; it was not given {', '.join(missing)}: set {SETTING}=true if it needs them"
         _log.log(level, "MCP server %r: %s", self.name, message)
+        self._stderr.note(message)

@@ -11,7 +11,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from smcp_computer.mcp.errors import ServerFailed
 from smcp_computer.mcp.sdk_adapter import ABOVE_LIMIT, ROOM, Streams, Watch
-from smcp_computer.mcp.server_log import StderrLog
+from smcp_computer.mcp.server_log import StderrLog, answered
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_proto.schemas.config import (
     MCPServerConfig,
@@ -24,6 +24,7 @@ from smcp_proto.schemas.config import (
 
 NOT_DELIVERED: Final = "did not take a message"
 TOO_SLOW: Final = "did not take a message in time"
+FORGOTTEN: Final = "does not know its session any more"
 _SESSION: Final = "mcp-session-id"
 
 
@@ -63,9 +64,12 @@ async def _streamable(
             _limit(request, regular_s)
 
     async def on_response(response: httpx2.Response) -> None:
-        if response.status_code == 404 and response.request.method == "POST" and _SESSION in response.request.headers:
-            watch.end()  # a server that was started again does not know the session
-        elif response.headers.get("content-type", "").lower().startswith("application/json"):
+        is_json = response.headers.get("content-type", "").lower().startswith("application/json")
+        if response.request.method == "POST":
+            if response.status_code == 404 and _SESSION in response.request.headers:
+                watch.end(FORGOTTEN)
+            watch.refused = answered(response.status_code) if _refuses(response.status_code, is_json) else ""
+        if is_json:
             response.aread = _bounded(response, max_message + ROOM)  # type: ignore[method-assign]
 
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [on_request], "response": [on_response]}
@@ -79,6 +83,11 @@ async def _streamable(
         ) as streams,
     ):
         yield streams
+
+
+def _refuses(status: int, is_json: bool) -> bool:
+    """Whether an answer with this status is not the MCP server's: it puts JSON-RPC errors on 400 and 404, too."""
+    return status in (401, 403, 407) or status >= 500 or (status == 404 and not is_json)
 
 
 def _bounded(response: httpx2.Response, limit: int) -> Callable[[], Coroutine[Any, Any, bytes]]:
@@ -115,7 +124,7 @@ async def _sse(parameters: MCPSSEParameters) -> AsyncIterator[Streams]:
                 tasks.start_soon(fail, TOO_SLOW if isinstance(error, httpx2.TimeoutException) else NOT_DELIVERED)
                 raise
             if response.is_error:
-                tasks.start_soon(fail, NOT_DELIVERED)
+                tasks.start_soon(fail, f"{NOT_DELIVERED}: it {answered(response.status_code)}")
             return response
 
     def client(
