@@ -154,6 +154,7 @@ def test_tools_that_another_host_approves_forbids_or_disables_are_so_here() -> N
         ("includeTools", ["a"]),
         ("tools", []),
         ("sandbox", {"filesystem": {}}),
+        ("sandboxEnabled", True),
     ],
 )
 def test_what_would_approve_or_confine_tools_and_is_not_read_is_a_mistake(field: str, value: object) -> None:

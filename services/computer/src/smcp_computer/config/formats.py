@@ -135,6 +135,8 @@ def _unflatten(own: OwnServer) -> None:
     if isinstance(sandbox, dict) and ("filesystem" in sandbox or isinstance(sandbox.get("network"), dict)):
         own.mistakes.append(("sandbox", "is that of another host and is not read: the server runs without it"))
         del body["sandbox"]
+    if body.pop("sandboxEnabled", False) is not False:
+        own.mistakes.append(("sandboxEnabled", "is not read: the server runs without the sandbox of another host"))
 
 
 def _read_approved(own: OwnServer) -> None:
