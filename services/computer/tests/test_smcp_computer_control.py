@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from smcp_computer.config.file import parse_config
 from smcp_computer.control import LOCAL, open_control
 from smcp_computer.control_client import SOCKET, find, running, seat_directory
 from smcp_computer.main import app
@@ -78,6 +79,9 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
         assert LOCAL in {record.__dict__.get("agent") for record in caplog.records}
         whole = json.loads((await command("call", "add", "--params", '{"a": 1, "b": 1}', "--json")).stdout)
         assert whole["structuredContent"] == {"result": 2}
+        calls = json.loads((await command("history", "box", "--json")).stdout)["servers"]["box"]
+        assert [(call["tool"], call["agent"], call["outcome"]) for call in calls] == [("add", LOCAL, "ok")] * 2
+        assert "add" in (await command("history")).stdout
         computer = await asyncio.to_thread(find, None, None)
         slow = {"tool_name": "sleep", "params": {"seconds": 60}, "timeout": 60}
         with pytest.raises(Failure, match="did not answer"):
@@ -143,3 +147,19 @@ async def test_what_is_no_request_is_refused_with_a_reason(nats_url: str) -> Non
         ):
             with pytest.raises(Failure, match=why):
                 await asyncio.to_thread(computer.ask, "POST", path, body=body)
+
+
+async def test_the_inputs_are_shown_with_the_sources_of_their_values_and_without_them(nats_url: str) -> None:
+    inputs = [
+        {"id": "user", "type": "promptString", "description": "who", "default": "anna"},
+        {"id": "token", "type": "promptString", "description": "secret", "password": True},
+        {"id": "made", "type": "command", "description": "by a program", "command": "true"},
+    ]
+    off = {**configs.stdio(env={"WHO": "${input:user}"}), "disabled": True}
+    async with controlled(nats_url) as here:
+        here.computer.fleet.apply(parse_config(json.dumps({"servers": {"off": off}, "inputs": inputs})))
+        said = await command("inputs", "--json")
+        found = {each["id"]: (each["source"], each["servers"]) for each in json.loads(said.stdout)["inputs"]}
+        assert found == {"user": ("its default", ["off"]), "token": (None, []), "made": ("its program", [])}
+        assert "anna" not in said.stdout
+        assert "it has no value" in (await command("inputs")).stdout

@@ -1,6 +1,6 @@
-"""The commands of `smcp-computer` that ask a running Computer.
+"""The commands of `smcp-computer` that ask a running Computer, and those that change its configuration file.
 
-They talk to `control` over its socket and know nothing of MCP.
+They talk to `control` over its socket and know nothing of MCP. A change of the file works without a Computer, too.
 """
 
 import json
@@ -25,7 +25,7 @@ COLOURS: Final = {
 BYTES_PER_MB: Final = 1_000_000
 
 app = typer.Typer()
-servers = typer.Typer(no_args_is_help=True, help="MCP servers of the running Computer.")
+servers = typer.Typer(no_args_is_help=True, help="Add, change, stop and restart MCP servers while the Computer runs.")
 app.add_typer(servers, name="servers")
 
 
@@ -83,6 +83,36 @@ def call(
         raise typer.Exit(1)
 
 
+@app.command()
+def history(
+    server: Annotated[str | None, typer.Argument(metavar="[SERVER]", help="Only calls of this MCP server")] = None,
+    office: Office = None,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """The recent calls of tools, and those that run."""
+    said = find(office, name).ask("GET", "history")
+    found = {each: calls for each, calls in said["servers"].items() if server in (None, each)}
+    rows = [
+        (_when(call["at"]), of, call["tool"], call["agent"], call["outcome"], f"{call['ms']:.0f} ms", call["why"])
+        for of, calls in found.items()
+        for call in calls
+    ]
+    columns = ("At", "Server", "Tool", "Agent", "Outcome", "Took", "Why")
+    _print({"servers": found}, as_json, columns, sorted(rows), "No calls yet.")
+
+
+@app.command()
+def inputs(office: Office = None, name: Name = None, as_json: Json = False) -> None:
+    """The inputs of the configuration, and where their values come from; no value is shown."""
+    said = find(office, name).ask("GET", "inputs")
+    rows = [
+        (each["id"], each["source"] or "nowhere: it has no value", ", ".join(each["servers"]), each["description"])
+        for each in said["inputs"]
+    ]
+    _print(said, as_json, ("Input", "Value from", "For", "Description"), rows, "No inputs.")
+
+
 @servers.command()
 def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
     """End an MCP server and start it again. Calls that run there have some seconds to end."""
@@ -109,6 +139,7 @@ def _show_status(said: Mapping[str, Any], as_json: bool) -> None:
             _when(each["since"]),
             str(each["restarts"]),
             str(each["tools"]),
+            str(each["calls"]),
             "" if each["pid"] is None else str(each["pid"]),
             "" if each["cpu_s"] is None else f"{each['cpu_s']:.1f} s",
             "" if each["memory_bytes"] is None else f"{each['memory_bytes'] / BYTES_PER_MB:.0f} MB",
@@ -116,7 +147,7 @@ def _show_status(said: Mapping[str, Any], as_json: bool) -> None:
         )
         for each in said["servers"]
     ]
-    columns = ("Server", "State", "Since", "Restarts", "Tools", "PID", "CPU", "Memory", "Reason")
+    columns = ("Server", "State", "Since", "Restarts", "Tools", "Calls", "PID", "CPU", "Memory", "Reason")
     _print(said, False, columns, rows, "No MCP servers: `smcp-computer servers add` adds one.")
     for each in said["servers"]:
         for warning in each["warnings"]:

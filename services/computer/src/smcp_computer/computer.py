@@ -119,16 +119,16 @@ class Computer:
             may_tell=may_tell,
             gather_s=settings.gather_s,
         )
-        inputs = InputResolver(
+        self.inputs = InputResolver(
             config.inputs,
             environ,
             store=SecretStore(state_path(settings), settings.secret_key_file),
             terminal=options.get("terminal"),
         )
-        self._redactor = inputs.redactor
+        self._redactor = self.inputs.redactor
         self.fleet = Fleet(
             config,
-            inputs,
+            self.inputs,
             limits=Limits(
                 max_message=max_body,
                 start_s=settings.start_s,

@@ -7,6 +7,8 @@ come here: what they may know is in the handlers.
     GET  /status                  the Computer and its MCP servers
     GET  /tools                   the tools as Agents see them
     POST /call                    call one, as an Agent does: {tool, params, timeout}
+    GET  /history                 recent calls by MCP server
+    GET  /inputs                  where the values of inputs come from
     POST /servers/NAME/restart    restart one
 """
 
@@ -28,6 +30,8 @@ from pydantic import ValidationError
 
 from smcp_bus.dispatch import Caller
 from smcp_computer.computer import Computer
+from smcp_computer.config.lint import PARAMETERS, placed
+from smcp_computer.config.secrets import SecretsError
 from smcp_computer.control_client import SOCKET
 from smcp_computer.serving import cancel
 from smcp_computer.settings import ComputerSettings, state_directory
@@ -41,6 +45,8 @@ LOCAL: Final = "user of this host"
 """The name of whoever calls by the socket, in the log and in questions."""
 SETTLE_S: Final = 10.0
 """How long a command waits for the server that it starts: its user wants to see whether it works."""
+IN_FLIGHT: Final = ("running", "asking")
+"""Outcomes of calls that have not ended."""
 MAX_BODY: Final = 32 * 1024 * 1024
 SHUTDOWN_S: Final = 1.0
 """How long an answer may hold up the end of the process."""
@@ -87,6 +93,8 @@ class Control:
             web.get("/status", self._status),
             web.get("/tools", self._tools),
             web.post("/call", self._call),
+            web.get("/history", self._history),
+            web.get("/inputs", self._inputs),
             web.post("/servers/{name}/restart", self._restart),
         ]
 
@@ -97,6 +105,7 @@ class Control:
         return _json(self.status())
 
     def status(self) -> dict[str, Any]:
+        recent = self._computer.calls.recent()
         ready, checks = self._computer.readiness.report()
         return {
             "office": self._settings.office,
@@ -107,7 +116,10 @@ class Control:
             "problems": {name: why for name, why in checks.items() if why != "ok"},
             "config": str(self._settings.config),
             "calls": self._computer.owner.running,
-            "servers": [asdict(each) for each in self._computer.fleet.statuses()],
+            "servers": [
+                {**asdict(each), "calls": sum(call.outcome in IN_FLIGHT for call in recent.get(each.name, ()))}
+                for each in self._computer.fleet.statuses()
+            ],
         }
 
     async def _tools(self, request: web.Request) -> web.Response:
@@ -133,6 +145,22 @@ class Control:
         if answer.error is not None:
             raise web.HTTPBadRequest(text=orjson.loads(answer.body)["message"])
         return web.Response(body=answer.body, content_type="application/json")
+
+    async def _history(self, request: web.Request) -> web.Response:
+        return _json({"servers": self._computer.calls.recent()})
+
+    async def _inputs(self, request: web.Request) -> web.Response:
+        """Without their values."""
+        try:
+            sources = await asyncio.to_thread(self._computer.inputs.sources)
+        except SecretsError as error:
+            raise web.HTTPConflict(text=str(error)) from None
+        used: dict[str, set[str]] = {}
+        for name, server in self._computer.fleet.config.servers.items():
+            for _, each in placed(server.server_parameters.model_dump(), PARAMETERS):
+                if each.kind == "input":
+                    used.setdefault(each.name, set()).add(name)
+        return _json({"inputs": [{**each, "servers": sorted(used.get(each["id"], ()))} for each in sources]})
 
     async def _restart(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]

@@ -18,6 +18,7 @@ from smcp_bus.dispatch import Caller, failed
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.tracing import client_spans
 from smcp_computer.computer import Computer, Options
+from smcp_computer.membership import hinted
 from smcp_computer.serving import CANCEL_VERB, cancel
 from smcp_computer.settings import ComputerSettings
 from smcp_proto import catalog
@@ -161,6 +162,7 @@ class GatewayMembership:
         self._trouble(f"refused: {why}")
 
     def _trouble(self, problem: str) -> None:
+        problem = hinted(problem)
         if problem != self._problem:
             _log.warning("not in the office %r: %s; trying on", self._office, problem)
         self._problem = problem

@@ -205,7 +205,8 @@ class Membership:
         return True
 
     def _trouble(self, error: Exception) -> None:
-        problem = f"refused: {error}" if isinstance(error, NotAllowed) else str(error) or type(error).__name__
+        refusal = f"refused: {hinted(str(error))}" if isinstance(error, NotAllowed) else ""
+        problem = refusal or str(error) or type(error).__name__
         if problem != self._problem:
             _log.warning("not in the office %r: %s; trying on", self._office, problem)
         self._problem = problem
@@ -216,3 +217,8 @@ class Membership:
             self.lease.renew_soon()
         elif connection is Connection.DOWN:
             self._up.clear()
+
+
+def hinted(refusal: str) -> str:
+    """A refusal of the office, with what the user can do about it."""
+    return f"{refusal}; choose another name with --name (SMCP_NAME)" if "has a Computer named" in refusal else refusal

@@ -17,7 +17,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -147,6 +147,20 @@ class InputResolver:
             kind = ConfigError if printed else CannotRun
             raise kind(f"server {server.name!r}: with the values put in, {wrong}") from None
         return resolved
+
+    def sources(self) -> list[dict[str, Any]]:
+        """Of each input its `id`, `description` and `source`: where its value comes from now; None: it has none.
+
+        It may wait for a keyring. Raises SecretsError.
+        """
+        self.read_store()
+        found = []
+        for definition in self._inputs.values():
+            given = self._given(definition)
+            program = "its program" if isinstance(definition, MCPServerCommandInput) else None
+            source = program if given is None else given[0]
+            found.append({"id": definition.id, "description": definition.description, "source": source})
+        return found
 
     async def _value(self, server: str, placeholder: Placeholder) -> str:
         if placeholder.kind == "env":
