@@ -98,6 +98,7 @@ def test_architecture_names_existing_files_and_functions() -> None:
     wrong = []
     for file, function in rows:
         found = [*ROOT.glob(f"libs/*/src/{file}"), *ROOT.glob(f"services/*/src/{file}")]
-        if not found or (function and not re.search(rf"def {function}\(", found[0].read_text(encoding="utf-8"))):
+        source = found[0].read_text(encoding="utf-8") if found else ""
+        if not source or (function and not re.search(rf"(def|class) {function}\b", source)):
             wrong.append((file, function))
     assert wrong == []

@@ -28,6 +28,7 @@ class Readiness:
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
         self._starting: dict[str, Check] = {}
+        self._notes: dict[str, Check] = {}
         self._draining = False
 
     def add(self, name: str, check: Check) -> None:
@@ -36,6 +37,10 @@ class Readiness:
     def starting(self, name: str, check: Check) -> None:
         """A check for as long as the process starts: what it waits for. The first that is added takes its place."""
         self._starting[name] = check
+
+    def note(self, name: str, check: Check) -> None:
+        """What is to be seen in the report, and does not keep the process from its work."""
+        self._notes[name] = check
 
     def drain(self) -> None:
         self._draining = True
@@ -52,7 +57,8 @@ class Readiness:
 
     def report(self) -> tuple[bool, dict[str, str]]:
         problems = self.problems()
-        return not problems, dict.fromkeys(self._checks or self._starting, "ok") | problems
+        notes = {name: check() or "ok" for name, check in self._notes.items()}
+        return not problems, dict.fromkeys(self._checks or self._starting, "ok") | notes | problems
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ async def open_service(
             stack.callback(measure_bus(metrics, bus))
             stats.add("bus", lambda: asdict(bus.stats()))
         await stack.enter_async_context(open_control(settings, computer))
+        computer.follow_file()
         stats.add("computer", computer.calls.held)
         stats.add("updates", computer.outbox.held)
         get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)

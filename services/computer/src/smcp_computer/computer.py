@@ -17,19 +17,21 @@ from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tracing import log_fields
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver, network_variables
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import shown
 from smcp_computer.config.secrets import SecretStore
+from smcp_computer.config.watch import file_changes, hangups
 from smcp_computer.confirmation import Asker, Confirmation
 from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
 from smcp_computer.handlers.resources import ResourceHandlers
 from smcp_computer.handlers.tool_call import ToolCalls
-from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.metrics import calls_timed, measure, measure_resources
-from smcp_computer.outbox import TOOL_LIST, ComputerOutbox, OfficeClient
+from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Directory
@@ -50,7 +52,8 @@ _log = logging.getLogger("smcp_computer")
 
 HEAD_START_S: Final = 5.0
 """How long joining waits for MCP servers to start: an Agent that sees this Computer enter asks for its tools at once.
-Tools of later servers are announced. After a restart calls wait, and it is half of the time that the seat is kept."""
+So does what is told of a changed configuration. Tools of later servers are announced. After a restart calls wait, and
+it is half of the time that the seat is kept."""
 
 
 class OfficeMembership(Protocol):
@@ -108,6 +111,10 @@ class Computer:
         network = network_variables(environ)
         for warning in config.warnings:
             _log.warning("configuration: %s", warning)
+        self.config_problem: str | None = None
+        """Why the file cannot be followed as it is now; None: this Computer runs what it says."""
+        self._file = settings.config
+        self._reloading = asyncio.Lock()
         self.tasks = tasks
         self.metrics = options.get("metrics") or Metrics()
         self.readiness = options.get("readiness") or Readiness()
@@ -142,6 +149,7 @@ class Computer:
             on_change=lambda: self.outbox.changed(TOOL_LIST) if self.catalogue.refresh() else None,
         )
         self.readiness.add("mcp_servers", lambda: "starting" if self.fleet.starting else None)
+        self.readiness.note("configuration", lambda: self.config_problem)
         self.catalogue = Catalogue(self.fleet.supervisors)
         self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))
         self.seat = Seat(settings.office, settings.name)
@@ -197,10 +205,63 @@ class Computer:
             )
             for each in self.fleet.statuses()
         ]
-        return GetStatusRet(servers=servers, req_id=request.req_id)
+        problem = {} if self.config_problem is None else {"config_problem": self.config_problem}
+        return GetStatusRet(servers=servers, req_id=request.req_id, **problem)
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
         return self.owner.pending(self.seat, question)
+
+    def follow_file(self) -> None:
+        """From now on, run what the configuration file says: whenever that changes, and on SIGHUP."""
+        self.tasks.start(self._follow_file(), name="configuration")
+
+    async def _follow_file(self) -> None:
+        with hangups(lambda: self.tasks.start(self.reload(), name="reload")):
+            async for _ in file_changes(self._file):
+                await self.reload()
+
+    async def reload(self) -> None:
+        """Read the file, and run what it says. One that is broken changes nothing, and is the `config_problem`."""
+        async with self._reloading:
+            try:
+                config = await asyncio.to_thread(load_config, self._file)
+            except ConfigError as error:
+                problem = "; ".join(error.problems)
+                if problem != self.config_problem:
+                    _log.warning("the changed configuration cannot be used, all goes on as before: %s", problem)
+                self.config_problem = problem
+                return
+            if self.config_problem is not None:
+                self.config_problem = None
+                _log.info("the configuration can be used again")
+            self.apply(config)
+
+    def apply(self, config: ComputerConfig) -> Changes:
+        """Run what another configuration says; see `Fleet.apply`. The office is told of each kind of change once."""
+        before = self.fleet.config
+        for warning in config.warnings:
+            if warning not in before.warnings:
+                _log.warning("configuration: %s", warning)
+        capabilities = self.resources.index.capabilities
+        self.outbox.hold()
+        changes = self.fleet.apply(config)
+        self.tasks.start(self._release(changes, capabilities), name="changed configuration")
+        if changes or (before.servers, before.inputs) != (config.servers, config.inputs):
+            _log.info("the configuration changed%s", f" ({changes})" if changes else "")
+            self._config = shown(config)
+            self.outbox.changed(CONFIG)
+        return changes
+
+    async def _release(self, changes: Changes, capabilities: Mapping[str, Any]) -> None:
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEAD_START_S):
+                    await self.fleet.wait_settled(changes.started)
+                    await self.resources.index.list_known(changes.started)
+                    await self.resources.upstream.asked(changes.started)
+        finally:
+            is_same = self.resources.index.capabilities == capabilities
+            self.outbox.release(without=[CAPABILITIES] if is_same else [])
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

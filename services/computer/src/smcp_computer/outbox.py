@@ -1,6 +1,6 @@
 """The notifications of a native Computer: of changes of itself, and of its MCP servers' resources."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -38,6 +38,8 @@ class ComputerOutbox(Outbox):
         may_tell: Callable[[], bool],
         gather_s: float,
     ) -> None:
+        self._holding = 0
+        self._held: dict[str, bytes] = {}
         super().__init__(
             partial(client.tell, office, "computer", computer),
             lambda work: tasks.start(work(), name="outbox"),
@@ -62,7 +64,30 @@ class ComputerOutbox(Outbox):
 
     def changed(self, verb: str, **content: Any) -> None:
         """An `update_*` of this Computer itself, with `content` beside its name."""
-        self.put(Key(verb), orjson.dumps({"computer": self.computer, **content}))
+        body = orjson.dumps({"computer": self.computer, **content})
+        if self._holding and verb != CONFIG:
+            self._held[verb] = body
+        else:
+            self.put(Key(verb), body)
+
+    @property
+    def is_holding(self) -> bool:
+        return self._holding > 0
+
+    def hold(self) -> None:
+        """Keep `changed` back, except for the configuration, until `release` was called as often: of each verb there is
+        one then."""
+        self._holding += 1
+
+    def release(self, *, without: Collection[str] = ()) -> None:
+        """`without`: verbs of what is as it was before."""
+        self._holding -= 1
+        for verb in without:
+            self._held.pop(verb, None)
+        if not self._holding:
+            held, self._held = self._held, {}
+            for verb, body in held.items():
+                self.put(Key(verb), body)
 
     def changed_all(self, capabilities: Mapping[str, Any]) -> None:
         """Another process was this Computer before: all that Agents know of it may be old."""

@@ -262,6 +262,8 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
             ):
                 front.stats.add("computer", computer.calls.held)
                 front.stats.add("updates", computer.outbox.held)
+                gateway.readiness.note("configuration", lambda: computer.config_problem)
+                computer.follow_file()
                 await _ready(computer)
                 yield System(
                     url=gateway.url,

@@ -82,15 +82,16 @@ async def computer(
     name: str = NAME,
     lease_s: float = 10.0,
     metrics: Metrics | None = None,
+    config: Path = Path("unused"),
     **settings: Any,
 ) -> AsyncIterator[Computer]:
     given = ComputerSettings(
-        nats_url=url, config=Path("unused"), office=office, name=name, drain_s=5.0, lease_s=lease_s, **settings
+        nats_url=url, config=config, office=office, name=name, drain_s=5.0, lease_s=lease_s, **settings
     )
-    config = parse_config(json.dumps({"servers": servers or {}}))
+    parsed = parse_config(json.dumps({"servers": servers or {}}))
     async with (
         open_bus(BusConfig(url=url)) as bus,
-        open_computer(given, bus, config=config, environ={}, metrics=metrics or Metrics()) as opened,
+        open_computer(given, bus, config=parsed, environ={}, metrics=metrics or Metrics()) as opened,
     ):
         if joined:
             await asyncio.wait_for(opened.wait_ready(), 35)

@@ -7,7 +7,7 @@ is in `supervisor`; where a new configuration comes from is in `computer`.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -41,6 +41,10 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.restarted or self.relabelled)
+
+    def __str__(self) -> str:
+        said = {"added": self.added, "removed": self.removed, "restarted": self.restarted, "changed": self.relabelled}
+        return "; ".join(f"{what}: {', '.join(sorted(names))}" for what, names in said.items() if names)
 
     @property
     def started(self) -> frozenset[str]:
@@ -115,9 +119,9 @@ class Fleet:
     def starting(self) -> list[str]:
         return [name for name, supervisor in self._supervisors.items() if not supervisor.settled.is_set()]
 
-    async def wait_settled(self) -> None:
-        """Return when each server is ready or has failed its first start."""
-        while starting := self.starting:
+    async def wait_settled(self, servers: Collection[str] | None = None) -> None:
+        """Return when each server, or each of these, is ready or has failed its first start."""
+        while starting := [name for name in self.starting if servers is None or name in servers]:
             await self._supervisors[starting[0]].settled.wait()
 
     def statuses(self) -> list[ServerStatus]:

@@ -1,7 +1,7 @@
 """The current list of resources and templates of each MCP server, cached until the server announces a change."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -139,6 +139,10 @@ class ResourceIndex:
         if await self._renew(server, kept, ask, timeout, "resources"):
             self._tell(server)
         return kept.items
+
+    async def list_known(self, servers: Iterable[str]) -> None:
+        """Return when the lists of those of the servers that have resources were taken, or could not be."""
+        await asyncio.gather(*(self.list(name) for name in servers if self.features(name)), return_exceptions=True)
 
     async def templates(self, server: str, timeout: float = REQUEST_S) -> tuple[Json, ...]:
         """Its templates; kept under the same conditions as its list. Raises as `list`."""

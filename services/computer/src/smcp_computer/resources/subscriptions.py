@@ -75,6 +75,12 @@ class UpstreamSubscriptions:
     def subscribed(self, server: str) -> frozenset[str]:
         return frozenset(self._servers[server].subscribed) if server in self._servers else frozenset()
 
+    async def asked(self, servers: Iterable[str]) -> None:
+        """Return when the servers have answered what they are being asked now."""
+        asking = [task for name in servers if name in self._servers for task in self._servers[name].asking.values()]
+        if asking:
+            await asyncio.wait(asking)
+
     async def hold(self, holder: Hashable, server: str, uri: str) -> None:
         """Have the server send updates of a resource until `release`, or until the server goes.
 

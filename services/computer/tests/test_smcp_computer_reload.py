@@ -1,0 +1,116 @@
+"""A running Computer gets another configuration: what Agents are told and see, and what becomes of a broken file."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.outbox import FINDER
+from smcp_testing.computer_office import World, world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+ALL = ("update_config", "update_tool_list", "update_capabilities", "update_desktop")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take long to start a server; what is told must not be told in two parts for that."""
+    monkeypatch.setattr("smcp_computer.computer.HEAD_START_S", 60.0)
+
+
+async def apply(here: World, *told: str, **servers: dict[str, Any]) -> None:
+    """Apply this configuration, and wait until the office heard exactly these updates of it, each once."""
+    outbox = here.computer.outbox
+    await eventually(lambda: not len(outbox), timeout=60)
+    outbox.changed(FINDER)  # all that was sent before is heard before
+    await eventually(lambda: here.told(FINDER), timeout=60)
+    here.heard.clear()
+    here.computer.apply(parse_config(json.dumps({"servers": servers})))
+    await eventually(lambda: not outbox.is_holding and not len(outbox), timeout=60)
+
+    def heard_once() -> bool:
+        assert sorted(verb for verb, _ in here.heard if verb.startswith("update_")) == sorted(told)
+        return True
+
+    await eventually(heard_once)
+
+
+async def tools(here: World) -> set[str]:
+    return {tool["name"] for tool in (await here.ask("get_tools"))["tools"]}
+
+
+async def desktop(here: World) -> list[str]:
+    found: list[str] = (await here.ask("get_desktop"))["desktops"]
+    return found
+
+
+async def test_a_server_with_windows_is_added_and_removed_and_each_kind_of_change_is_told_once(nats_url: str) -> None:
+    box = configs.stdio()
+    async with world(nats_url, box=box) as here:
+        before = await tools(here)
+        await apply(here, *ALL, box=box, notes=configs.context("2025", windows=1))
+        (told,) = here.told("update_capabilities")
+        assert list(told["capabilities"]["resources"]["byServer"]) == ["box", "notes"]
+        assert await tools(here) > before
+        assert len(await desktop(here)) == 1
+        assert set((await here.ask("get_config"))["servers"]) == {"box", "notes"}
+
+        await apply(here, *ALL, box=box)
+        assert await tools(here) == before
+        assert await desktop(here) == []
+        assert here.computer.fleet.supervisors["box"].starts == 1
+
+
+async def test_a_tool_is_forbidden_without_a_restart(nats_url: str) -> None:
+    box = configs.stdio()
+    async with world(nats_url, box=box) as here:
+        await apply(here, "update_config", "update_tool_list", box={**box, "forbidden_tools": ["echo"]})
+        assert "echo" not in await tools(here)
+        assert (await here.call("echo", text="hi"))["meta"]["a2c_forbidden"] is True
+        assert here.computer.fleet.supervisors["box"].starts == 1
+        assert (await here.ask("get_config"))["servers"]["box"]["forbidden_tools"] == ["echo"]
+
+
+async def test_a_restarted_server_is_told_of_once(nats_url: str) -> None:
+    async with world(nats_url, box=configs.stdio()) as here:
+        await apply(here, "update_config", "update_tool_list", box=configs.stdio(env={"MARK": "new"}))
+        assert (await here.call("given", variable="MARK"))["content"][0]["text"] == "new"
+
+
+async def test_a_broken_file_changes_nothing_and_the_next_valid_one_counts(nats_url: str, tmp_path: Path) -> None:
+    file, box = tmp_path / "computer.json", configs.stdio()
+    async with world(nats_url, {"config": file}, box=box) as here:
+        before, config = await tools(here), await here.ask("get_config")
+        for text, problem in (
+            ("{oops", "not JSON"),
+            (json.dumps({"servers": {"box": {"type": "pipe"}}}), "servers.box.type"),
+            (None, "cannot be read"),
+        ):
+            file.unlink() if text is None else file.write_text(text)
+            await here.computer.reload()
+            ready, checks = here.computer.readiness.report()
+            assert ready
+            assert problem in checks["configuration"]
+            assert problem in (await here.ask("get_status"))["config_problem"]
+            assert await tools(here) == before
+            assert await here.ask("get_config") == config
+        assert not here.told("update_config")
+        file.write_text(json.dumps({"servers": {"box": {**box, "forbidden_tools": ["echo"]}}}))
+        await here.computer.reload()
+        assert "config_problem" not in await here.ask("get_status")
+        assert here.computer.readiness.report()[1]["configuration"] == "ok"
+        assert await tools(here) == before - {"echo"}
+
+
+async def test_the_same_file_again_is_no_change(nats_url: str, tmp_path: Path) -> None:
+    file, box = tmp_path / "computer.json", configs.stdio()
+    file.write_text(json.dumps({"servers": {"box": box}}, indent=8))
+    async with world(nats_url, {"config": file}, box=box) as here:
+        await eventually(lambda: not len(here.computer.outbox))
+        await asyncio.gather(*(here.computer.reload() for _ in range(3)))
+        assert not len(here.computer.outbox)
+        assert here.computer.fleet.supervisors["box"].starts == 1
