@@ -21,7 +21,6 @@ ALLOWED: Final[dict[str, set[str]]] = {
         "engineio._async",
         *(f"asyncio.{name}" for name in ("_init", "_put", "_get", "_queue")),  # of Queue, for its subclasses
     },
-    "smcp_computer.mcp.stdio": {"_transport"},  # asyncio's, of a child process: open while a grandchild holds a pipe
     "smcp_service.metrics": {"opentelemetry._receive_metrics"},  # which every MetricReader has to define
 }
 MOST: Final = 15

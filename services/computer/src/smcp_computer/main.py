@@ -90,14 +90,14 @@ def serve(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )
     from smcp_computer.app import open_service  # noqa: PLC0415 -- takes a second to load; what is wrong is said before
-    from smcp_computer.mcp.stdio import kill_all  # noqa: PLC0415 -- as below
+    from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as below
 
     serve_command(
         "smcp-computer",
         settings,
         lambda: open_service(settings, configuration, credentials),
         check_config=check_config,
-        at_once=kill_all,
+        at_once=kill_children,
     )
 
 

@@ -163,9 +163,9 @@ def nats_config(
 
 def _end(directory: Path | None) -> None:
     """End at once: nothing that runs, and no credential, stays behind."""
-    from smcp_computer.mcp.stdio import kill_all  # noqa: PLC0415 -- as for `up`
+    from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as for `up`
 
-    kill_all()
+    kill_children()
     for _ in range(_REMOVALS):
         if directory is not None and directory.exists():
             shutil.rmtree(directory, ignore_errors=True)

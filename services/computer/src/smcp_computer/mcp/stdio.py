@@ -1,18 +1,12 @@
-"""The stdio transport: the process of an MCP server, and newline-delimited JSON-RPC over its standard streams.
+"""The stdio transport: newline-delimited JSON-RPC over the standard streams of a `process`.
 
 The SDK's own transport does not bound its lines, does not expose its process, does not end children that outlive it,
 and cannot log what the server writes to standard error.
-
-Each server runs in a process group of its own. `stop` ends the group and all descendants, also those that
-left the group: `uvx`, `npx` and shells start the real server as a child.
 """
 
 import asyncio
 import codecs
 import logging
-import os
-import signal
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,29 +14,20 @@ from typing import Final
 
 import anyio
 import mcp_types as types
-import psutil
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from smcp_computer.mcp.errors import AnswerTooLarge, ServerFailed
+from smcp_computer.mcp.errors import AnswerTooLarge
+from smcp_computer.mcp.process import READ_LIMIT, Launch, ServerProcess, open_process
 from smcp_computer.mcp.sdk_adapter import KEPT, ROOM, Streams, in_its_place, message_of, unreadable
 from smcp_computer.mcp.server_log import MAX_LINE, StderrLog
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
 
-EXIT_GRACE_S: Final = 2.0
-"""After its standard input closed, before SIGTERM."""
-TERM_GRACE_S: Final = 2.0
-"""After SIGTERM, before SIGKILL; also after SIGKILL, until its group has gone."""
-HURRY_S: Final = 0.5
-"""After SIGTERM, where the use of the server was cancelled: somebody waits."""
 FLUSH_S: Final = 0.5
 """How long messages may take that are not written when its standard input is to be closed."""
-POLL_S: Final = 0.02
-"""Nothing reports the end of a group of processes, so it is looked for this often."""
-READ_LIMIT: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,78 +98,51 @@ async def stdio_transport(
     Raises ServerFailed: the program cannot be started. A message above `max_message` bytes is let go as it comes, and
     its request gets an error.
     """
-    started = await _started(parameters)
-    log.pid = started.pid
-    process = _ServerProcess(started, parameters, log, max_message)
-    to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
-    write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    flushed = asyncio.Event()
-    broken_off = False
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(process.read, to_session)
-            tasks.start_soon(process.write, from_session, flushed)
-            tasks.start_soon(process.log_errors)
-            tasks.start_soon(process.watch_exit, to_session)
-            try:
-                yield read_stream, write_stream
-            except asyncio.CancelledError:
-                broken_off = True
-                raise
-            finally:
-                with anyio.CancelScope(shield=True):
-                    by_itself = process.ended
-                    await read_stream.aclose()
-                    await write_stream.aclose()
-                    with anyio.move_on_after(0 if broken_off else FLUSH_S):
-                        await flushed.wait()
-                    await process.stop(hurry=broken_off)
-                if by_itself:
-                    log.died(process.status)
-                tasks.cancel_scope.cancel()
-    finally:
-        log.pid = None
-        process.kill()
-        for stream in (to_session, read_stream, write_stream, from_session):
-            stream.close()
+    launch = Launch(
+        [parameters.command, *parameters.args], get_default_environment() | (parameters.env or {}), parameters.cwd
+    )
+    async with open_process(launch) as process:
+        log.pid = process.pid
+        pipes = _Pipes(process, parameters, log, max_message)
+        to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
+        write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+        flushed = asyncio.Event()
+        broken_off = False
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(pipes.read, to_session)
+                tasks.start_soon(pipes.write, from_session, flushed)
+                tasks.start_soon(pipes.log_errors)
+                tasks.start_soon(pipes.watch, to_session)
+                try:
+                    yield read_stream, write_stream
+                except asyncio.CancelledError:
+                    broken_off = True
+                    raise
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        by_itself = pipes.ended
+                        await read_stream.aclose()
+                        await write_stream.aclose()
+                        with anyio.move_on_after(0 if broken_off else FLUSH_S):
+                            await flushed.wait()
+                        await process.stop(hurry=broken_off)
+                    if by_itself:
+                        log.died(process.status)
+                    tasks.cancel_scope.cancel()
+        finally:
+            log.pid = None
+            for stream in (to_session, read_stream, write_stream, from_session):
+                stream.close()
 
 
-async def _started(parameters: MCPServerStdioParameters) -> Process:
-    command, cwd = parameters.command, parameters.cwd
-    try:
-        return await asyncio.create_subprocess_exec(
-            command,
-            *parameters.args,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=get_default_environment() | (parameters.env or {}),
-            cwd=cwd,
-            limit=READ_LIMIT,
-            start_new_session=True,
-        )
-    except FileNotFoundError:
-        if cwd is not None and not os.path.isdir(cwd):  # noqa: ASYNC240, PTH112 -- one stat on a failure
-            raise ServerFailed(f"its working directory {cwd!r} does not exist") from None
-        raise ServerFailed(f"its command {command!r} does not exist") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable command"
-        raise ServerFailed(f"its command {command!r} cannot be started: {reason}") from None
-
-
-class _ServerProcess:
-    """One run of a program; the id of the process is also that of its group."""
+class _Pipes:
+    """The standard streams of one run of a program."""
 
     def __init__(
-        self, process: Process, parameters: MCPServerStdioParameters, log: StderrLog, max_message: int
+        self, process: ServerProcess, parameters: MCPServerStdioParameters, log: StderrLog, max_message: int
     ) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
         self._process = process
-        self._stdin = process.stdin
-        self._stdout = process.stdout
-        self._stderr = process.stderr
         self._encoding = parameters.encoding
         self._errors = parameters.encoding_error_handler
         self._log = log
@@ -192,42 +150,11 @@ class _ServerProcess:
         self.ended = False
         """The server closed its output, or ended."""
 
-    @property
-    def status(self) -> int | None:
-        return self._process.returncode
-
-    async def stop(self, *, hurry: bool = False) -> None:
-        """Close its input, give it time (less in a `hurry`), then end its whole family. Idempotent, never raises."""
-        family = await asyncio.to_thread(_descendants, self._process.pid)
-        if not self._stdin.is_closing():
-            self._stdin.close()
-        if not await self._gone_within(0.0 if hurry else EXIT_GRACE_S):
-            _signal_group(self._process.pid, signal.SIGTERM)
-            if not await self._gone_within(HURRY_S if hurry else TERM_GRACE_S):
-                _signal_group(self._process.pid, signal.SIGKILL)
-                await self._gone_within(TERM_GRACE_S)
-        _kill(family)
-        # asyncio's transport stays open while a survivor holds a pipe, warns when collected, and has no public name
-        if (transport := getattr(self._process, "_transport", None)) is not None:
-            transport.close()
-
-    def kill(self) -> None:
-        _signal_group(self._process.pid, signal.SIGKILL)
-
-    async def _gone_within(self, seconds: float) -> bool:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        while self._process.returncode is None or _signal_group(self._process.pid, 0):
-            if loop.time() >= deadline:
-                return False
-            await asyncio.sleep(POLL_S)
-        return True
-
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
         try:
             async with to_session:
-                while chunk := await self._stdout.read(READ_LIMIT):
+                while chunk := await self._process.stdout.read(READ_LIMIT):
                     for line in lines.feed(chunk):
                         if (message := parsed(line, self._log, self._max_message)) is not None:
                             await to_session.send(SessionMessage(message))
@@ -239,64 +166,33 @@ class _ServerProcess:
             self.ended = True
             # a server that is busy writing does not see that its input closed, so its output is read to the end
             with suppress(OSError):
-                while await self._stdout.read(READ_LIMIT):
+                while await self._process.stdout.read(READ_LIMIT):
                     pass
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage], flushed: asyncio.Event) -> None:
         try:
             async with from_session:
                 async for item in from_session:
-                    if self._stdin.is_closing():
+                    if self._process.stdin.is_closing():
                         break  # the process is gone; a loop may refuse the write with an error of its own
                     text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
-                    self._stdin.write(text.encode(self._encoding, self._errors))
-                    await self._stdin.drain()
+                    self._process.stdin.write(text.encode(self._encoding, self._errors))
+                    await self._process.stdin.drain()
         except OSError:
-            pass  # the process is gone; `read` and `watch_exit` see that too
+            pass  # the process is gone; `read` and `watch` see that too
         finally:
             flushed.set()
 
     async def log_errors(self) -> None:
         lines = Lines(codecs.getincrementaldecoder("utf-8")("replace"), MAX_LINE)
         with suppress(OSError):
-            while chunk := await self._stderr.read(65536):
+            while chunk := await self._process.stderr.read(65536):
                 for line in lines.feed(chunk):
                     self._log.wrote(line.head if isinstance(line, Cut) else line)
 
-    async def watch_exit(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """End the session when the process has ended, also where a child of it keeps its pipes open."""
-        while self._process.returncode is None:  # noqa: ASYNC110 -- waiting on a Process waits for its pipes, too
-            await asyncio.sleep(0.25)
+    async def watch(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        """End the session when the process has ended, also where somebody else keeps its pipes open."""
+        await self._process.watch()
         self.ended = True
-        self.kill()
         await asyncio.sleep(0.25)  # for `read` to hand over what is in the pipe
         to_session.close()
-
-
-def kill_all() -> None:
-    """Kill all descendants of this process, for one that ends at once."""
-    _kill(_descendants(os.getpid()))
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
-def _kill(family: list[psutil.Process]) -> None:
-    for process in family:
-        with suppress(psutil.Error):  # psutil compares the start time: a reused pid is not killed
-            process.kill()
-
-
-def _signal_group(group: int, number: int) -> bool:
-    """Whether the group lives; signal 0 only asks."""
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

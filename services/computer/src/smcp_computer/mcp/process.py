@@ -1,0 +1,215 @@
+"""The process of an MCP server over stdio, with all that it starts: `reaper` runs it, and ends it whole.
+
+Above is `stdio`, which speaks JSON-RPC over the streams. What the process may do is decided in `isolation`.
+One reaper starts all servers of this process; it lives as long as any of them.
+"""
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import psutil
+
+from smcp_computer.mcp import reaper
+from smcp_computer.mcp.errors import ServerFailed
+
+EXIT_GRACE_S: Final = 2.0
+"""After its standard input closed, before SIGTERM."""
+KILL_S: Final = 2.0
+"""After SIGKILL. What the kernel has not ended by then (it waits for a disk) is left to the reaper."""
+READ_LIMIT: Final = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is run, and how; `isolation` makes it."""
+
+    command: Sequence[str]
+    env: dict[str, str]
+    cwd: str | None
+    user: tuple[int, int, list[int]] | None = None
+    """uid, gid, groups; None: the Computer's own."""
+    limits: Sequence[tuple[int, tuple[int, int]]] = ()
+    """A number of `resource.RLIMIT_…`, and its soft and hard limit."""
+    no_new_privileges: bool = True
+
+
+class ServerProcess:
+    """One run of a program.
+
+    Attributes:
+        pid: of the program itself.
+        status: its exit code, negative for a signal; None while it runs.
+        gone: set once nothing of it is left.
+    """
+
+    def __init__(
+        self,
+        control: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        stdin: asyncio.StreamWriter,
+        stdout: asyncio.StreamReader,
+        stderr: asyncio.StreamReader,
+    ) -> None:
+        self._lines, self._control = control
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        self.pid = 0
+        self.status: int | None = None
+        self.gone = asyncio.Event()
+
+    async def start(self, launch: Launch) -> None:
+        """Raises ServerFailed."""
+        self._control.write(json.dumps(asdict(launch)).encode() + b"\n")
+        match (await self._lines.readline()).decode().split():
+            case ["started", pid]:
+                self.pid = int(pid)
+            case ["failed", step, number]:
+                raise ServerFailed(_failure(step, int(number), launch))
+            case _:
+                raise ServerFailed("its process ended before its program ran")
+
+    async def watch(self) -> None:
+        """Follow it until nothing of it is left."""
+        while line := await self._lines.readline():
+            self.status = int(line.split()[1])
+        self.gone.set()
+
+    async def stop(self, *, hurry: bool = False) -> None:
+        """Close its input, give it time (none in a `hurry`), then end it whole; `watch` must be running. Idempotent."""
+        self.stdin.close()
+        if hurry or not await self._gone_within(EXIT_GRACE_S):
+            if self._control.can_write_eof():
+                self._control.write_eof()
+            await self._gone_within(reaper.TERM_GRACE_S + KILL_S)
+
+    async def _gone_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def open_process(launch: Launch) -> AsyncIterator[ServerProcess]:
+    """Run a server's program. On leaving, what still runs of it is ended. Raises ServerFailed."""
+    async with AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(_shared.in_use())
+        with ExitStack() as given:
+            ours, theirs = socket.socketpair()
+            given.enter_context(theirs)
+            control = await asyncio.open_connection(sock=ours)
+            stack.callback(control[1].close)
+            stdin, their_stdin = await _writer(stack)
+            stdout, their_stdout = await _reader(stack)
+            stderr, their_stderr = await _reader(stack)
+            streams = [their_stdin, their_stdout, their_stderr]
+            for stream in streams:
+                given.callback(os.close, stream)
+            shared.give([theirs.fileno(), *streams])
+        process = ServerProcess(control, stdin, stdout, stderr)
+        await process.start(launch)
+        yield process
+
+
+async def _reader(stack: AsyncExitStack) -> tuple[asyncio.StreamReader, int]:
+    """Our end and theirs of a stream that the server writes."""
+    ours, theirs = os.pipe()
+    reader = asyncio.StreamReader(limit=READ_LIMIT)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0)
+    )
+    stack.callback(transport.close)
+    return reader, theirs
+
+
+async def _writer(stack: AsyncExitStack) -> tuple[asyncio.StreamWriter, int]:
+    """Our end and theirs of a stream that the server reads."""
+    theirs, ours = os.pipe()
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(ours, "wb", 0)
+    )
+    stack.callback(transport.close)
+    return asyncio.StreamWriter(transport, protocol, None, loop), theirs
+
+
+class _Reaper:
+    """The running program `reaper`."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 -- our own program
+                [sys.executable, "-I", "-S", reaper.__file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def give(self, descriptors: list[int]) -> None:
+        """Raises ServerFailed: it has been killed."""
+        try:
+            socket.send_fds(self._control, [b"\0"], descriptors)
+        except OSError:
+            raise ServerFailed("the process that starts servers was killed") from None
+
+    def close(self) -> None:
+        """Wait for its end, which comes when nothing is left of the servers that it started."""
+        self._control.close()
+        try:
+            self._process.wait(reaper.TERM_GRACE_S + KILL_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class _Shared:
+    """The one that is used by all servers."""
+
+    reaper: _Reaper | None = None
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[_Reaper]:
+        if self.reaper is None or not self.reaper.runs:
+            self.reaper = _Reaper()
+        used = self.reaper
+        used.users += 1
+        try:
+            yield used
+        finally:
+            used.users -= 1
+            if not used.users:
+                self.reaper = None if self.reaper is used else self.reaper
+                await asyncio.to_thread(used.close)
+
+
+_shared: Final = _Shared()
+
+
+def kill_children() -> None:
+    """For a process that ends at once. Of the MCP servers it kills the reaper alone: keepers end the servers."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            child.kill()
+
+
+def _failure(step: str, number: int, launch: Launch) -> str:
+    what = f"its command {launch.command[0]!r}" if step == "command" else f"its working directory {launch.cwd!r}"
+    if number == errno.ENOENT:
+        return f"{what} does not exist"
+    return f"{what} cannot be used: {os.strerror(number) if number else 'it is not valid'}"
