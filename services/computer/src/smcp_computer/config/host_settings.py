@@ -5,12 +5,49 @@ They say how a server runs here: Agents do not see them, and they are no part of
 them with their docstrings into the JSON Schema of the file.
 """
 
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, PositiveInt
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith(("/", "~/")):
+        raise ValueError("must be an absolute path, or begin with ~/")
+    return path
+
+
+AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 
 DEFAULTS: Final = "defaults"
 """The top-level key."""
+
+
+class ProcessLimits(BaseModel):
+    """For each process of a server. All are upper limits; None: that of the Computer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    cpu_s: PositiveInt | None = None
+    """Seconds of CPU that it may use in its life; then it is ended."""
+    memory_mb: PositiveInt | None = None
+    """MiB that it may allocate."""
+    files: PositiveInt | None = None
+    """How many files and sockets it may have open."""
+    processes: PositiveInt | None = None
+    """How many processes and threads its user may have, all of them counted: it should have a user of its own."""
+
+
+class Sandbox(BaseModel):
+    """What a server sees beside the programs and libraries of the system, by bubblewrap."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    network: bool = False
+    """Whether it may use the network of this host; without, it has none, not even localhost."""
+    read: tuple[AbsolutePath, ...] = ()
+    """Files and directories that it may read."""
+    write: tuple[AbsolutePath, ...] = ()
+    """Files and directories that it may read and write."""
 
 
 class HostSettings(BaseModel):
@@ -27,3 +64,11 @@ class HostSettings(BaseModel):
     """Original names of tools whose arguments are not checked against their schema; `*`: all."""
     replace_content: bool = False
     """What `ret_object_mapper` and `vrl` make of results replaces the content, instead of being added to `meta`."""
+    user: str | None = None
+    """The user of this host that a stdio server runs as; None: the Computer's."""
+    environment: tuple[str, ...] | None = None
+    """The variables of the Computer that a stdio server gets beside its own `env`; None: those that all get."""
+    limits: ProcessLimits = ProcessLimits()
+    """What each process of a stdio server may use."""
+    sandbox: Sandbox | None = None
+    """What a stdio server may see of this host (Linux, by bubblewrap); None: all that its user may."""

@@ -18,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from smcp_computer import __version__
+from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerFailed, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.pipe_requests import PipeRequests
@@ -147,6 +148,7 @@ async def connect(
     notify: Callable[[ServerEvent], None],
     log: StderrLog | None = None,
     redactor: Redactor | None = None,
+    host: HostSettings | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect to a server and shake hands; raises whatever the transport and the handshake raise, and ServerFailed
     where HTTP refuses the requests.
@@ -169,7 +171,7 @@ async def connect(
     async with (
         _refused_by_http(watch),
         Client(
-            open_transport(server, watch, log or StderrLog(server.name), max_message=max_message),
+            open_transport(server, host or HostSettings(), watch, log or StderrLog(server.name), max_message=max_message),
             mode=negotiation,
             read_timeout_seconds=answer_s,
             message_handler=handle,

@@ -15,11 +15,13 @@ from typing import Final
 import anyio
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from smcp_computer.config.host_settings import HostSettings
+from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp.errors import AnswerTooLarge
-from smcp_computer.mcp.process import READ_LIMIT, Launch, ServerProcess, open_process
+from smcp_computer.mcp.isolation import check_sandbox, launch_of
+from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
 from smcp_computer.mcp.sdk_adapter import KEPT, ROOM, Streams, in_its_place, message_of, unreadable
 from smcp_computer.mcp.server_log import MAX_LINE, StderrLog
 from smcp_proto.schemas.config import MCPServerStdioParameters
@@ -91,16 +93,18 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMe
 
 @asynccontextmanager
 async def stdio_transport(
-    parameters: MCPServerStdioParameters, log: StderrLog, *, max_message: int
+    parameters: MCPServerStdioParameters, host: HostSettings, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
     """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry.
 
-    Raises ServerFailed: the program cannot be started. A message above `max_message` bytes is let go as it comes, and
-    its request gets an error.
+    Raises ServerFailed: the program cannot be started; CannotRun: this host cannot do what `host` demands. A message
+    above `max_message` bytes is let go as it comes, and its request gets an error.
     """
-    launch = Launch(
-        [parameters.command, *parameters.args], get_default_environment() | (parameters.env or {}), parameters.cwd
-    )
+    try:
+        launch = launch_of(parameters, host)
+        await check_sandbox(launch, host)
+    except CannotRun as error:
+        raise CannotRun(f"server {log.server!r}: {error}") from None
     async with open_process(launch) as process:
         log.pid = process.pid
         pipes = _Pipes(process, parameters, log, max_message)

@@ -284,6 +284,7 @@ class Supervisor:
                 notify=self._notified,
                 log=self._stderr,
                 redactor=self._inputs.redactor,
+                host=self.host,
             ) as connection:
                 tools = await connection.list_tools()
                 start.reschedule(None)

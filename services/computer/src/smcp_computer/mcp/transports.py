@@ -9,6 +9,7 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.mcp.errors import ServerFailed
 from smcp_computer.mcp.sdk_adapter import ABOVE_LIMIT, ROOM, Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog, answered
@@ -30,16 +31,17 @@ _SESSION: Final = "mcp-session-id"
 
 @asynccontextmanager
 async def open_transport(
-    server: MCPServerConfig, watch: Watch, log: StderrLog, *, max_message: int
+    server: MCPServerConfig, host: HostSettings, watch: Watch, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
     """Connect to a server, or start it. A message has at most `max_message` bytes; over SSE the SDK's 1 MiB.
 
     Raises:
+        CannotRun: this host cannot do what `host` demands.
         ServerFailed: a program cannot be started, or a server behind SSE did not take a message.
         httpx2.HTTPError, ExceptionGroup: an address cannot be reached.
     """
     if isinstance(server, MCPServerStdioConfig):
-        transport = stdio_transport(server.server_parameters, log, max_message=max_message)
+        transport = stdio_transport(server.server_parameters, host, log, max_message=max_message)
     elif isinstance(server, MCPServerStreamableHttpConfig):
         transport = _streamable(server.server_parameters, watch, max_message)
     else:

@@ -57,6 +57,13 @@ def stdio(
     return {"type": "stdio", "server_parameters": parameters, **config}
 
 
+def hostile(*options: str, **config: Any) -> dict[str, Any]:
+    """The configuration of a server that behaves badly, in a Python of its own; the options are those of `hostile`."""
+    program = str(Path(__file__).with_name("hostile.py"))
+    parameters = {"command": sys.executable, "args": ["-I", "-S", program, *options]}
+    return {"type": "stdio", "server_parameters": parameters, **config}
+
+
 def context(
     era: Literal["2025", "2026"],
     *,

@@ -1,0 +1,138 @@
+"""What the process of an MCP server may do on this host: user, environment, limits, sandbox.
+
+It makes the `Launch` of `process` from a server's settings. What cannot be enforced here is an error that names it: a
+server never runs with less than its file says.
+"""
+
+import asyncio
+import os
+import pwd
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from mcp.client.stdio import get_default_environment
+
+from smcp_computer.config.host_settings import HostSettings, ProcessLimits, Sandbox
+from smcp_computer.config.lint import CannotRun
+from smcp_computer.mcp.process import Launch
+from smcp_proto.schemas.config import MCPServerStdioParameters
+
+SYSTEM: Final = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+    *("/etc/alternatives", "/etc/ca-certificates", "/etc/group", "/etc/hosts", "/etc/ld.so.cache", "/etc/localtime"),
+    *("/etc/nsswitch.conf", "/etc/passwd", "/etc/pki", "/etc/resolv.conf", "/etc/ssl"),
+)
+"""What a sandbox shows, read-only: programs and libraries, and what they need to find hosts, users and certificates."""
+PROBE_S: Final = 10.0
+"""How long an empty sandbox may take to start and end; it takes milliseconds."""
+
+
+def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> Launch:
+    """How a server's program is started. Raises CannotRun: what is asked for does not exist on this host."""
+    env = get_default_environment() if host.environment is None else _chosen(host.environment, os.environ)
+    user = None
+    if host.user is not None:
+        account = _account(host.user)
+        user = (account.pw_uid, account.pw_gid, os.getgrouplist(account.pw_name, account.pw_gid))
+        if host.environment is None:
+            env |= {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
+    command = [parameters.command, *parameters.args]
+    if host.sandbox is not None:
+        command = [*_bubblewrap(host.sandbox, parameters.cwd), "--", *command]
+    return Launch(
+        command,
+        env | (parameters.env or {}),
+        parameters.cwd,
+        user=user,
+        limits=_limits(host.limits, os.geteuid() if user is None else user[0]),
+        # bubblewrap sets it itself; where it is installed setuid it could not start with it
+        no_new_privileges=host.sandbox is None,
+    )
+
+
+async def check_sandbox(launch: Launch, host: HostSettings) -> None:
+    """Start and end an empty sandbox: only the kernel knows what it allows. Raises CannotRun."""
+    if host.sandbox is None:
+        return
+    probe = [*launch.command[: launch.command.index("--") + 1], "true"]
+    user = {} if launch.user is None else dict(zip(("user", "group", "extra_groups"), launch.user, strict=True))
+
+    def run() -> str:
+        try:
+            ended = subprocess.run(  # type: ignore[call-overload]  # noqa: S603 -- a command that the user of this host configured
+                probe,
+                check=False,
+                env=launch.env,
+                cwd=launch.cwd,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PROBE_S,
+                **user,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"{type(error).__name__}"
+        return "" if ended.returncode == 0 else ended.stderr.decode(errors="replace").strip() or "bwrap failed"
+
+    if failure := await asyncio.to_thread(run):
+        raise CannotRun(f"sandbox: cannot be made on this host: {failure}")
+
+
+def _chosen(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in names if name in environ}
+
+
+def _account(user: str) -> pwd.struct_passwd:
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        raise CannotRun(f"user: this host has no user {user!r}") from None
+    if os.geteuid() != 0 and account.pw_uid != os.geteuid():
+        raise CannotRun(f"user: only a Computer that runs as root can start a server as {user!r}")
+    return account
+
+
+def _limits(limits: ProcessLimits, uid: int) -> list[tuple[int, tuple[int, int]]]:
+    """Soft and hard limits by number. A limit above the Computer's own one is that one: it is the stricter."""
+    if limits.processes is not None and uid == 0:
+        raise CannotRun("limits.processes: does not count for root; name another user for the server")
+    if limits.memory_mb is not None and sys.platform != "linux":
+        raise CannotRun("limits.memory_mb: needs Linux")
+    found = []
+    for limit, value, more in (
+        (resource.RLIMIT_CPU, limits.cpu_s, 1),  # SIGXCPU at the soft limit, SIGKILL at the hard one
+        # not the address space (RLIMIT_AS), of which Node and Go reserve many gigabytes that they never use
+        (resource.RLIMIT_DATA, limits.memory_mb and limits.memory_mb * 1024 * 1024, 0),
+        (resource.RLIMIT_NOFILE, limits.files, 0),
+        (resource.RLIMIT_NPROC, limits.processes, 0),
+    ):
+        if value is not None:
+            soft, hard = resource.getrlimit(limit)
+            found.append((limit, (_lower(value, soft), _lower(value + more, hard))))
+    return found
+
+
+def _lower(value: int, limit: int) -> int:
+    return value if limit == resource.RLIM_INFINITY else min(value, limit)
+
+
+def _bubblewrap(sandbox: Sandbox, cwd: str | None) -> list[str]:
+    program = shutil.which("bwrap") if sys.platform == "linux" else None
+    if program is None:
+        raise CannotRun("sandbox: needs Linux and bubblewrap (the program bwrap), which is not on this host")
+    command = [program, "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
+    command += ["--share-net"] if sandbox.network else []
+    command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]  # noqa: S108 -- the sandbox's own
+    for path in SYSTEM:
+        command += ["--ro-bind-try", path, path]
+    for name, flag, paths in (("read", "--ro-bind", sandbox.read), ("write", "--bind", sandbox.write)):
+        for path in paths:
+            whole = str(Path(path).expanduser())
+            if not Path(whole).exists():
+                raise CannotRun(f"sandbox.{name}: {whole} does not exist")
+            command += [flag, whole, whole]
+    return command + ([] if cwd is None else ["--chdir", cwd])

@@ -1,0 +1,247 @@
+"""The processes of MCP servers on a real host: nothing stays behind, whoever dies; users, limits and sandboxes hold."""
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from smcp_computer.mcp.errors import ServerDied
+from smcp_computer.mcp.status import State
+from smcp_testing.mcp_servers import configs
+from smcp_testing.profiles import scaled
+from smcp_testing.service_process import ServiceProcess, service_process
+from smcp_testing.supervised import call, pid_of, running
+from smcp_testing.waiting import eventually
+from tests.e2e.worlds.layout import command
+
+RESTARTS = scaled(ci=100, soak=1000)
+CRASHES = scaled(ci=10, soak=100)
+KILLS = scaled(ci=5, soak=50)
+MIB = 1024 * 1024
+
+pytestmark = pytest.mark.timeout(scaled(ci=300, soak=3000))
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """All living processes of this host with `mark` in their command line."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "status"])
+        if mark in (process.info["cmdline"] or ()) and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+
+
+async def ended(processes: list[psutil.Process]) -> None:
+    """Return once none of them is left."""
+    await eventually(lambda: not any(process.is_running() for process in processes), timeout=30)
+
+
+def reaper() -> psutil.Process:
+    """The process that starts the servers of this one."""
+    (found,) = [child for child in psutil.Process().children() if "reaper.py" in " ".join(child.cmdline())]
+    return found
+
+
+def held(process: psutil.Process) -> tuple[int, int]:
+    """Its descriptors (sockets and files), and its children."""
+    return process.num_fds(), len(process.children())
+
+
+@pytest.mark.rule("computer.process.stop", "computer.safety.zombies")
+async def test_restarts_of_a_server_leave_no_process_descriptor_or_memory() -> None:
+    mark = uuid4().hex
+    this = psutil.Process()
+    async with running(stays=configs.hostile()):
+        before: tuple[Any, ...] = ()
+        used = 0
+        for number in range(RESTARTS):
+            async with running(box=configs.hostile("--leaves", "--mark", mark)) as servers:
+                assert servers["box"].state is State.READY
+                assert len(marked(mark)) == 4 if number == 0 else True
+            if number == RESTARTS // 10:
+                before, used = (held(this), held(reaper())), this.memory_info().rss
+        assert marked(mark) == []
+        assert (held(this), held(reaper())) == before
+        assert this.memory_info().rss - used < 20 * MIB
+
+
+@pytest.mark.rule("computer.challenge.isolation")
+async def test_a_crash_of_a_server_leaves_none_of_its_detached_children() -> None:
+    mark = uuid4().hex
+    crashing = configs.hostile("--leaves", "--dies", "tools/call", "--mark", mark)
+    for _ in range(CRASHES):
+        async with running(box=crashing) as servers:
+            family = marked(mark)
+            assert len(family) == 4
+            with pytest.raises(ServerDied):
+                await call(servers["box"], "pid")
+            await ended(family)
+    assert marked(mark) == []
+
+
+async def test_a_killed_keeper_leaves_nothing_and_its_server_starts_again() -> None:
+    mark = uuid4().hex
+    async with running(box=configs.hostile("--leaves", "--mark", mark)) as servers:
+        family = marked(mark)
+        keeper = psutil.Process(await pid_of(servers["box"])).parent()
+        assert keeper is not None
+        keeper.kill()
+        await ended(family)
+        await eventually(lambda: servers["box"].starts == 2 and servers["box"].ready)
+    assert marked(mark) == []
+
+
+async def test_without_the_killed_reaper_servers_go_on_and_others_start() -> None:
+    mark = uuid4().hex
+    async with running(box=configs.hostile("--leaves", "--mark", mark)) as servers:
+        pid = await pid_of(servers["box"])
+        reaper().kill()
+        async with running(other=configs.hostile("--mark", mark)) as others:
+            assert others["other"].ready
+        assert await pid_of(servers["box"]) == pid
+    assert marked(mark) == []
+
+
+@asynccontextmanager
+async def computer(
+    directory: Path, servers: dict[str, Any], *before: str, **more: Any
+) -> AsyncIterator[ServiceProcess]:
+    """A Computer that has not found its gateway yet; it runs its servers all the same."""
+    config = directory / "computer.json"
+    config.write_text(json.dumps({"servers": servers, **more}))
+    run = [command("smcp-computer"), "run", "--config", str(config), "--office", "o", "--name", "c"]
+    env = {"SMCP_HEALTH_PORT": "0", "SMCP_LOG_FORMAT": "json"}
+    async with service_process(*before, *run, "--gateway", "http://127.0.0.1:9", env=env) as process:
+        yield process
+
+
+async def test_kill_9_of_a_computer_ends_its_servers_and_all_that_they_started(tmp_path: Path) -> None:
+    mark = uuid4().hex
+    servers = {
+        "calm": configs.hostile("--mark", mark),
+        "wild": configs.hostile("--leaves", "--ignores-sigterm", "--mark", mark),
+    }
+    for _ in range(KILLS):
+        async with computer(tmp_path, servers) as process:
+            await eventually(lambda: len(marked(mark)) == 5, timeout=60)
+            helpers = psutil.Process(process.pid).children(recursive=True)
+            process.signal(signal.SIGKILL)
+            await ended(helpers)
+            assert marked(mark) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes needs root")
+async def test_a_computer_that_is_process_1_reaps_orphans_and_ends_as_it_is_told(tmp_path: Path) -> None:
+    program = tmp_path / "value.sh"
+    program.write_text("#!/bin/sh\nsleep 0 &\necho value\n")
+    program.chmod(0o755)
+    inputs = [{"id": "key", "type": "command", "description": "k", "command": str(program)}]
+    server = configs.hostile()
+    server["server_parameters"]["env"] = {"KEY": "${input:key}"}
+    unshare = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    async with computer(tmp_path, {"box": server}, *unshare, inputs=inputs) as process:
+        await process.logged("MCP server 'box' is ready with 1 tool", timeout=60)
+        (first,) = psutil.Process(process.pid).children()
+        states = lambda: [child.status() for child in first.children()]  # noqa: E731
+        await eventually(lambda: psutil.STATUS_ZOMBIE not in states())
+        assert len(states()) == 1
+        os.kill(first.pid, signal.SIGTERM)
+        assert await process.exit_code() == 0
+
+
+PROBE = """
+import json, os, resource, socket, sys
+sys.argv.append("--mark")
+found = {"uid": os.getuid(), "groups": os.getgroups(), "home": os.environ.get("HOME")}
+found["files"] = resource.getrlimit(resource.RLIMIT_NOFILE)
+found["cpu"] = resource.getrlimit(resource.RLIMIT_CPU)
+found["status"] = open("/proc/self/status").read()
+for name in ("read", "write"):
+    try:
+        (open(os.environ["SEEN"] + "/" + name) if name == "read" else open(os.environ["KEPT"] + "/new", "w")).close()
+        found[name] = True
+    except OSError:
+        found[name] = False
+found["hidden"] = os.path.exists(os.environ["HIDDEN"])
+try:
+    bytearray(int(os.environ.get("ALLOCATE", "0")) * 1024 * 1024)
+    found["allocated"] = True
+except MemoryError:
+    found["allocated"] = False
+found["interfaces"] = [name for _, name in socket.if_nameindex()]
+open(os.environ["KEPT"] + "/found.json", "w").write(json.dumps(found))
+exec(open(sys.argv[1]).read())
+"""
+
+
+async def seen(tmp_path: Path, allocate: int = 0, **host: Any) -> dict[str, Any]:
+    """What a server with these settings finds."""
+    kept, shown, hidden = tmp_path / "kept", tmp_path / "shown", tmp_path / "hidden"
+    for place in (kept, shown, hidden):
+        place.mkdir(exist_ok=True)
+        place.chmod(0o777)
+    for place in [tmp_path, *tmp_path.parents]:
+        if place.stat().st_uid == os.getuid() and place != Path("/") and place != Path("/tmp"):
+            place.chmod(place.stat().st_mode | 0o055)
+    (shown / "read").write_text("")
+    hostile = Path(configs.__file__).with_name("hostile.py")
+    shutil.copy(hostile, shown / "hostile.py")
+    (shown / "probe.py").write_text(PROBE)
+    env = {"SEEN": str(shown), "KEPT": str(kept), "HIDDEN": str(hidden), "ALLOCATE": str(allocate)}
+    arguments = ["-I", "-S", str(shown / "probe.py"), str(shown / "hostile.py")]
+    parameters = {"command": "/usr/bin/python3", "args": arguments, "env": env}
+    async with running(box={"type": "stdio", "server_parameters": parameters, **host}) as servers:
+        assert servers["box"].state is State.READY, servers["box"].reason
+    found: dict[str, Any] = json.loads((kept / "found.json").read_text())
+    return found
+
+
+def privileged() -> None:
+    if os.geteuid() != 0:
+        if os.environ.get("CI") == "true":
+            pytest.fail("CI has to run as root: other users and sandboxes are tested")
+        pytest.skip("another user needs root")
+
+
+@pytest.mark.rule("computer.safety.limits")
+async def test_no_server_gains_privileges_and_limits_hold(tmp_path: Path) -> None:
+    found = await seen(tmp_path, allocate=512, limits={"files": 100, "cpu_s": 50, "memory_mb": 256})
+    assert "NoNewPrivs:\t1" in found["status"]
+    assert (found["files"], found["cpu"], found["allocated"]) == ([100, 100], [50, 51], False)
+    assert (await seen(tmp_path, allocate=512))["allocated"]
+
+
+async def test_a_server_runs_as_another_user_with_its_groups_and_home(tmp_path: Path) -> None:
+    privileged()
+    nobody = pwd.getpwnam("nobody")
+    found = await seen(tmp_path, user="nobody", limits={"processes": 50})
+    assert (found["uid"], found["home"]) == (nobody.pw_uid, nobody.pw_dir)
+    assert found["groups"] == os.getgrouplist("nobody", nobody.pw_gid)
+    assert "CapEff:\t0000000000000000" in found["status"]
+
+
+@pytest.mark.parametrize("user", [{}, {"user": "nobody"}], ids=["own", "nobody"])
+async def test_a_sandbox_shows_only_what_is_allowed(tmp_path: Path, user: dict[str, str]) -> None:
+    if shutil.which("bwrap") is None and os.environ.get("CI") != "true":
+        pytest.skip("bubblewrap is missing")
+    if user:
+        privileged()
+    sandbox = {"read": [str(tmp_path / "shown")], "write": [str(tmp_path / "kept")]}
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "kept").mkdir()
+    found = await seen(tmp_path, sandbox=sandbox, **user)
+    assert (found["read"], found["write"], found["hidden"]) == (True, True, False)
+    assert found["interfaces"] == ["lo"]
+    assert "NoNewPrivs:\t1" in found["status"]
+    online = await seen(tmp_path, sandbox={**sandbox, "network": True}, **user)
+    assert online["interfaces"] == [name for _, name in socket.if_nameindex()]

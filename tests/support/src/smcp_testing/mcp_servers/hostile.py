@@ -1,0 +1,94 @@
+"""An MCP server over stdio that behaves as badly as it is told. It imports next to nothing, so that it starts fast.
+
+    python -I -S hostile.py [--dies WHERE] [--hangs WHERE] [--after N] [--garbage] [--huge WHERE] [--tools N]
+        [--ignores-sigterm] [--leaves] [--mark TEXT]
+
+WHERE is `start` or a method, such as `tools/list`; with `--after N` it comes N times before that. `--garbage` writes
+lines that are no messages before each answer, `--huge` sends 100 MB instead of an answer. `--leaves` starts three
+processes that ignore SIGTERM and keep the streams open: a child, one in a session of its own, and a double-forked one.
+They have the same command line: `--mark` finds them. Its tools are `pid`, and `tool-1`, `tool-2`, …
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, Final
+
+HUGE: Final = 100_000_000
+
+
+def option(name: str) -> str | None:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None
+
+
+class Server:
+    def __init__(self) -> None:
+        self.came: dict[str, int] = {}
+        self.after = int(option("--after") or 0)
+
+    def misbehave(self, where: str) -> None:
+        self.came[where] = self.came.get(where, 0) + 1
+        if self.came[where] <= self.after:
+            return
+        if option("--dies") == where:
+            os._exit(3)
+        while option("--hangs") == where:
+            time.sleep(60)
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        match message["method"]:
+            case "initialize":
+                version = message["params"]["protocolVersion"]
+                info = {"name": "hostile", "version": "1"}
+                return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            case "tools/list":
+                names = ["pid", *(f"tool-{number}" for number in range(1, 1 + int(option("--tools") or 0)))]
+                return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
+            case "tools/call":
+                return {"content": [{"type": "text", "text": str(os.getpid())}]}
+            case "ping":
+                return {}
+        return None
+
+    def run(self) -> None:
+        self.misbehave("start")
+        for line in sys.stdin:
+            message = json.loads(line)
+            if "id" not in message:
+                continue
+            self.misbehave(message["method"])
+            if "--garbage" in sys.argv:
+                sys.stdout.write('no message\n{"jsonrpc": 1}\n[]\n\x00\n')
+            result = self.answer(message)
+            if option("--huge") == message["method"]:
+                result = {"content": [{"type": "text", "text": "x" * HUGE}]}
+            answer = {"error": {"code": -32601, "message": "no such method"}} if result is None else {"result": result}
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}) + "\n")
+            sys.stdout.flush()
+
+
+def leave() -> None:
+    for detached, twice in ((False, False), (True, False), (True, True)):
+        if os.fork():
+            continue
+        if detached:
+            os.setsid()
+        if twice and os.fork():
+            os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    if "--ignores-sigterm" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "--leaves" in sys.argv:
+        leave()
+    try:
+        Server().run()
+    finally:
+        while "--ignores-sigterm" in sys.argv:
+            time.sleep(60)
