@@ -171,7 +171,9 @@ async def connect(
     async with (
         _refused_by_http(watch),
         Client(
-            open_transport(server, host or HostSettings(), watch, log or StderrLog(server.name), max_message=max_message),
+            open_transport(
+                server, host or HostSettings(), watch, log or StderrLog(server.name), max_message=max_message
+            ),
             mode=negotiation,
             read_timeout_seconds=answer_s,
             message_handler=handle,
