@@ -4,9 +4,12 @@ They talk to `control` over its socket and know nothing of MCP. A change of the 
 """
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,9 +17,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from smcp_computer.control_client import RunningComputer, find
+from smcp_computer.control_client import LOGS, RunningComputer, find, seat_directory
 from smcp_service.lifecycle import Failure, counted
 
+POLL_S: Final = 0.25
+"""How often `logs -f` looks at the file: nobody reads faster."""
 CALL_GRACE_S: Final = 5.0
 """A Computer ends a call at its time; the answer may take so much longer."""
 COLOURS: Final = {
@@ -113,6 +118,25 @@ def inputs(office: Office = None, name: Name = None, as_json: Json = False) -> N
     _print(said, as_json, ("Input", "Value from", "For", "Description"), rows, "No inputs.")
 
 
+@app.command()
+def logs(
+    server: Server,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows, until ctrl-C")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines")] = 100,
+    office: Office = None,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """What an MCP server writes to its standard error, and why it ended; also of a Computer that does not run."""
+    from smcp_computer.mcp.server_log import log_file  # noqa: PLC0415 -- it takes a second to load
+
+    path = log_file(_state_directory(office, name) / LOGS, server)
+    if not path.exists():
+        raise Failure(f"there is no log of an MCP server {server!r}: {path} does not exist")
+    for line in _log_lines(path, lines, follow=follow):
+        typer.echo(json.dumps({"server": server, "line": line}, ensure_ascii=False) if as_json else _plain(line))
+
+
 @servers.command()
 def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
     """End an MCP server and start it again. Calls that run there have some seconds to end."""
@@ -121,6 +145,34 @@ def restart(server: Server, office: Office = None, name: Name = None, as_json: J
 
 def _find(given: Mapping[str, Any]) -> RunningComputer:
     return find(given.get("office"), given.get("name"))
+
+
+def _state_directory(office: str | None, name: str | None) -> Path:
+    try:
+        return find(office, name).directory
+    except Failure:
+        office, name = office or os.environ.get("SMCP_OFFICE"), name or os.environ.get("SMCP_NAME")
+        if given := os.environ.get("SMCP_STATE_DIR"):
+            return Path(given)
+        if office is None or name is None:
+            raise
+        return seat_directory(office, name)
+
+
+def _log_lines(path: Path, last: int, *, follow: bool) -> Iterator[str]:
+    """The last lines, and then what is added. A file that was replaced, since it was full, is read from its start."""
+    file = path.open(encoding="utf-8", errors="replace")
+    try:
+        yield from (line.rstrip("\n") for line in file.readlines()[-last:] if last)
+        while follow:
+            while line := file.readline():
+                yield line.rstrip("\n")
+            time.sleep(POLL_S)
+            if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                file.close()
+                file = path.open(encoding="utf-8", errors="replace")
+    finally:
+        file.close()
 
 
 def _show_status(said: Mapping[str, Any], as_json: bool) -> None:

@@ -22,6 +22,7 @@ from smcp_computer.config.redact import shown
 from smcp_computer.config.secrets import SecretStore
 from smcp_computer.config.watch import file_changes, hangups
 from smcp_computer.confirmation import Asker, Confirmation
+from smcp_computer.control_client import LOGS
 from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
@@ -141,7 +142,7 @@ class Computer:
                 start_s=settings.start_s,
                 wait_s=settings.wait_s,
                 silence_s=settings.silence_s,
-                logs=state_path(settings) / "logs",
+                logs=state_path(settings) / LOGS,
                 environment=network if settings.pass_network_env else {},
                 withheld=() if settings.pass_network_env else tuple(sorted(network)),
                 strict=settings.strict,

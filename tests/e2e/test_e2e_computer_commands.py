@@ -1,0 +1,120 @@
+"""The commands of `smcp-computer` at a running one, all as processes: what its user does with it over a day."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from smcp_testing.computer_office import registry
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+COMMAND = str(Path(sys.executable).with_name("smcp-computer"))
+PATIENCE_S = 60.0
+Json = dict[str, Any]
+
+
+class Host:
+    """A host with its state directory and its configuration file."""
+
+    def __init__(self, nats_url: str, directory: Path, state: str) -> None:
+        self.file = directory / "computer.json"
+        self._environ = {**os.environ, "XDG_STATE_HOME": state, "SMCP_NATS_URL": nats_url, "SMCP_HEALTH_PORT": "0"}
+
+    async def start(
+        self, *arguments: str, stdout: int | None = None, stderr: int | None = None
+    ) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            COMMAND, *arguments, env=self._environ, stdout=stdout, stderr=stderr
+        )
+
+    async def run(self, *arguments: str) -> tuple[int | None, str, str]:
+        process = await self.start(*arguments, stdout=PIPE, stderr=PIPE)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+        assert b"Traceback" not in err
+        return process.returncode, out.decode(), err.decode()
+
+    async def says(self, *arguments: str) -> Any:
+        """What a command says as JSON."""
+        at = arguments.index("--") if "--" in arguments else len(arguments)
+        code, out, err = await self.run(*arguments[:at], "--json", *arguments[at:])
+        assert code == 0, err
+        return json.loads(out)
+
+    async def servers(self) -> dict[str, Json]:
+        return {each["name"]: each for each in (await self.says("status"))["servers"]}
+
+    @asynccontextmanager
+    async def computer(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """It runs, is ready, and answers commands."""
+        place = ("--office", "lab", "--name", "pc")
+        process = await self.start("run", "--config", str(self.file), *place, stderr=asyncio.subprocess.DEVNULL)
+        try:
+
+            async def ready() -> bool:
+                code, out, _ = await self.run("status", "--json")
+                return code == 0 and json.loads(out)["ready"] is True
+
+            await eventually(ready, timeout=PATIENCE_S)
+            yield process
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await asyncio.wait_for(process.wait(), PATIENCE_S)
+
+
+@asynccontextmanager
+async def host(nats_url: str, directory: Path, **servers: Json) -> AsyncIterator[Host]:
+    with TemporaryDirectory(prefix="s-") as state:  # short, since a socket's path is
+        here = Host(nats_url, directory, state)
+        here.file.write_text(json.dumps({"servers": servers}))
+        async with registry(nats_url):
+            yield here
+
+
+async def test_what_a_server_writes_is_shown_and_followed_also_when_the_computer_has_ended(
+    nats_url: str, tmp_path: Path
+) -> None:
+    box = configs.stdio(fresh=True)
+    program = box["server_parameters"]
+    script = 'echo "no paper" >&2; exec "$0" "$@"'
+    program |= {"command": "sh", "args": ["-c", script, program["command"], *program["args"]]}
+    async with host(nats_url, tmp_path, box=box) as here:
+        async with here.computer():
+            assert "no paper" in (await here.run("logs", "box"))[1]
+            following = await here.start("logs", "box", "-f", "-n", "0", stdout=PIPE)
+            try:
+                assert following.stdout is not None
+                reading = asyncio.create_task(following.stdout.readline())
+                while not reading.done():  # it may have begun to follow only after the first restart
+                    await here.says("servers", "restart", "box")
+                    await asyncio.wait([reading], timeout=1)
+                assert b"no paper" in await reading
+            finally:
+                following.terminate()
+                await following.wait()
+        code, out, _ = await here.run("logs", "box", "--office", "lab", "--name", "pc")
+        assert (code, "no paper" in out) == (0, True)
+        code, _, err = await here.run("logs", "bxo", "--office", "lab", "--name", "pc")
+        assert (code, "no log of an MCP server 'bxo'" in err) == (1, True)
+
+
+async def test_a_computer_that_was_killed_leaves_no_socket_that_the_next_one_stumbles_over(
+    nats_url: str, tmp_path: Path
+) -> None:
+    async with host(nats_url, tmp_path) as here:
+        async with here.computer() as first:
+            first.send_signal(signal.SIGKILL)
+            await first.wait()
+            code, _, err = await here.run("status")
+            assert (code, "no Computer of this user runs here" in err) == (1, True)
+        async with here.computer() as second:
+            assert (await here.says("status"))["pid"] == second.pid
+            assert "No MCP servers" in (await here.run("status"))[2]
