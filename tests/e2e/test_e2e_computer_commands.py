@@ -79,6 +79,29 @@ async def host(nats_url: str, directory: Path, **servers: Json) -> AsyncIterator
             yield here
 
 
+async def test_servers_are_added_disabled_enabled_and_removed_while_the_computer_runs(
+    nats_url: str, tmp_path: Path
+) -> None:
+    box = configs.stdio(fresh=True)
+    program = box["server_parameters"]
+    async with host(nats_url, tmp_path, box=box) as here, here.computer():
+        before = (await here.servers())["box"]
+        command = ("--", program["command"], *program["args"])
+        added = await here.says("servers", "add", "extra", *command)
+        assert {each["name"]: each["state"] for each in added["servers"]} == {"box": "ready", "extra": "ready"}
+        assert "extra" in json.loads(here.file.read_text())["servers"]
+        code, _, err = await here.run("servers", "add", "extra", *command)
+        assert (code, "--replace" in err) == (1, True)
+        await here.says("servers", "disable", "extra")
+        assert (await here.servers())["extra"]["state"] == "disabled"
+        await here.says("servers", "enable", "extra")
+        assert (await here.servers())["extra"]["state"] == "ready"
+        await here.says("servers", "rm", "extra")
+        now = await here.servers()
+        assert list(now) == ["box"]
+        assert (now["box"]["pid"], now["box"]["restarts"]) == (before["pid"], 0), "the others were left alone"
+
+
 async def test_what_a_server_writes_is_shown_and_followed_also_when_the_computer_has_ended(
     nats_url: str, tmp_path: Path
 ) -> None:
@@ -118,3 +141,16 @@ async def test_a_computer_that_was_killed_leaves_no_socket_that_the_next_one_stu
         async with here.computer() as second:
             assert (await here.says("status"))["pid"] == second.pid
             assert "No MCP servers" in (await here.run("status"))[2]
+
+
+async def test_without_a_computer_the_file_is_changed_alone(nats_url: str, tmp_path: Path) -> None:
+    async with host(nats_url, tmp_path) as here:
+        file = ("--config", str(here.file))
+        code, out, _ = await here.run("servers", "add", "time", *file, "--", "uvx", "mcp-server-time")
+        assert (code, "no Computer of this user runs here" in out) == (0, True)
+        added = json.loads(here.file.read_text())["servers"]["time"]
+        assert added == {
+            "type": "stdio", "server_parameters": {"command": "uvx", "args": ["mcp-server-time"]},
+        }  # fmt: skip
+        code, _, err = await here.run("servers", "rm", "tme", *file)
+        assert (code, "did you mean 'time'" in err) == (1, True)

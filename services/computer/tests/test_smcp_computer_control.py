@@ -163,3 +163,13 @@ async def test_the_inputs_are_shown_with_the_sources_of_their_values_and_without
         assert found == {"user": ("its default", ["off"]), "token": (None, []), "made": ("its program", [])}
         assert "anna" not in said.stdout
         assert "it has no value" in (await command("inputs")).stdout
+
+
+async def test_a_file_that_cannot_be_used_is_said_to_the_user_with_its_path_and_to_agents_without(
+    nats_url: str,
+) -> None:
+    async with controlled(nats_url) as here:
+        said = json.loads((await command("reload", "--json")).stdout)
+        assert said["config_problem"].startswith("unused: cannot be read")
+        assert (await here.ask("get_status"))["config_problem"].startswith("cannot be read")
+        assert "unused is not in use" in (await command("status")).stderr

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from smcp_computer.control_client import LOGS, RunningComputer, find, seat_directory
+from smcp_computer.control_client import LOGS, RunningComputer, find, running, seat_directory
 from smcp_service.lifecycle import Failure, counted
 
 POLL_S: Final = 0.25
@@ -47,6 +47,12 @@ Name = Annotated[str | None, typer.Option(help="The Computer's name, where sever
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
 Server = Annotated[
     str, typer.Argument(metavar="SERVER", help="An MCP server's name in the file", autocompletion=_known_servers)
+]
+Config = Annotated[
+    Path | None, typer.Option(help="The file to change where no Computer runs [SMCP_CONFIG]", envvar="SMCP_CONFIG")
+]
+Rewrite = Annotated[
+    bool, typer.Option("--rewrite", help="Write a file that has comments, too, without them: JSON has none")
 ]
 
 
@@ -137,10 +143,93 @@ def logs(
         typer.echo(json.dumps({"server": server, "line": line}, ensure_ascii=False) if as_json else _plain(line))
 
 
+@app.command()
+def reload(office: Office = None, name: Name = None, as_json: Json = False) -> None:
+    """Read the configuration file again now; a running Computer does so by itself when it changes."""
+    _show_status(find(office, name).ask("POST", "reload"), as_json)
+
+
+@servers.command("add")
+def add(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND [ARGUMENT]...]", help="The program that is the server")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Or where it listens, over HTTP")] = None,
+    sse: Annotated[bool, typer.Option("--sse", help="With --url: by MCP's older transport, SSE")] = False,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --url; repeatable")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With a command; repeatable")] = None,
+    cwd: Annotated[str | None, typer.Option(help="With a command: the directory that it runs in")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="In place of one of that name")] = False,
+    rewrite: Rewrite = False,
+    config: Config = None,
+    office: Office = None,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """Add an MCP server to the file, and start it: `servers add time -- uvx mcp-server-time`.
+
+    Values may hold ${input:ID} and ${env:NAME}, in single quotes.
+    """
+    if (url is None) == (not command):
+        raise typer.BadParameter("say either a command, behind --, or --url", param_hint="SERVER")
+    parameters: dict[str, Any]
+    if url is None:
+        assert command
+        parameters = {"command": command[0], "args": command[1:], "env": _pairs("--env", env), "cwd": cwd}
+        kind = "stdio"
+    else:
+        parameters, kind = {"url": url, "headers": _pairs("--header", header)}, "sse" if sse else "streamable"
+    body = {"type": kind, "server_parameters": {key: value for key, value in parameters.items() if value}}
+    edit = {"action": "add", "name": server, "server": body, "replace": replace, "rewrite": rewrite}
+    _edit(edit, config, office, name, as_json)
+
+
+def _edits(action: str, what: str) -> None:
+    """Define the command of that name."""
+
+    @servers.command(action, help=what)
+    def change(
+        server: Server,
+        rewrite: Rewrite = False,
+        config: Config = None,
+        office: Office = None,
+        name: Name = None,
+        as_json: Json = False,
+    ) -> None:
+        edit = {"action": "remove" if action == "rm" else action, "name": server, "rewrite": rewrite}
+        _edit(edit, config, office, name, as_json)
+
+
+_edits("rm", "Take an MCP server out of the file, and end it.")
+_edits("enable", "Let an MCP server run that the file disables.")
+_edits("disable", "End an MCP server; it stays in the file.")
+
+
 @servers.command()
 def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
     """End an MCP server and start it again. Calls that run there have some seconds to end."""
     _show_status(find(office, name).ask("POST", "servers", server, "restart"), as_json)
+
+
+def _edit(edit: Mapping[str, Any], config: Path | None, office: str | None, name: str | None, as_json: bool) -> None:
+    computers = running()
+    if computers or office or name:
+        _show_status(find(office, name).ask("POST", "edit", body=edit), as_json)
+        return
+    if config is None:
+        raise Failure("no Computer of this user runs here: --config says which file to change")
+    from smcp_computer.config.edit import Edit, edit_file  # noqa: PLC0415 -- as above
+    from smcp_computer.config.lint import ConfigError  # noqa: PLC0415
+
+    try:
+        edit_file(config, Edit.model_validate(edit))
+    except ConfigError as error:
+        raise Failure("\n".join(error.problems)) from None
+    if as_json:
+        _print_json({"config": str(config)})
+    else:
+        typer.echo(f"{config} is changed; no Computer of this user runs here")
 
 
 def _find(given: Mapping[str, Any]) -> RunningComputer:
@@ -184,6 +273,8 @@ def _show_status(said: Mapping[str, Any], as_json: bool) -> None:
     typer.echo(_plain(f"{said['name']} in {said['office']}: {state}, {calls} running, process {said['pid']}"))
     for what, why in said["problems"].items():
         _warn(f"{what}: {why}")
+    if said["config_problem"]:
+        _warn(f"{said['config']} is not in use, the one before it is: {said['config_problem']}")
     rows = [
         (
             each["name"],
@@ -241,3 +332,10 @@ def _plain(text: str) -> str:
 
 def _when(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    split = [each.partition("=") for each in given or ()]
+    if not all(equals for _, equals, _ in split):
+        raise typer.BadParameter("is not of the form NAME=VALUE", param_hint=option)
+    return {name: value for name, _, value in split}

@@ -206,7 +206,9 @@ class Computer:
             )
             for each in self.fleet.statuses()
         ]
-        problem = {} if self.config_problem is None else {"config_problem": self.config_problem}
+        problem = {}
+        if self.config_problem is not None:
+            problem["config_problem"] = self.config_problem.replace(f"{self._file}: ", "")
         return GetStatusRet(servers=servers, req_id=request.req_id, **problem)
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:

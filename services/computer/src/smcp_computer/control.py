@@ -9,7 +9,9 @@ come here: what they may know is in the handlers.
     POST /call                    call one, as an Agent does: {tool, params, timeout}
     GET  /history                 recent calls by MCP server
     GET  /inputs                  where the values of inputs come from
+    POST /edit                    change a server in the configuration file: `edit.Edit`
     POST /servers/NAME/restart    restart one
+    POST /reload                  read the configuration file again
 """
 
 import asyncio
@@ -30,7 +32,8 @@ from pydantic import ValidationError
 
 from smcp_bus.dispatch import Caller
 from smcp_computer.computer import Computer
-from smcp_computer.config.lint import PARAMETERS, placed
+from smcp_computer.config.edit import Edit, edit_file
+from smcp_computer.config.lint import PARAMETERS, ConfigError, placed
 from smcp_computer.config.secrets import SecretsError
 from smcp_computer.control_client import SOCKET
 from smcp_computer.serving import cancel
@@ -86,6 +89,7 @@ class Control:
         self._settings = settings
         self._computer = computer
         self._began = time.time()
+        self._editing = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -95,7 +99,9 @@ class Control:
             web.post("/call", self._call),
             web.get("/history", self._history),
             web.get("/inputs", self._inputs),
+            web.post("/edit", self._edit),
             web.post("/servers/{name}/restart", self._restart),
+            web.post("/reload", self._reload),
         ]
 
     async def _who(self, request: web.Request) -> web.Response:
@@ -115,6 +121,7 @@ class Control:
             "ready": ready,
             "problems": {name: why for name, why in checks.items() if why != "ok"},
             "config": str(self._settings.config),
+            "config_problem": self._computer.config_problem,
             "calls": self._computer.owner.running,
             "servers": [
                 {**asdict(each), "calls": sum(call.outcome in IN_FLIGHT for call in recent.get(each.name, ()))}
@@ -162,6 +169,13 @@ class Control:
                     used.setdefault(each.name, set()).add(name)
         return _json({"inputs": [{**each, "servers": sorted(used.get(each["id"], ()))} for each in sources]})
 
+    async def _edit(self, request: web.Request) -> web.Response:
+        edit = Edit.model_validate(await _body(request))
+        async with self._editing:
+            await asyncio.to_thread(edit_file, self._settings.config, edit)
+            await self._computer.reload()
+        return await self._settled(edit.name)
+
     async def _restart(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in self._computer.fleet.supervisors:
@@ -169,6 +183,11 @@ class Control:
             raise web.HTTPNotFound(text=f"no MCP server {name!r} runs here; there are: {known}")
         self._computer.fleet.restart(name)
         return await self._settled(name)
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        async with self._editing:
+            await self._computer.reload()
+        return _json(self.status())
 
     async def _settled(self, name: str) -> web.Response:
         """The status, once that server has started or failed; of one that takes longer, that it starts."""
@@ -198,6 +217,8 @@ async def _errors(request: web.Request, handler: Callable[[web.Request], Awaitab
         return await handler(request)
     except web.HTTPException as error:
         return _json({"error": error.text}, error.status)
+    except ConfigError as error:
+        return _json({"error": "\n".join(error.problems)}, 400)
     except ValidationError as error:
         return _json({"error": malformed(error).message}, 400)
 

@@ -1,0 +1,96 @@
+"""Changes the MCP servers in a configuration file: adds, enables, disables and removes one.
+
+The result is checked before it is written, and a file is replaced as a whole. Whether a running Computer takes it over
+is not known here.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from smcp_computer.config import jsonc
+from smcp_computer.config.file import parse_config, write_config
+from smcp_computer.config.lint import ConfigError
+from smcp_computer.config.secrets import is_sealed
+from smcp_proto.schemas.base import ServerName
+from smcp_service.settings import did_you_mean
+
+
+class Edit(BaseModel):
+    """One change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    action: Literal["add", "remove", "enable", "disable"]
+    name: ServerName
+    server: dict[str, Any] | None = None
+    """What is added, in any form that the file may have."""
+    replace: bool = False
+    """Add it in place of one of that name."""
+    rewrite: bool = False
+    """Write the file although its comments get lost."""
+
+    @model_validator(mode="after")
+    def _what_is_added(self) -> "Edit":
+        if (self.action == "add") != (self.server is not None):
+            raise ValueError("`server` is for `add`, which needs it")
+        return self
+
+
+def edit_file(path: Path, edit: Edit) -> None:
+    """Raises ConfigError: the file cannot be read or written, is not valid, or is not valid any more with the change;
+    it holds comments; there is no such server, or there is one already. The file is as before then."""
+    try:
+        try:
+            raw = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            if edit.action != "add":
+                raise
+            raw = ""
+        write_config(path, edited(raw, edit))
+    except ConfigError as error:
+        raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
+
+
+def edited(raw: str, edit: Edit) -> dict[str, Any]:
+    """What the file holds with the change; an empty one is one without servers. Raises ConfigError. Pure."""
+    if is_sealed(raw.encode()):
+        raise ConfigError("is encrypted: change the file that was encrypted, and encrypt that again")
+    document = jsonc.loads(raw) if raw.strip() else {"servers": {}}
+    if not isinstance(document, dict):
+        raise ConfigError("the file holds no JSON object")
+    if jsonc.has_comments(raw) and not edit.rewrite:
+        raise ConfigError("has comments, which would get lost: change it by hand, or say --rewrite")
+    _change(_servers_of(document), edit)
+    parse_config(json.dumps(document))
+    return document
+
+
+def _servers_of(document: dict[str, Any]) -> dict[str, Any]:
+    for key in ("servers", "mcpServers"):
+        if isinstance(held := document.get(key), dict):
+            return held
+    return document or document.setdefault("servers", {})
+
+
+def _change(servers: dict[str, Any], edit: Edit) -> None:
+    there = [name for name, body in servers.items() if isinstance(body, dict)]
+    if edit.action == "add":
+        if edit.name in there and not edit.replace:
+            raise ConfigError(f"there is a server {edit.name!r} already: --replace puts this one in its place")
+        servers[edit.name] = edit.server
+        return
+    if edit.name not in there:
+        raise ConfigError(f"there is no server {edit.name!r}{did_you_mean(edit.name, there)}")
+    if edit.action == "remove":
+        del servers[edit.name]
+    elif edit.action == "disable":
+        servers[edit.name]["disabled"] = True
+    else:
+        servers[edit.name].pop("disabled", None)

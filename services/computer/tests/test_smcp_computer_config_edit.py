@@ -1,0 +1,108 @@
+"""Changing the servers in a configuration file: what is written, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from smcp_computer.config.edit import Edit, edit_file, edited
+from smcp_computer.config.lint import ConfigError
+
+BOX: dict[str, Any] = {"type": "stdio", "server_parameters": {"command": "true"}}
+OURS = json.dumps({"servers": {"box": BOX}, "inputs": []}, indent=4)
+
+
+def add(name: str, **more: Any) -> Edit:
+    return Edit(action="add", name=name, server=BOX, **more)
+
+
+@pytest.mark.parametrize(
+    "written", [OURS, json.dumps({"mcpServers": {"box": {"command": "true"}}}), json.dumps({"box": BOX})]
+)
+def test_a_server_is_added_disabled_enabled_and_removed_where_the_file_has_its_servers(written: str) -> None:
+    before = json.loads(written)
+    key = next((key for key in ("servers", "mcpServers") if key in before), None)
+
+    def changed(document: dict[str, Any], edit: Edit) -> dict[str, Any]:
+        return edited(json.dumps(document), edit)
+
+    def servers(document: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = document if key is None else document[key]
+        return found
+
+    found = changed(before, add("new"))
+    assert list(servers(found)) == ["box", "new"]
+    found = changed(found, Edit(action="disable", name="box"))
+    assert servers(found)["box"]["disabled"] is True
+    found = changed(found, Edit(action="enable", name="box"))
+    assert changed(found, Edit(action="remove", name="new")) == before
+
+
+def test_an_empty_file_becomes_one_with_servers() -> None:
+    assert edited("", add("new")) == {"servers": {"new": BOX}}
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (add("box"), "there is a server 'box' already"),
+        (Edit(action="remove", name="bxo"), "there is no server 'bxo'; did you mean 'box'"),
+        (Edit(action="disable", name="servers"), "there is no server 'servers'"),
+        (Edit(action="add", name="new", server={"type": "pipe"}), "servers.new"),
+    ],
+)
+def test_a_change_that_cannot_be_made_or_leaves_an_invalid_file_is_refused(edit: Edit, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        edited(OURS, edit)
+
+
+def test_a_server_is_replaced_where_that_is_said() -> None:
+    other = {**BOX, "server_parameters": {"command": "false"}}
+    found = edited(OURS, Edit(action="add", name="box", server=other, replace=True))
+    assert found["servers"] == {"box": other}
+
+
+def test_comments_get_lost_only_where_that_is_said() -> None:
+    commented = OURS.replace("{", "{ // why\n", 1)
+    with pytest.raises(ConfigError, match="comments"):
+        edited(commented, add("new"))
+    assert list(edited(commented, add("new", rewrite=True))["servers"]) == ["box", "new"]
+
+
+@pytest.mark.parametrize("wrong", [{"action": "add"}, {"action": "remove", "server": BOX}, {"action": "x"}])
+def test_a_change_without_what_it_needs_is_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Edit.model_validate({"name": "box", **wrong})
+
+
+def test_a_file_is_replaced_as_a_whole_behind_its_link_and_keeps_its_mode(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text(OURS)
+    real.chmod(0o640)
+    link.symlink_to(real)
+    before = real.stat().st_ino
+    edit_file(link, add("new"))
+    assert link.is_symlink()
+    assert "new" in json.loads(real.read_text())["servers"]
+    assert (real.stat().st_mode & 0o777, real.stat().st_ino != before) == (0o640, True)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.json", "real.json"]
+
+
+def test_a_file_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    with pytest.raises(ConfigError, match="No such file"):
+        edit_file(file, Edit(action="remove", name="box"))
+    file.write_text("{oops")
+    with pytest.raises(ConfigError, match=r"c\.json: not JSON"):
+        edit_file(file, add("new"))
+    assert file.read_text() == "{oops"
+    file.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
+        edit_file(file, add("new"))
+
+
+def test_a_new_file_is_for_its_user_alone(tmp_path: Path) -> None:
+    edit_file(tmp_path / "c.json", add("new"))
+    assert (tmp_path / "c.json").stat().st_mode & 0o777 == 0o600
