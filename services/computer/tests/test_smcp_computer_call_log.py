@@ -15,7 +15,8 @@ from smcp_bus import subjects
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
-from smcp_computer.confirmation import Asker, Confirm
+from smcp_computer.config.host_settings import Confirm
+from smcp_computer.confirmation import Answer, Asker
 from smcp_computer.handlers.tool_call import RECENT
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools import ToolRef
@@ -92,13 +93,13 @@ class Nobody:
         self.asked = asyncio.Event()
         self.withdrawn = asyncio.Event()
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool:
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
         self.asked.set()
         try:
             await asyncio.Event().wait()
         finally:
             self.withdrawn.set()
-        return True
+        return Answer.YES
 
 
 async def test_an_unanswered_confirmation_is_logged_as_not_confirmed(

@@ -1,22 +1,88 @@
 """Confirmation of tool calls: by the settings, and by the user at the terminal."""
 
 import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+import mcp_types as types
 import pytest
 
-from smcp_computer.confirmation import AtTerminal, Confirm, Confirmation, Decision, decide, question
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.host_settings import Confirm, ConfirmPolicy
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.confirmation import (
+    Answer,
+    Asker,
+    AtTerminal,
+    ByProgram,
+    Confirmation,
+    Decision,
+    decide,
+    may_destroy,
+    question,
+    wanted,
+)
+from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.terminal import Terminal, printable
-from smcp_computer.tools import ToolRef
+from smcp_computer.tools import Target, ToolRef, tool_meta_of
 from smcp_testing.terminal_user import terminal_user
+from smcp_testing.waiting import eventually
 
 REF = ToolRef("git", "push")
+
+
+def decided(
+    setting: Confirm,
+    auto_apply: bool | None,
+    *,
+    can_ask: bool,
+    policy: ConfirmPolicy | None = None,
+    alias: str = "push",
+    destructive: bool = False,
+) -> Decision | str:
+    names = frozenset(("push", alias))
+    said = wanted(setting, policy or ConfirmPolicy(), auto_apply=auto_apply, names=names, destructive=destructive)
+    return decide(*said, can_ask=can_ask)
+
+
+def push(description: str = "", **server: Any) -> Target:
+    """The tool of a server that is configured so."""
+    body = {"type": "stdio", "server_parameters": {"command": "git"}, **server}
+    config = parse_config(json.dumps({"servers": {"git": body}}))
+    git = config.servers["git"]
+    supervisor = Supervisor(
+        git, InputResolver({}, {}), limits=Limits(), on_change=lambda: None, host=config.host["git"]
+    )
+    tool = types.Tool(name="push", description=description, input_schema={})
+    return Target(REF, supervisor, tool, tool_meta_of(git, "push"))
+
+
+class Says:
+    """Somebody who answers at once."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
+        self.asked += 1
+        return self.answer
+
+
+async def asked(confirmation: Confirmation, target: Target) -> bool:
+    """Whether it may run."""
+    return await confirmation.refusal(target, agent="alice", params={}) is None
 
 
 @pytest.mark.rule("data-structures.ToolMeta.auto_apply.meaning", "answers.tools.confirm.true")
 @pytest.mark.parametrize("setting", list(Confirm))
 @pytest.mark.parametrize("can_ask", [True, False])
 def test_auto_apply_true_never_asks(setting: Confirm, can_ask: bool) -> None:
-    assert decide(setting, True, can_ask=can_ask) is Decision.RUN
+    assert decided(setting, True, can_ask=can_ask) is Decision.RUN
 
 
 @pytest.mark.rule(
@@ -24,18 +90,18 @@ def test_auto_apply_true_never_asks(setting: Confirm, can_ask: bool) -> None:
 )
 @pytest.mark.parametrize("setting", list(Confirm))
 def test_auto_apply_false_always_asks_and_is_refused_where_nobody_can_be_asked(setting: Confirm) -> None:
-    assert decide(setting, False, can_ask=True) is Decision.ASK
-    refused = decide(setting, False, can_ask=False)
+    assert decided(setting, False, can_ask=True) is Decision.ASK
+    refused = decided(setting, False, can_ask=False)
     assert isinstance(refused, str)
     assert "SMCP_CONFIRM" in refused
 
 
 @pytest.mark.rule("answers.tools.confirm.values", "answers.tools.confirm.null")
 def test_without_auto_apply_the_setting_decides() -> None:
-    assert decide(Confirm.ALLOW, None, can_ask=True) is Decision.RUN
-    assert decide(Confirm.ASK, None, can_ask=True) is Decision.ASK
+    assert decided(Confirm.ALLOW, None, can_ask=True) is Decision.RUN
+    assert decided(Confirm.ASK, None, can_ask=True) is Decision.ASK
     for setting, can_ask in [(Confirm.DENY, True), (Confirm.DENY, False), (Confirm.ASK, False)]:
-        refused = decide(setting, None, can_ask=can_ask)
+        refused = decided(setting, None, can_ask=can_ask)
         assert isinstance(refused, str)
         assert f"SMCP_CONFIRM={setting}" in refused
 
@@ -52,7 +118,7 @@ async def test_the_default_is_ask_at_a_terminal_and_allow_elsewhere() -> None:
 async def test_the_user_is_asked_at_the_terminal(typed: str, allowed: bool) -> None:
     async with terminal_user() as user:
         confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
-        asking = asyncio.create_task(confirmation.refusal(REF, agent="alice", auto_apply=None, params={"remote": "x"}))
+        asking = asyncio.create_task(confirmation.refusal(push(), agent="alice", params={"remote": "x"}))
         await user.sees("'push' of 'git'")
         await user.sees("Run it?")
         user.types(typed)
@@ -62,9 +128,9 @@ async def test_the_user_is_asked_at_the_terminal(typed: str, allowed: bool) -> N
 async def test_a_cancelled_confirmation_is_withdrawn_and_the_next_one_is_shown() -> None:
     async with terminal_user() as user:
         confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
-        first = asyncio.create_task(confirmation.refusal(REF, agent="alice", auto_apply=None, params={}))
+        first = asyncio.create_task(confirmation.refusal(push(), agent="alice", params={}))
         await user.sees("Run it?")
-        second = asyncio.create_task(confirmation.refusal(REF, agent="alice", auto_apply=None, params={}))
+        second = asyncio.create_task(confirmation.refusal(push(), agent="alice", params={}))
         first.cancel()
         await user.sees("(withdrawn)")
         await user.sees("Run it?")
@@ -77,3 +143,123 @@ def test_control_characters_of_an_agent_do_not_reach_the_terminal() -> None:
     text = question(REF, "al\x1b[2Jice\n", {"x": "\x1b]0;title\x07", "y": "ü读\u202e"})
     assert printable(text) == text
     assert "ü读" in text
+
+
+@pytest.mark.rule("answers.tools.confirm.policy")
+@pytest.mark.parametrize(
+    ("policy", "auto_apply", "destructive", "decision"),
+    [
+        ({"deny": ["push"], "allow": ["push"]}, True, False, "is not allowed on this Computer (confirm.deny)"),
+        ({"deny": ["send"]}, None, False, "is not allowed on this Computer (confirm.deny)"),
+        ({"ask": ["push"]}, True, False, Decision.ASK),
+        ({"allow": ["push"]}, False, False, Decision.ASK),
+        ({"allow": ["send"], "destructive": "deny"}, None, True, Decision.RUN),
+        ({"destructive": "deny"}, True, True, Decision.RUN),
+        ({"destructive": "ask", "default": "allow"}, None, True, Decision.ASK),
+        ({"destructive": "ask", "default": "allow"}, None, False, Decision.RUN),
+        ({"default": "deny"}, None, False, "is not allowed on this Computer (confirm.default)"),
+    ],
+)
+def test_the_policy_of_a_server_decides_before_the_setting(
+    policy: dict[str, Any], auto_apply: bool | None, destructive: bool, decision: Decision | str
+) -> None:
+    given = ConfirmPolicy.model_validate(policy)
+    for setting in Confirm:
+        said = decided(setting, auto_apply, can_ask=True, policy=given, alias="send", destructive=destructive)
+        assert said == decision
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        (None, True),
+        ({}, True),
+        ({"readOnlyHint": True}, False),
+        ({"destructiveHint": False}, False),
+        ({"readOnlyHint": False, "destructiveHint": True}, True),
+    ],
+)
+def test_a_tool_may_destroy_something_unless_its_server_says_no(hints: dict[str, bool] | None, expected: bool) -> None:
+    tool = types.Tool.model_validate({"name": "t", "inputSchema": {}, "annotations": hints})
+    assert may_destroy(tool) is expected
+
+
+@pytest.mark.parametrize(("answer", "questions"), [(Answer.YES, 2), (Answer.ALWAYS, 1), (Answer.HOUR, 1)])
+async def test_an_answer_is_remembered_where_the_user_says_so(answer: Answer, questions: int) -> None:
+    user = Says(answer)
+    confirmation = Confirmation(None, user)
+    assert await asked(confirmation, push())
+    assert await asked(confirmation, push())
+    assert user.asked == questions
+
+
+async def test_another_tool_under_the_same_name_is_asked_about_again_and_a_denied_one_is_not_run() -> None:
+    user = Says(Answer.ALWAYS)
+    confirmation = Confirmation(None, user)
+    assert await asked(confirmation, push())
+    assert await asked(confirmation, push("another description"))
+    assert await asked(confirmation, push(server_parameters={"command": "another"}))
+    assert user.asked == 3
+    assert not await asked(confirmation, push(confirm={"deny": ["push"]}))
+
+
+async def test_another_word_at_the_terminal_asks_again() -> None:
+    async with terminal_user() as user:
+        confirmation = Confirmation(None, AtTerminal(Terminal(user.device)))
+        asking = asyncio.create_task(asked(confirmation, push()))
+        await user.sees("Run it?")
+        user.types("yse\n")
+        await user.sees("Please say")
+        user.types("always\n")
+        assert await asyncio.wait_for(asking, 30)
+        assert await asyncio.wait_for(asked(confirmation, push()), 30)
+
+
+@pytest.mark.parametrize(
+    ("program", "allowed"),
+    [
+        ("import json, sys; sys.exit(json.load(sys.stdin)['tool'] != 'push')", True),
+        ("import sys; sys.exit(1)", False),
+        ("print('Yes')", True),
+        ("print('no')", False),
+        ("print('perhaps')", False),
+    ],
+)
+async def test_a_program_confirms_by_its_exit_status_or_a_word(program: str, allowed: bool) -> None:
+    assert await asked(Confirmation(None, ByProgram([sys.executable, "-c", program])), push()) is allowed
+
+
+async def test_a_program_that_cannot_be_started_confirms_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert not await asked(Confirmation(None, ByProgram(["/no/such/program"])), push())
+    assert "SMCP_CONFIRM_COMMAND: cannot be started" in caplog.text
+
+
+async def test_a_question_to_a_program_is_withdrawn_with_its_call(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    program = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    asking = asyncio.create_task(asked(Confirmation(None, ByProgram([sys.executable, "-c", program])), push()))
+    await eventually(lambda: pid.exists() and pid.read_text())
+    asking.cancel()
+    await asyncio.wait([asking])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "asker", "policy"),
+    [
+        (None, None, "run unasked (no terminal is attached; see SMCP_CONFIRM)"),
+        (
+            None,
+            ByProgram(["x"]),
+            "are confirmed by the program of SMCP_CONFIRM_COMMAND (SMCP_CONFIRM=allow asks nobody)",
+        ),
+        (Confirm.ASK, None, "are refused (SMCP_CONFIRM=ask, and nobody can be asked)"),
+        (Confirm.ALLOW, ByProgram(["x"]), "run unasked (SMCP_CONFIRM=allow)"),
+        (Confirm.DENY, None, "are refused (SMCP_CONFIRM=deny)"),
+    ],
+)
+async def test_the_policy_that_holds_is_told_with_its_reason(
+    setting: Confirm | None, asker: Asker | None, policy: str
+) -> None:
+    assert Confirmation(setting, asker).policy == policy

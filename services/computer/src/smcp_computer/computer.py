@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import shlex
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +22,7 @@ from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import shown
 from smcp_computer.config.secrets import SecretStore
 from smcp_computer.config.watch import file_changes, hangups
-from smcp_computer.confirmation import Asker, Confirmation
+from smcp_computer.confirmation import Asker, ByProgram, Confirmation
 from smcp_computer.control_client import LOGS
 from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.handlers.get_finder import Finder
@@ -155,12 +156,15 @@ class Computer:
         self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))
         self.seat = Seat(settings.office, settings.name)
         self.resources = ResourceServices(settings, self.fleet, self.outbox, tasks, max_body=max_body)
-        self._confirmation = Confirmation(settings.confirm, options.get("asker"))
+        program = settings.confirm_command
+        asker = ByProgram(shlex.split(program)) if program is not None else options.get("asker")
+        self.confirmation = Confirmation(settings.confirm, asker)
+        _log.info("tool calls %s, unless the configuration says otherwise", self.confirmation.policy)
         self.calls = ToolCalls(
             self.catalogue,
             self.owner,
             self.seat,
-            self._confirmation,
+            self.confirmation,
             self.resources.history,
             Results(run_s=settings.vrl_s),
             max_body=max_body,
@@ -310,7 +314,7 @@ class Computer:
         try:
             yield
         finally:
-            self._confirmation.ask_no_more()
+            self.confirmation.ask_no_more()
             if self.owner.running:
                 _log.info(waiting_for_calls(self.owner.running, drain_s))
             try:

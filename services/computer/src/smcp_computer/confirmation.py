@@ -1,35 +1,48 @@
-"""Confirmation of tool calls: the rules, and the question at the controlling terminal.
+"""Confirmation of tool calls: the policy, and who is asked.
 
-The setting `confirm` is `ask`, `allow` or `deny`; unset it is `ask` at a terminal and `allow` where none is attached. A
-tool with `auto_apply: true` never asks; with `false` it always asks, and is refused where nobody can be asked; without,
-the setting decides.
+What decides about a tool is the first of these that says anything: `confirm.deny` of its server; `auto_apply: false`
+and `confirm.ask`; `auto_apply: true` and `confirm.allow`; `confirm.destructive`; `confirm.default`; the setting
+`SMCP_CONFIRM`, which is `ask` by default where somebody can be asked, else `allow`. Asked is the program of
+`SMCP_CONFIRM_COMMAND`, else the user at the controlling terminal; where there is neither, the tool is refused.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping
+import logging
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, StrEnum
 from typing import Any, Final, Protocol
 
-from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone, printable
-from smcp_computer.tools import ToolRef
+import mcp_types as types
+
+from smcp_computer.config.host_settings import Confirm, ConfirmPolicy
+from smcp_computer.terminal import Terminal, TerminalGone, printable
+from smcp_computer.tools import Target, ToolRef
+
+_log = logging.getLogger("smcp_computer.confirmation")
 
 SETTING: Final = "SMCP_CONFIRM"
+PROGRAM: Final = "SMCP_CONFIRM_COMMAND"
+HOUR_S: Final = 3600.0
 _STOPPING: Final = "was not run: this Computer is stopping, and asks nobody any more"
 
 
-class Confirm(StrEnum):
-    """The setting `SMCP_CONFIRM`: what becomes of a tool whose `auto_apply` is null."""
-
-    ASK = "ask"
-    ALLOW = "allow"
-    DENY = "deny"
+class Answer(StrEnum):
+    YES = "yes"
+    NO = "no"
+    ALWAYS = "always"
+    """Yes, and do not ask again about this tool while this Computer runs."""
+    HOUR = "hour"
+    """The same for an hour."""
 
 
 class Asker(Protocol):
     """Somebody who can be asked whether a tool may run. Cancelling withdraws the question."""
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool: ...
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer: ...
 
 
 class Decision(Enum):
@@ -39,30 +52,77 @@ class Decision(Enum):
     ASK = "ask"
 
 
-def decide(setting: Confirm, auto_apply: bool | None, *, can_ask: bool) -> Decision | str:
-    """What the settings say; a text is why the tool is not run, for the Agent. Pure."""
-    if auto_apply is True or (auto_apply is None and setting is Confirm.ALLOW):
+def wanted(
+    setting: Confirm, policy: ConfirmPolicy, *, auto_apply: bool | None, names: frozenset[str], destructive: bool
+) -> tuple[Confirm, str]:
+    """What the configuration says about a tool, and which part of it says so. Pure.
+
+    Args:
+        names: the tool's original name, and its alias.
+    """
+    if not names.isdisjoint(policy.deny):
+        return Confirm.DENY, "confirm.deny"
+    if auto_apply is False:
+        return Confirm.ASK, "auto_apply is false"
+    if not names.isdisjoint(policy.ask):
+        return Confirm.ASK, "confirm.ask"
+    if auto_apply is True:
+        return Confirm.ALLOW, "auto_apply is true"
+    if not names.isdisjoint(policy.allow):
+        return Confirm.ALLOW, "confirm.allow"
+    if destructive and policy.destructive is not None:
+        return policy.destructive, "confirm.destructive"
+    if policy.default is not None:
+        return policy.default, "confirm.default"
+    return setting, f"{SETTING}={setting}"
+
+
+def decide(confirm: Confirm, why: str, *, can_ask: bool) -> Decision | str:
+    """What becomes of a call; a text is why the tool is not run, for the Agent. Pure."""
+    if confirm is Confirm.ALLOW:
         return Decision.RUN
-    if auto_apply is None and setting is Confirm.DENY:
-        return f"is not allowed on this Computer ({SETTING}={setting})"
+    if confirm is Confirm.DENY:
+        return f"is not allowed on this Computer ({why})"
     if can_ask:
         return Decision.ASK
-    reason = "auto_apply is false" if auto_apply is False else f"{SETTING}={setting}"
     return (
-        f"needs the user's confirmation ({reason}), and nobody can be asked on this Computer; "
+        f"needs the user's confirmation ({why}), and nobody can be asked on this Computer; "
         f"see {SETTING}, and auto_apply in its tool_meta"
     )
 
 
+def may_destroy(tool: types.Tool) -> bool:
+    """What a server says of its tool, with MCP's defaults: a tool of which it says nothing may destroy something."""
+    hints = tool.annotations
+    return hints is None or (hints.read_only_hint is not True and hints.destructive_hint is not False)
+
+
 class Confirmation:
-    """Whether a tool may run: decided by the setting, or by the user. `asker` None: nobody can be asked."""
+    """Whether a tool may run: decided by the configuration, or by who is asked. `asker` None: nobody can be asked."""
 
     def __init__(self, setting: Confirm | None, asker: Asker | None) -> None:
         self._asker = asker
+        self._is_default = setting is None
         self.setting = setting or (Confirm.ASK if asker is not None else Confirm.ALLOW)
         self._one_at_a_time = asyncio.Lock()
         self._questions: set[asyncio.Timeout] = set()
+        self._remembered: dict[ToolRef, tuple[object, float]] = {}
+        """Tools that may run without another question: what was allowed, and until when (`time.monotonic`)."""
         self._over = False
+
+    @property
+    def policy(self) -> str:
+        """What becomes of "tool calls" of which the configuration says nothing, and why; for the user of this host."""
+        given = f"{SETTING}={self.setting}"
+        match self.setting:
+            case Confirm.DENY:
+                return f"are refused ({given})"
+            case Confirm.ASK if self._asker is None:
+                return f"are refused ({given}, and nobody can be asked)"
+            case Confirm.ASK:
+                return f"are confirmed {self._asker} ({f'{SETTING}=allow asks nobody' if self._is_default else given})"
+            case _:
+                return f"run unasked ({f'no terminal is attached; see {SETTING}' if self._is_default else given})"
 
     def ask_no_more(self) -> None:
         """Withdraw and refuse open questions, and refuse what would still be asked: the Computer stops."""
@@ -70,34 +130,70 @@ class Confirmation:
         for each in self._questions:
             each.reschedule(asyncio.get_running_loop().time())
 
-    async def refusal(
-        self, ref: ToolRef, *, agent: str, auto_apply: bool | None, params: Mapping[str, Any]
-    ) -> str | None:
+    async def refusal(self, target: Target, *, agent: str, params: Mapping[str, Any]) -> str | None:
         """None where the tool may run, else why it may not. Asks, one question at a time, if it has to."""
-        decision = decide(self.setting, auto_apply, can_ask=self._asker is not None)
-        if decision is Decision.RUN:
+        meta, tool = target.configured, target.ref.tool
+        confirm, why = wanted(
+            self.setting,
+            target.supervisor.host.confirm,
+            auto_apply=meta.auto_apply if meta else None,
+            names=frozenset((tool, meta.alias if meta and meta.alias else tool)),
+            destructive=may_destroy(target.tool),
+        )
+        decision = decide(confirm, why, can_ask=self._asker is not None)
+        if isinstance(decision, str):
+            return decision
+        if decision is Decision.RUN or self._is_remembered(target):
             return None
-        if self._asker is None or isinstance(decision, str):
-            return str(decision)
         if self._over:
             return _STOPPING
         question = asyncio.timeout(None)
         try:
             async with question:
                 self._questions.add(question)
-                async with self._one_at_a_time:
-                    allowed = await self._asker.ask(ref, agent, params)
+                return await self._asked(target, agent, params)
         except TimeoutError:
             if not question.expired():
                 raise
             return _STOPPING
         finally:
             self._questions.discard(question)
-        return None if allowed else "was declined by the user of this Computer"
+
+    async def _asked(self, target: Target, agent: str, params: Mapping[str, Any]) -> str | None:
+        async with self._one_at_a_time:
+            if self._asker is None or self._is_remembered(target):  # answered for the call before this one
+                return None
+            answer = await self._asker.ask(target.ref, agent, params)
+        if answer is Answer.NO:
+            return "was declined by the user of this Computer"
+        if answer is not Answer.YES:
+            until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
+            self._remembered[target.ref] = (_allowed(target), until)
+        return None
+
+    def _is_remembered(self, target: Target) -> bool:
+        allowed, until = self._remembered.get(target.ref, (None, 0.0))
+        return time.monotonic() < until and allowed == _allowed(target)
+
+
+def _allowed(target: Target) -> object:
+    """What an answer is about: a server that is started otherwise, or describes its tool otherwise, is asked about
+    again."""
+    return target.supervisor.config.server_parameters, target.tool
 
 
 LONGEST: Final = 600
 """Characters of the parameters that are shown."""
+_WORDS: Final = {
+    "y": Answer.YES,
+    "yes": Answer.YES,
+    "n": Answer.NO,
+    "no": Answer.NO,
+    "": Answer.NO,
+    "always": Answer.ALWAYS,
+    "hour": Answer.HOUR,
+}
+_PROMPT: Final = "Run it? [y/N, 'always' for this tool, 'hour' for an hour] "
 
 
 class AtTerminal:
@@ -106,11 +202,50 @@ class AtTerminal:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool:
+    def __str__(self) -> str:
+        return "at this terminal"
+
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
         try:
-            return await self._terminal.ask(question(ref, agent, params), "Run it? [y/N] ", YES_OR_NO)
+            return await self._terminal.ask(question(ref, agent, params), _PROMPT, _WORDS)
         except TerminalGone:
-            return False
+            return Answer.NO
+
+
+class ByProgram:
+    """Runs a program for each question, without a shell.
+
+    It gets `{"server", "tool", "agent", "params"}` as JSON at its standard input. Exit status 0 is a yes, another a no.
+    It may print one of the words of `Answer` instead.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+
+    def __str__(self) -> str:
+        return f"by the program of {PROGRAM}"
+
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
+        asked = {"server": ref.server, "tool": ref.tool, "agent": agent, "params": params}
+        try:
+            program = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE)
+        except OSError as error:
+            _log.warning("%s: cannot be started, so no call is confirmed: %s", PROGRAM, error.strerror)
+            return Answer.NO
+        try:
+            said, _ = await program.communicate(json.dumps(asked).encode())
+        finally:
+            if program.returncode is None:
+                with suppress(ProcessLookupError):
+                    program.kill()
+                await program.wait()
+        word = said.decode(errors="replace").strip().casefold()
+        if program.returncode != 0:
+            return Answer.NO
+        if word and word not in _WORDS:
+            _log.warning("%s: printed something else than %s: the call is not confirmed", PROGRAM, ", ".join(Answer))
+            return Answer.NO
+        return _WORDS[word] if word else Answer.YES
 
 
 def question(ref: ToolRef, agent: str, params: Mapping[str, Any]) -> str:

@@ -1,14 +1,15 @@
 """Settings of a Computer, and the checks of how it connects (NATS or gateways)."""
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from smcp_computer.confirmation import Confirm
+from smcp_computer.config.host_settings import Confirm
 from smcp_computer.control_client import seat_directory
 from smcp_proto.member_names import Name
 from smcp_service.settings import MIB, Seconds, ServiceSettings, SettingsError
@@ -16,6 +17,12 @@ from smcp_service.settings import MIB, Seconds, ServiceSettings, SettingsError
 
 def _folded(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
+
+
+def _command_line(text: str | None) -> str | None:
+    if text is not None and not shlex.split(text):
+        raise ValueError("names no program")
+    return text
 
 
 class ComputerSettings(ServiceSettings):
@@ -35,6 +42,9 @@ class ComputerSettings(ServiceSettings):
     confirm: Annotated[Confirm | None, BeforeValidator(_folded)] = Field(
         default=None,
         description="ask, allow or deny tools without auto_apply; unset: ask at a terminal, allow where there is none",
+    )
+    confirm_command: Annotated[str | None, AfterValidator(_command_line)] = Field(
+        default=None, description="a program with its arguments that is asked whether a tool may run, and not the user"
     )
     keep_results_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
         default=300.0, description="how long the result of a call is kept for the same call sent again"

@@ -23,7 +23,7 @@ from smcp_computer.app import open_computer
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.confirmation import AtTerminal, Confirm
+from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import open_terminal
@@ -182,8 +182,8 @@ class System:
     """The MCP servers that the Computer runs, by name."""
     failed: tuple[str, ...]
     """Those of them that did not start."""
-    asks: bool
-    """Whether tool calls are confirmed at this terminal."""
+    confirmation: str
+    """What becomes of tool calls, and why."""
 
 
 @contextmanager
@@ -272,7 +272,7 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
                     nats=nats,
                     servers=tuple(computer.fleet.supervisors),
                     failed=tuple(name for name, server in computer.fleet.supervisors.items() if not server.ready),
-                    asks=settings.computer.confirm in (Confirm.ASK, None) and asker is not None,
+                    confirmation=computer.confirmation.policy,
                 )
 
 

@@ -190,8 +190,7 @@ def _greeting(system: "System", chosen: "UpOptions", *, asks_who: bool) -> str:
     if chosen.hosts is not None:
         credentials = next(iter(system.nats.credentials.values())).parent
         lines.append(f"  Other hosts        {system.nats.url}, credentials in {credentials}")
-    if system.asks:
-        lines.append("  Tool calls         are confirmed in this terminal (SMCP_CONFIRM=allow asks nobody)")
+    lines.append(f"  Tool calls         {system.confirmation}")
     lines += ["", "Try it from another terminal:", f"  {agent} list", f"  {agent} tools {computer}"]
     if chosen.config is None and "time" in system.servers:
         params = shlex.quote('{"timezone": "Asia/Shanghai"}')

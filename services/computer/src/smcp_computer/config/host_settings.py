@@ -5,6 +5,7 @@ They say how a server runs here: Agents do not see them, and they are no part of
 them with their docstrings into the JSON Schema of the file.
 """
 
+from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, PositiveInt
@@ -50,16 +51,43 @@ class Sandbox(BaseModel):
     """Files and directories that it may read and write."""
 
 
+class Confirm(StrEnum):
+    """What becomes of a call that nothing else decides."""
+
+    ASK = "ask"
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class ConfirmPolicy(BaseModel):
+    """Which calls of a server's tools have to be confirmed. Tools are named by their original name or alias."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    deny: tuple[str, ...] = ()
+    """These are refused."""
+    ask: tuple[str, ...] = ()
+    """These are asked about, also with `auto_apply: true`."""
+    allow: tuple[str, ...] = ()
+    """These run without asking, unless `deny`, `ask` or `auto_apply: false` says otherwise."""
+    destructive: Confirm | None = None
+    """For other tools that may destroy something, as far as their server says."""
+    default: Confirm | None = None
+    """For all other tools, in place of `SMCP_CONFIRM`."""
+
+
 class HostSettings(BaseModel):
     """One server's settings, with the defaults of the file filled in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    LIVE: ClassVar[frozenset[str]] = frozenset({"unchecked_tools", "replace_content"})
+    LIVE: ClassVar[frozenset[str]] = frozenset({"confirm", "unchecked_tools", "replace_content"})
     """Names of the fields that take effect while the server runs. A change of any other restarts it."""
 
     env_file: str | None = None
     """A file of `NAME=value` lines for the environment of a program, which its own `env` goes before."""
+    confirm: ConfirmPolicy = ConfirmPolicy()
+    """Which calls have to be confirmed."""
     unchecked_tools: tuple[str, ...] = ()
     """Original names of tools whose arguments are not checked against their schema; `*`: all."""
     replace_content: bool = False

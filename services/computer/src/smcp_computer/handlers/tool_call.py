@@ -220,12 +220,7 @@ class ToolCalls:
         self._in_flight.add(record)
         self._catalogue.check(target, request.params)
         record.asking = True
-        refusal = await self._confirmation.refusal(
-            target.ref,
-            agent=request.agent,
-            auto_apply=target.configured.auto_apply if target.configured else None,
-            params=request.params,
-        )
+        refusal = await self._confirmation.refusal(target, agent=request.agent, params=request.params)
         record.asking = False
         if refusal is None and self._catalogue.find(name) != target:
             refusal = "was not run: the Computer's configuration changed while its user was asked"
