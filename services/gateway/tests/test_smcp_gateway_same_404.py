@@ -14,6 +14,7 @@ import pytest
 from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import Client, World, connected, gateway_world, reply
 from smcp_testing.guarded_nats import GuardedNats
+from smcp_testing.waiting import eventually
 
 OFFICE = "office"
 FOREIGN, UNKNOWN = "foreign", "unknown"
@@ -29,6 +30,10 @@ class Traced:
 
     def __init__(self, directory: Path) -> None:
         self.server = GuardedNats(directory, options=["--trace"])
+
+    def announced(self) -> int:
+        """How many joins the registry has told the offices of, and ticked off in its log: nothing follows from them."""
+        return len(re.findall(r"<<- \[H?PUB \$JS\.ACK\.", self.server.log.read_text()))
 
     def begin(self) -> None:
         self._at = self.server.log.stat().st_size
@@ -87,6 +92,7 @@ async def test_a_computer_of_another_office_causes_the_same_lookups_as_an_unknow
             assert await anna.join("agent", "anna", OFFICE) == [True, None]
             room = await anna.call("server:list_room", {"agent": "anna", "req_id": "l", "office_id": OFFICE})
             assert len(room["sessions"]) == 1  # the registry knows her by now, and need not look after her
+            await eventually(lambda: traced.announced() == 2, timeout=30, message="not both joins were announced")
             seen = []
             for name in (UNKNOWN, FOREIGN):
                 traced.begin()
