@@ -16,6 +16,8 @@ MIN_LENGTH: Final = 4
 """Characters of a value that is looked for: a shorter one is in every text."""
 MIN_WITHIN_WORDS: Final = 8
 """A shorter value is found as a word of its own only."""
+LEVELS_OF_JSON: Final = 3
+"""JSON in a string of JSON, as servers log it, in a line of our log."""
 MIN_BASE64: Final = 8
 """Characters of base64 that are the same wherever the value stands in what is encoded."""
 
@@ -69,9 +71,10 @@ def _escaped(value: str) -> Iterator[str]:
         yield quote(quoted, safe="")
     yield repr(value)[1:-1]
     for ascii_only in (True, False):
-        once = _in_json(value, ascii_only)
-        yield once
-        yield _in_json(once, ascii_only)  # JSON in a string of JSON, as in our log of a server that logs JSON
+        text = value
+        for _ in range(LEVELS_OF_JSON):
+            text = _in_json(text, ascii_only)
+            yield text
 
 
 def _in_json(value: str, ascii_only: bool) -> str:

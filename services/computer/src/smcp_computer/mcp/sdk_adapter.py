@@ -64,10 +64,12 @@ class CallSpan:
     def __init__(self, labels: Mapping[str, str], *, content: bool = False) -> None:
         self._labels = labels
         self._content = content
+        self._redactor = Redactor()
         self._span: Span = trace.INVALID_SPAN
 
-    def goes_to(self, server: Mapping[str, str]) -> None:
+    def goes_to(self, server: Mapping[str, str], redactor: Redactor) -> None:
         self._labels = {**self._labels, **server}
+        self._redactor = redactor
 
     def began(self, span: Span, request: JSONRPCRequest) -> None:
         params: dict[str, Any] = request.params or {}
@@ -76,11 +78,11 @@ class CallSpan:
         span.update_name(f"tools/call {tool}")
         span.set_attributes({**self._labels, "gen_ai.tool.name": tool, "gen_ai.operation.name": "execute_tool"})
         if self._content:
-            span.set_attribute("gen_ai.tool.call.arguments", _text(params.get("arguments", {})))
+            span.set_attribute("gen_ai.tool.call.arguments", self._text(params.get("arguments", {})))
 
     def answered(self, result: Mapping[str, Any]) -> None:
         if self._content:
-            self._span.set_attribute("gen_ai.tool.call.result", _text(result))
+            self._span.set_attribute("gen_ai.tool.call.result", self._text(result))
         if result.get("isError") is True:
             self.failed("tool_error")
         self._span = trace.INVALID_SPAN
@@ -92,12 +94,12 @@ class CallSpan:
             self._span.set_status(Status(StatusCode.ERROR))
         self._span = trace.INVALID_SPAN
 
-
-def _text(value: object) -> str:
-    try:
-        return orjson.dumps(value).decode()[:CONTENT_CHARS]
-    except TypeError:
-        return repr(value)[:CONTENT_CHARS]
+    def _text(self, value: object) -> str:
+        try:
+            text = orjson.dumps(value).decode()
+        except TypeError:
+            text = repr(value)
+        return self._redactor.redact(text)[:CONTENT_CHARS]
 
 
 @dataclass(slots=True)
@@ -128,7 +130,7 @@ class Watch:
         self.why = ""
         self.heard = time.monotonic()
         self.refused = ""
-        self._redactor = redactor or Redactor()
+        self.redactor = redactor or Redactor()
         self.stamp: dict[str, Any] = {}
         """What the SDK puts into the `_meta` of its requests: a server of the 2026 era wants it in each."""
         self._write: Any = None
@@ -194,10 +196,10 @@ class Watch:
         """Texts of errors lose their secrets before anything else sees them: Agents, and the SDK's spans."""
         match message:
             case JSONRPCResponse(result=result) if result.get("isError") is True:
-                message.result = self._redactor.redact_all(result)
+                message.result = self.redactor.redact_all(result)
             case JSONRPCError(error=error):
-                error.message = self._redactor.redact(error.message)
-                error.data = self._redactor.redact_all(error.data)
+                error.message = self.redactor.redact(error.message)
+                error.data = self.redactor.redact_all(error.data)
             case _:
                 pass
 
@@ -266,6 +268,7 @@ class Requests:
 
     def __init__(self, client: Client, watch: Watch, *, max_message: int) -> None:
         self.server = watch.server
+        self.redactor = watch.redactor
         self.ended = watch.ended
         self._watch = watch
         self._client = client

@@ -162,7 +162,7 @@ class StderrLog:
         self._quiet_until = time.monotonic() + quiet_s
 
     def wrote(self, line: str) -> None:
-        line = _CONTROL.sub(" ", _SEQUENCE.sub("", self._clean(line[:MAX_LINE]))).rstrip()
+        line = _CONTROL.sub(" ", _SEQUENCE.sub("", self._clean(line)[:MAX_LINE])).rstrip()
         level = self._level(logging.INFO)
         if words := _NO_TEXT.sub(" ", line).strip():
             self._last.append(words[:LONGEST_LINE])
@@ -173,7 +173,7 @@ class StderrLog:
     def note(self, text: str) -> None:
         """Write a line to the file alone."""
         if self._file is not None:
-            self._file.handle(logging.LogRecord(self.server, logging.INFO, "", 0, text, None, None))
+            self._file.handle(logging.LogRecord(self.server, logging.INFO, "", 0, self._clean(text), None, None))
 
     def warning(self, text: str, *values: object) -> None:
         """Something is odd about what the server sends; `text` continues "MCP server 'x'"."""

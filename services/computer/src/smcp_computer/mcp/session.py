@@ -128,7 +128,7 @@ class Connection:
             RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
             TimeoutError: no answer within `timeout` seconds.
         """
-        span.goes_to(self._described)
+        span.goes_to(self._described, self._requests.redactor)
         params = {"name": tool, "arguments": dict(arguments)}
         self._deadlines[span] = time.monotonic() + timeout
         try:
