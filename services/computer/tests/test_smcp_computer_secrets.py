@@ -14,7 +14,10 @@ import pytest
 from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
 
+from smcp_computer.config.file import add_to_file, load_config
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secrets import SecretsError, SecretStore, Vault
+from smcp_proto.schemas.config import MCPServerStdioConfig
 from smcp_testing.fork_server import born
 
 COMMAND = str(Path(sys.executable).with_name("smcp-computer"))
@@ -140,3 +143,34 @@ async def test_the_commands_set_list_and_remove_values_and_never_show_them(tmp_p
     assert await secrets(tmp_path, "list") == (0, "", "")
     code, _, err = await secrets(tmp_path, "set", "x", typed="\n")
     assert (code, err) == (1, "error: nothing is kept: the value is empty\n")
+
+
+async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_plain_text(tmp_path: Path) -> None:
+    file = tmp_path / "computer.json"
+    file.write_text(json.dumps({"mcpServers": {"x": {"command": "true", "env": {"TOKEN": SECRET}}}}))
+    assert await secrets(tmp_path, "encrypt", str(file)) == (0, "", "")
+    assert SECRET.encode() not in file.read_bytes()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    server = load_config(file).servers["x"]
+    assert isinstance(server, MCPServerStdioConfig)
+    assert server.server_parameters.env == {"TOKEN": SECRET}
+    with pytest.raises(ConfigError, match="is encrypted"):
+        add_to_file(file, {"servers": {}})
+    code, _, err = await secrets(tmp_path, "encrypt", str(file))
+    assert (code, err) == (1, f"error: {file} is encrypted already\n")
+    (key,) = tmp_path.glob("a2c-smcp/*/secrets.key")
+    key.rename(tmp_path / "away")
+    with pytest.raises(ConfigError, match=r"computer\.json: cannot be decrypted: .*secrets\.key does not exist"):
+        load_config(file)
+    (tmp_path / "away").rename(key)
+    assert await secrets(tmp_path, "decrypt", str(file)) == (0, "", "")
+    assert SECRET in file.read_text()
+
+
+async def test_a_configuration_with_mistakes_is_not_encrypted(tmp_path: Path) -> None:
+    file = tmp_path / "computer.json"
+    file.write_text('{"servers": {"x": {"type": "pipe"}}}')
+    code, _, err = await secrets(tmp_path, "encrypt", str(file))
+    assert code == 1
+    assert "is not encrypted, since it has mistakes: servers.x.type" in err
+    assert file.read_text().startswith("{")

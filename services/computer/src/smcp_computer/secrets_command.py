@@ -7,12 +7,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from smcp_computer.config.secrets import SecretsError, SecretStore
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.lint import ConfigError
+from smcp_computer.config.secrets import SecretsError, SecretStore, is_sealed, unseal_file, write_private
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import load_settings
 
-app = typer.Typer(no_args_is_help=True, help="Keep values of inputs encrypted on this host.")
+app = typer.Typer(
+    no_args_is_help=True, help="Keep values of inputs encrypted on this host, and encrypt whole configurations."
+)
 
 OfficeOption = Annotated[str | None, typer.Option("--office", help="The Computer's office [SMCP_OFFICE]")]
 NameOption = Annotated[str | None, typer.Option("--name", help="The Computer's name [SMCP_NAME]")]
@@ -68,6 +72,40 @@ def remove(
     missing = [each for each in input_ids if not _done(store.remove, each)]
     if missing:
         raise Failure(f"no value is kept for {', '.join(map(repr, missing))}")
+
+
+@app.command()
+def encrypt(
+    file: Annotated[Path, typer.Argument(help="A configuration file; it is replaced")],
+    office: OfficeOption = None,
+    name: NameOption = None,
+) -> None:
+    """Encrypt a whole configuration file. The commands read it as before."""
+    vault = _store(office, name).vault
+    raw = _content(file)
+    if is_sealed(raw):
+        raise Failure(f"{file} is encrypted already")
+    try:
+        parse_config(raw)
+    except ConfigError as error:
+        raise Failure(f"{file} is not encrypted, since it has mistakes: {error}") from None
+    _done(write_private, file, _done(vault.seal_file, raw))
+
+
+@app.command()
+def decrypt(file: Annotated[Path, typer.Argument(help="An encrypted configuration file; it is replaced")]) -> None:
+    """Write a configuration file as plain text again, to change it."""
+    raw = _content(file)
+    if not is_sealed(raw):
+        raise Failure(f"{file} is not encrypted")
+    _done(write_private, file, _done(unseal_file, raw))
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise Failure(f"{file} cannot be read: {error.strerror}") from None
 
 
 def _done(action: Any, *arguments: Any) -> Any:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from smcp_computer.config import formats, jsonc, lint, registry
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, wrong_fields
+from smcp_computer.config.secrets import SecretsError, is_sealed, unseal_file
 from smcp_computer.results import mapper_problems, vrl_problem
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
@@ -122,11 +123,15 @@ def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
 
 
 def write_config(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace the file at once: whoever reads it meanwhile sees the whole of one or of the other. Raises OSError.
+    """Replace the file at once: whoever reads it meanwhile sees the whole of one or of the other.
+
+    Raises OSError, and ConfigError: it is encrypted, and would not be any more.
 
     A new file is for its user alone, as it may hold secrets.
     """
     path = path.resolve()
+    if path.exists() and is_sealed(path.read_bytes()):
+        raise ConfigError("is encrypted: decrypt it first by smcp-computer secrets decrypt")
     with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False) as new:
         new.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     if path.exists():
@@ -164,7 +169,10 @@ def _content(path: Path, limit: int) -> bytes:
         raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}") from None
     if len(raw) > limit:
         raise ConfigError(f"larger than {limit} bytes")
-    return raw
+    try:
+        return unseal_file(raw) if is_sealed(raw) else raw
+    except SecretsError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _with_environment(server: MCPServerStdioConfig, variables: Mapping[str, str]) -> MCPServerStdioConfig:

@@ -11,14 +11,15 @@ import json
 import os
 import tempfile
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cryptography.fernet import Fernet, InvalidToken
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
 
 SETTING: Final = "SMCP_SECRET_KEY_FILE"
 SERVICE: Final = "a2c-smcp"
@@ -48,6 +49,10 @@ class Vault:
         self._given = key_file
         self._own = directory / "secrets.key"
 
+    def seal_file(self, plain: bytes) -> bytes:
+        """For a file anywhere: it says which state directory has the key. Raises SecretsError."""
+        return self.seal(plain) + os.fsencode(f"{self._directory.absolute()}\n")
+
     def seal(self, plain: bytes) -> bytes:
         """Raises SecretsError: there is no key, and none can be made."""
         place, key = self._current_key()
@@ -63,6 +68,8 @@ class Vault:
         key = self._key(place)
         if key is None:
             raise SecretsError(f"cannot be decrypted: {self._missing(place)}")
+        from cryptography.fernet import InvalidToken  # noqa: PLC0415 -- see `_cipher`
+
         try:
             return _cipher(key).decrypt(token.strip())
         except InvalidToken:
@@ -98,6 +105,13 @@ class Vault:
 
 def is_sealed(raw: bytes) -> bool:
     return raw.startswith(_MARK)
+
+
+def unseal_file(sealed: bytes, environ: Mapping[str, str] = os.environ) -> bytes:
+    """What `Vault.seal_file` sealed; `environ` may say where the key is now. Raises SecretsError."""
+    token, _, directory = sealed.partition(b"\n")
+    given = environ.get(SETTING)
+    return Vault(Path(os.fsdecode(directory.strip())), Path(given) if given else None).unseal(token)
 
 
 class SecretStore:
@@ -164,7 +178,9 @@ def write_private(path: Path, content: bytes) -> None:
         raise SecretsError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _cipher(key: str) -> Fernet:
+def _cipher(key: str) -> "Fernet":
+    from cryptography.fernet import Fernet  # noqa: PLC0415 -- takes megabytes, and most Computers keep nothing
+
     return Fernet(urlsafe_b64encode(hashlib.sha256(key.encode()).digest()))
 
 
