@@ -17,6 +17,8 @@ FORMS = [
     quote(SECRET, safe=""),
     quote(SECRET, safe="").lower(),
     quote_plus(SECRET),
+    quote(SECRET, safe="/+=&?"),
+    quote(quote(SECRET, safe="/+")),
     urlencode({"key": SECRET}),
     json.dumps(SECRET),
     json.dumps(SECRET, ensure_ascii=False),

@@ -24,7 +24,9 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from smcp_service.settings import LogFormat, LogLevel
 
 # These log whole packets, messages or URLs below `warning`; they would put tool arguments and secrets into the logs.
-_PAYLOAD_LOGGERS: Final = ("engineio", "socketio", "mcp", "httpx", "httpx2", "httpcore", "urllib3", "aiohttp.access")
+_PAYLOAD_LOGGERS: Final = (
+    *("engineio", "socketio", "mcp", "httpx", "httpx2", "httpcore", "httpcore2", "urllib3", "aiohttp.access"),
+)
 
 WRITTEN_BY: Final = "written_by"
 """The `extra` of a line that a child process wrote, with the child's name: a terminal shows `name │ line`."""

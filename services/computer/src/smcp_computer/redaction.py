@@ -5,19 +5,15 @@ base64- and JSON-escaped. What a tool answers without an error is the Agent's, a
 """
 
 import base64
-import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
-from urllib.parse import quote, quote_plus
 
 REDACTED: Final = "<redacted>"
 MIN_LENGTH: Final = 4
 """Characters of a value that is looked for: a shorter one is in every text."""
 MIN_WITHIN_WORDS: Final = 8
 """A shorter value is found as a word of its own only."""
-LEVELS_OF_JSON: Final = 3
-"""JSON in a string of JSON, as servers log it, in a line of our log."""
 MIN_BASE64: Final = 8
 """Characters of base64 that are the same wherever the value stands in what is encoded."""
 
@@ -26,29 +22,29 @@ class Redactor:
     """It never forgets a value: one that is not used any more may still be valid."""
 
     def __init__(self) -> None:
-        self._values: set[str] = set()
-        self._forms: list[str] = []
-        """All that is replaced, the longest first: one may be a part of another."""
-        self._words: re.Pattern[str] | None = None
+        self._values: dict[str, tuple[str, re.Pattern[str]]] = {}
+        """The longest first, as one may be a part of another: a part that no escape changes, and all its escapes."""
+        self._in_base64: list[str] = []
 
     def learn(self, values: Iterable[str]) -> None:
         """Values of several lines are found line by line, too, as programs print them."""
-        new = {part for value in values for part in (value, *value.splitlines()) if len(part.strip()) >= MIN_LENGTH}
-        if new <= self._values:
+        parts = {part for value in values for part in (value, *value.splitlines()) if len(part.strip()) >= MIN_LENGTH}
+        new = parts - self._values.keys()
+        if not new:
             return
-        self._values |= new
-        long = [value for value in self._values if len(value) >= MIN_WITHIN_WORDS]
-        words = {form for value in self._values if len(value) < MIN_WITHIN_WORDS for form in _escaped(value)}
-        forms = {form for value in long for form in (*_escaped(value), *_in_base64(value))}
-        self._forms = sorted(forms, key=len, reverse=True)
-        either = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
-        self._words = re.compile(rf"(?<![A-Za-z0-9])(?:{either})(?![A-Za-z0-9])") if words else None
+        known = self._values | {value: (_unchanged(value), _escaped(value)) for value in new}
+        self._values = dict(sorted(known.items(), key=lambda item: len(item[0]), reverse=True))
+        encoded = {form for value in self._values if len(value) >= MIN_WITHIN_WORDS for form in _in_base64(value)}
+        self._in_base64 = sorted(encoded, key=len, reverse=True)
 
     def redact(self, text: str) -> str:
-        for form in self._forms:
+        for part, pattern in self._values.values():
+            if part in text:
+                text = pattern.sub(REDACTED, text)
+        for form in self._in_base64:
             if form in text:
                 text = text.replace(form, REDACTED)
-        return self._words.sub(REDACTED, text) if self._words is not None else text
+        return text
 
     def redact_all(self, value: Any) -> Any:
         """A JSON value with all its strings redacted."""
@@ -63,22 +59,29 @@ class Redactor:
                 return value
 
 
-def _escaped(value: str) -> Iterator[str]:
-    yield value
-    for quoted in (quote(value), quote(value, safe=""), quote_plus(value)):
-        yield quoted
-        yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), quoted)
-        yield quote(quoted, safe="")
-    yield repr(value)[1:-1]
-    for ascii_only in (True, False):
-        text = value
-        for _ in range(LEVELS_OF_JSON):
-            text = _in_json(text, ascii_only)
-            yield text
+def _unchanged(value: str) -> str:
+    return max(re.findall(r"[A-Za-z0-9]+", value), key=len, default="")
 
 
-def _in_json(value: str, ascii_only: bool) -> str:
-    return json.dumps(value, ensure_ascii=ascii_only)[1:-1]
+def _escaped(value: str) -> re.Pattern[str]:
+    """The value as it is, and as URLs, JSON and Python's `repr` write it, also one in the other."""
+    pattern = "".join(map(_escapes_of, value))
+    if len(value) < MIN_WITHIN_WORDS:
+        pattern = rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+    return re.compile(pattern)
+
+
+def _escapes_of(character: str) -> str:
+    if character.isascii() and character.isalnum():
+        return character
+    percent = "".join(f"%(?:25)*{byte:02X}" for byte in character.encode(errors="replace"))
+    units = character.encode("utf-16-be", errors="replace").hex()
+    unicode = "".join(rf"\\+u{units[start : start + 4]}" for start in range(0, len(units), 4))
+    others = {" ": r"\+", "\n": r"\\+n", "\r": r"\\+r", "\t": r"\\+t", "\\": r"\\+"}
+    either = [re.escape(character), f"(?i:{percent})", f"(?i:{unicode})"]
+    if character in others:
+        either.append(others[character])
+    return rf"(?:\\*(?:{'|'.join(either)}))"
 
 
 def _in_base64(value: str) -> Iterator[str]:
