@@ -133,7 +133,9 @@ async def test_kill_9_of_a_computer_ends_its_servers_and_all_that_they_started(t
     }
     for _ in range(KILLS):
         async with computer(tmp_path, servers) as process:
-            await eventually(lambda: len(marked(mark)) == 5, timeout=60)
+            for name in servers:
+                await process.logged(f"MCP server {name!r} is ready with 1 tool", timeout=60)
+            assert len(marked(mark)) == 5
             helpers = psutil.Process(process.pid).children(recursive=True)
             process.signal(signal.SIGKILL)
             await ended(helpers)
