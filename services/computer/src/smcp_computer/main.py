@@ -14,6 +14,7 @@ from smcp_computer.config.file import ComputerConfig, add_to_file, imported, loa
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import literal_secrets
+from smcp_computer.install_command import app as install_app
 from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.secrets_command import store_of
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(secrets_app, name="secrets")
 app.add_typer(commands_app)
+app.add_typer(install_app)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs [SMCP_CONFIG]")

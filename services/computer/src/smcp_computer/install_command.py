@@ -1,0 +1,126 @@
+"""The command `smcp-computer install`: makes a Computer a service of systemd, or shows what that takes.
+
+The unit is the one of deploy/systemd, with the paths of this host. Nothing is started: the commands for that are shown.
+"""
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from smcp_service.lifecycle import Failure
+
+UNIT: Final = "smcp-computer.service"
+ETC: Final = Path("/etc/smcp")
+HIDDEN: Final = ("/home", "/root", "/run/user")
+"""What `ProtectHome=yes` hides from the service."""
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    text: str
+    mode: int
+    keep: bool
+    """One that is there already is left as it is: somebody may have changed it."""
+
+
+@app.command()
+def install(
+    config: Annotated[Path, typer.Option(help="The JSON file with the MCP servers; it is copied")],
+    office: Annotated[str, typer.Option(help="The office to join")],
+    name: Annotated[str, typer.Option(help="This Computer's name there")],
+    gateway: Annotated[str | None, typer.Option(help="Where a gateway listens; or say --nats")] = None,
+    nats: Annotated[str | None, typer.Option(help="Where NATS is")] = None,
+    user: Annotated[str, typer.Option(help="The user that it runs as")] = "smcp",
+    write: Annotated[bool, typer.Option("--write", help="Write the files, and do not just show them")] = False,
+    root: Annotated[Path, typer.Option(help="Write below this directory, as for an image")] = Path("/"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+) -> None:
+    """Show the hardened unit of systemd for this Computer and its files; --write writes them."""
+    if (gateway is None) == (nats is None):
+        raise typer.BadParameter("say either --gateway or --nats", param_hint="--gateway")
+    command = _command()
+    try:
+        text = config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(f"--config: {config} cannot be read: {getattr(error, 'strerror', 'no UTF-8 text')}") from None
+    wanted = [
+        _File(Path("/etc/systemd/system") / UNIT, unit_text(command, user), 0o644, keep=False),
+        _File(ETC / "computer.env", environment_text(office, name, gateway, nats), 0o640, keep=True),
+        _File(ETC / "computer.json", text, 0o640, keep=True),
+    ]
+    secret = ETC / ("token" if nats is None else "nats.json")
+    steps = [
+        f"useradd --system --home-dir /var/lib/smcp --shell /usr/sbin/nologin {user}",
+        f"chgrp -R {user} {ETC}",
+        f"install -m 640 -g {user} {'TOKEN_FILE' if nats is None else 'CREDENTIAL_FILE'} {secret}",
+        "systemctl daemon-reload",
+        f"systemctl enable --now {UNIT}",
+    ]
+    kept = [each.path for each in wanted if each.keep and (root / each.path.relative_to("/")).exists()]
+    if write:
+        for each in wanted:
+            if each.path not in kept:
+                _write(root / each.path.relative_to("/"), each)
+    if as_json:
+        shown = [{"path": str(each.path), "text": each.text, "kept": each.path in kept} for each in wanted]
+        typer.echo(json.dumps({"files": shown, "written": write, "next": steps}, indent=2, ensure_ascii=False))
+    else:
+        for each in wanted:
+            if write:
+                typer.echo(f"{each.path} {'is there, and was left as it is' if each.path in kept else 'is written'}")
+            else:
+                typer.echo(f"# {each.path}\n{each.text}")
+        typer.echo("\n".join(["", "# Next, as root:" if write else "# Then, as root:", *steps]))
+    if str(command).startswith(HIDDEN):
+        typer.echo(f"warning: {command} is hidden from the service (ProtectHome=yes): install it elsewhere", err=True)
+
+
+def unit_text(command: Path, user: str) -> str:
+    """The unit, for the command where it is installed."""
+    text = (files("smcp_computer") / "systemd" / UNIT).read_text(encoding="utf-8")
+    text = text.replace("/opt/smcp/bin/smcp-computer", str(command)).replace("/opt/smcp/bin", str(command.parent))
+    return text.replace("User=smcp\nGroup=smcp\n", f"User={user}\nGroup={user}\n")
+
+
+def environment_text(office: str, name: str, gateway: str | None, nats: str | None) -> str:
+    values = {"SMCP_OFFICE": office, "SMCP_NAME": name}
+    if gateway is not None:
+        values |= {"SMCP_GATEWAY_URL": gateway, "SMCP_TOKEN_FILE": str(ETC / "token")}
+    if nats is not None:
+        values |= {"SMCP_NATS_URL": nats, "SMCP_NATS_CREDS": str(ETC / "nats.json")}
+    values["SMCP_HEALTH_PORT"] = "8080"
+    return "".join(f"{variable}={_quoted(value)}\n" for variable, value in values.items())
+
+
+def _quoted(value: str) -> str:
+    """As systemd reads a value (systemd.exec, EnvironmentFile)."""
+    if value.isascii() and value.replace("/", "").replace(":", "").replace("-", "").replace(".", "").isalnum():
+        return value
+    return '"' + "".join(f"\\{each}" if each in '"\\`$' else each for each in value) + '"'
+
+
+def _command() -> Path:
+    beside = Path(sys.executable).with_name("smcp-computer")
+    found = shutil.which("smcp-computer")
+    if not beside.is_file() and found is None:
+        raise Failure("the command smcp-computer is not found")
+    return beside if beside.is_file() else Path(found or "")
+
+
+def _write(path: Path, file: _File) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=file.mode)
+        path.chmod(file.mode)
+        path.write_text(file.text, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"{path} cannot be written: {error.strerror} (as root it can: sudo)") from None

@@ -1,0 +1,77 @@
+"""`smcp-computer install`: what it shows, what it writes, and what it leaves alone."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from smcp_computer.install_command import UNIT, environment_text
+from smcp_computer.main import app
+from smcp_service.lifecycle import Failure
+
+PLACE = ("--office", "lab 1", "--name", "robot", "--gateway", "https://gateway.example")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "c.json"
+    file.write_text('{"servers": {}}')
+    return file
+
+
+def install(config: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["install", "--config", str(config), *(arguments or PLACE)])
+
+
+def test_it_shows_the_unit_with_this_command_and_the_files_and_writes_nothing(config: Path, tmp_path: Path) -> None:
+    shown = install(config, *PLACE, "--user", "robots", "--root", str(tmp_path / "root"))
+    assert shown.exit_code == 0
+    for line in ("User=robots", "ProtectSystem=strict", "SMCP_GATEWAY_URL=https://gateway.example", '{"servers": {}}'):
+        assert line in shown.stdout.splitlines()
+    (start,) = (line for line in shown.stdout.splitlines() if line.startswith("ExecStart="))
+    program, run = start.removeprefix("ExecStart=").split()
+    assert (Path(program).is_file(), Path(program).name, run) == (True, "smcp-computer", "run")
+    assert "systemctl enable --now smcp-computer.service" in shown.stdout
+    assert not (tmp_path / "root").exists()
+
+
+def test_it_writes_the_files_and_leaves_what_somebody_may_have_changed(config: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    assert install(config, *PLACE, "--write", "--root", str(root)).exit_code == 0
+    environment, unit = root / "etc/smcp/computer.env", root / "etc/systemd/system" / UNIT
+    assert environment.stat().st_mode & 0o777 == 0o640
+    assert (root / "etc/smcp/computer.json").read_text() == config.read_text()
+    environment.write_text("SMCP_OFFICE=changed\n")
+    unit.write_text("old")
+    again = json.loads(install(config, *PLACE, "--write", "--root", str(root), "--json").stdout)
+    assert {Path(each["path"]).name: each["kept"] for each in again["files"]} == {
+        UNIT: False, "computer.env": True, "computer.json": True,
+    }  # fmt: skip
+    assert environment.read_text() == "SMCP_OFFICE=changed\n"
+    assert "ExecStart=" in unit.read_text()
+
+
+def test_values_stand_in_the_environment_file_as_systemd_reads_them() -> None:
+    text = environment_text('a "b" $c\\', "名", None, "tls://nats:4222")
+    values = dict(line.split("=", 1) for line in text.splitlines())
+    assert shlex.split(values["SMCP_OFFICE"].replace("\\$", "$")) == ['a "b" $c\\']
+    assert values["SMCP_NAME"] == '"名"'
+    assert values["SMCP_NATS_URL"] == "tls://nats:4222"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--office", "o", "--name", "n"), (*PLACE, "--nats", "nats://n:4222")],
+)
+def test_it_wants_one_way_to_connect(config: Path, arguments: tuple[str, ...]) -> None:
+    result = install(config, *arguments)
+    assert result.exit_code == 2
+    assert "--gateway" in result.stderr
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    result = install(tmp_path / "none.json")
+    assert isinstance(result.exception, Failure)
+    assert "none.json cannot be read" in str(result.exception)
