@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.status import State
 from smcp_testing.computer_office import NAME, world
 from smcp_testing.mcp_servers import configs
@@ -276,6 +277,27 @@ async def test_an_aliased_and_a_qualified_tool_are_called_by_their_listed_names(
         assert first["structuredContent"] != second["structuredContent"]
         hint = (await here.call("pid", req_id="4"))["content"][0]["text"]
         assert "'a__pid' and 'b__pid'" in hint
+
+
+async def test_a_tool_that_is_forbidden_while_its_call_waits_for_the_server_is_not_run(
+    nats_url: str, tmp_path: Path
+) -> None:
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    box = configs.stdio(log=log)
+    program = box["server_parameters"]
+    held = ["-c", 'while [ -e "$0" ]; do sleep 0.05; done; exec "$@"', str(hold), program["command"], *program["args"]]
+    box["server_parameters"] = {**program, "command": "/bin/sh", "args": held}
+    async with world(nats_url, {"wait_s": 60}, box=box) as here:
+        hold.touch()
+        await here.call("die")
+        waiting = asyncio.create_task(here.call("append", req_id="2", timeout=60, mark="never"))
+        await eventually(lambda: here.computer.calls.recent()["box"][0].tool == "append")
+        here.computer.fleet.apply(
+            parse_config(json.dumps({"servers": {"box": {**box, "forbidden_tools": ["append"]}}}))
+        )
+        hold.unlink()
+        assert "configuration changed while the call waited" in (await waiting)["content"][0]["text"]
+        assert not log.exists()
 
 
 @pytest.mark.rule("answers.errors.413", "answers.large.result")

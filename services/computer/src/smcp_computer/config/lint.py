@@ -234,6 +234,9 @@ def unknown_tools(server: MCPServerConfig, host: HostSettings, tools: Collection
         ("forbidden_tools", server.forbidden_tools, originals | aliases),
         ("tool_meta", server.tool_meta, originals),
         ("unchecked_tools", host.unchecked_tools, originals | {"*"}),
+        ("confirm.deny", host.confirm.deny, originals | aliases),
+        ("confirm.ask", host.confirm.ask, originals | aliases),
+        ("confirm.allow", host.confirm.allow, originals | aliases),
     )
     return tuple((field, name) for field, names, known in named for name in names if name not in known)
 

@@ -222,13 +222,15 @@ class ToolCalls:
         record.asking = True
         refusal = await self._confirmation.refusal(target, agent=request.agent, params=request.params)
         record.asking = False
-        if refusal is None and self._catalogue.find(name) != target:
-            refusal = "was not run: the Computer's configuration changed while its user was asked"
-        if refusal is not None:
-            record.ended("refused", refusal)
-            return tool_results.failed(f"the tool {name!r} {refusal}")
-        self._history.called(target.ref.server)
         try:
+            if refusal is None:
+                await target.supervisor.available(limit)
+                if self._catalogue.find(name) != target:
+                    refusal = "was not run: the Computer's configuration changed while the call waited"
+            if refusal is not None:
+                record.ended("refused", refusal)
+                return tool_results.failed(f"the tool {name!r} {refusal}")
+            self._history.called(target.ref.server)
             result = await target.supervisor.call(
                 target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span
             )

@@ -161,6 +161,11 @@ class Supervisor:
     def resources(self) -> Resources | None:
         return self._connection.resources if self._connection is not None else None
 
+    async def available(self, timeout: float) -> None:
+        """Return at once, or when it is started again. Raises ServerNotRunning: it is not, within `wait_s`."""
+        if self._alive is None:
+            await self._awaited(min(timeout, self._limits.wait_s))
+
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
         """Run a tool under its original name; raises as `Connection.call`, and ServerNotRunning: nothing was run."""
         connection = self._alive or await self._awaited(min(timeout, self._limits.wait_s))
