@@ -21,16 +21,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import jsonschema_rs
 import mcp_types as types
 
-from smcp_computer.mcp.supervisor import Supervisor
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_proto.schemas.tools import SMCPTool, ToolMeta
+
+if TYPE_CHECKING:  # with it comes the MCP SDK, a second that every command of `smcp-computer` would take longer
+    from smcp_computer.mcp.supervisor import Supervisor
 
 _log = logging.getLogger("smcp_computer.tools")
 
@@ -51,7 +53,7 @@ class ToolRef:
 @dataclass(frozen=True, slots=True)
 class Target:
     ref: ToolRef
-    supervisor: Supervisor
+    supervisor: "Supervisor"
     tool: types.Tool
     configured: ToolMeta | None
 
@@ -60,7 +62,7 @@ class Catalogue:
     """The tools of all servers; `refresh` after each change. Those of servers that are not ready are not listed, but
     keep their names, so that a restart renames nothing."""
 
-    def __init__(self, supervisors: Mapping[str, Supervisor]) -> None:
+    def __init__(self, supervisors: Mapping[str, "Supervisor"]) -> None:
         self._supervisors = supervisors
         self._names = name_tools(())
         self._tools: Mapping[ToolRef, types.Tool] = {}
@@ -180,7 +182,7 @@ def tool_meta_of(server: MCPServerConfig, tool: str) -> ToolMeta | None:
     return server.tool_meta.get(tool, server.default_tool_meta)
 
 
-def replaces_content(supervisor: Supervisor, tool: str) -> bool:
+def replaces_content(supervisor: "Supervisor", tool: str) -> bool:
     """Whether the results of a tool do not have the shape that its MCP server promises."""
     configured = tool_meta_of(supervisor.config, tool)
     reshaped = supervisor.config.vrl or (configured is not None and configured.ret_object_mapper)
