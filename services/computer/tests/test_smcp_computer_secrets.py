@@ -28,6 +28,7 @@ def contents(directory: Path) -> bytes:
     return b"".join(path.read_bytes() for path in directory.iterdir())
 
 
+@pytest.mark.rule("computer.security.encryption")
 def test_values_are_kept_encrypted_in_files_of_the_user_alone(tmp_path: Path) -> None:
     store = SecretStore(tmp_path / "state")
     store.put("token", SECRET)
@@ -145,6 +146,7 @@ async def test_the_commands_set_list_and_remove_values_and_never_show_them(tmp_p
     assert (code, err) == (1, "error: nothing is kept: the value is empty\n")
 
 
+@pytest.mark.rule("computer.security.encryption")
 async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_plain_text(tmp_path: Path) -> None:
     file = tmp_path / "computer.json"
     file.write_text(json.dumps({"mcpServers": {"x": {"command": "true", "env": {"TOKEN": SECRET}}}}))
