@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from smcp_computer.config.file import parse_config
+from smcp_computer.confirmation import Confirm
 from smcp_computer.outbox import FINDER
+from smcp_computer.tools import ToolRef
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -114,3 +117,29 @@ async def test_the_same_file_again_is_no_change(nats_url: str, tmp_path: Path) -
         await asyncio.gather(*(here.computer.reload() for _ in range(3)))
         assert not len(here.computer.outbox)
         assert here.computer.fleet.supervisors["box"].starts == 1
+
+
+class Slow:
+    """A user who says yes in the end."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool:
+        self.asked.set()
+        await self.answers.wait()
+        return True
+
+
+async def test_a_call_that_was_confirmed_for_another_configuration_is_not_run(nats_url: str, tmp_path: Path) -> None:
+    log, user = tmp_path / "log", Slow()
+    box = configs.stdio(log=log)
+    async with world(nats_url, {"asker": user, "confirm": Confirm.ASK}, box=box) as here:
+        calling = asyncio.create_task(here.call("append", mark="ran"))
+        await asyncio.wait_for(user.asked.wait(), 30)
+        await apply(here, "update_config", "update_tool_list", box={**box, "forbidden_tools": ["append"]})
+        user.answers.set()
+        result = await calling
+        assert result["isError"] is True
+        assert "the Computer's configuration changed" in result["content"][0]["text"]
+        assert not log.exists()

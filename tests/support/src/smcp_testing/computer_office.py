@@ -14,6 +14,7 @@ from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import open_computer
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
+from smcp_computer.confirmation import Asker
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.settings import ComputerSettings
 from smcp_registry.app import Registry, open_registry
@@ -83,6 +84,7 @@ async def computer(
     lease_s: float = 10.0,
     metrics: Metrics | None = None,
     config: Path = Path("unused"),
+    asker: Asker | None = None,
     **settings: Any,
 ) -> AsyncIterator[Computer]:
     given = ComputerSettings(
@@ -91,7 +93,7 @@ async def computer(
     parsed = parse_config(json.dumps({"servers": servers or {}}))
     async with (
         open_bus(BusConfig(url=url)) as bus,
-        open_computer(given, bus, config=parsed, environ={}, metrics=metrics or Metrics()) as opened,
+        open_computer(given, bus, config=parsed, environ={}, asker=asker, metrics=metrics or Metrics()) as opened,
     ):
         if joined:
             await asyncio.wait_for(opened.wait_ready(), 35)
@@ -101,7 +103,7 @@ async def computer(
 @asynccontextmanager
 async def world(url: str, settings: dict[str, Any] | None = None, **servers: dict[str, Any]) -> AsyncIterator[World]:
     """Args:
-    settings: of the Computer, and its `metrics`.
+    settings: of the Computer, its `metrics` and its `asker`.
     servers: their configurations by name.
     """
     async with registry(url), open_bus(BusConfig(url=url)) as agent:
