@@ -106,6 +106,8 @@ class Bucket:
         self._js = js
         self._kv = kv
         self._bus = bus
+        self.written = 0
+        """The newest revision that this process wrote."""
         self._turns = asyncio.Semaphore(AT_A_TIME)
         self._silent = 0.0
         """Loop time at which the store was last found not to answer; 0 where it has answered since."""
@@ -124,7 +126,9 @@ class Bucket:
         """Raises Conflict, and Unavailable: where it may have been written, `details.may_have_run` is true."""
         try:
             async with self._answering(writing=True):
-                return await self._kv.update(key, value, last=last)
+                revision = await self._kv.update(key, value, last=last)
+                self.written = max(self.written, revision)
+                return revision
         except KeyWrongLastSequenceError as error:
             raise Conflict(key) from error
 

@@ -42,6 +42,9 @@ class Callers:
                 await self.view.wait_synced()
 
     async def caught_up(self, revision: int, call: Call) -> None:
+        """Wait until the view has this revision, and what this registry has confirmed itself: who joined elsewhere and
+        asks here, or the other way round, need not be listed yet. Raises Unavailable."""
+        revision = max(revision, self._members.written)
         if not await self.view.reached(revision, min(BEHIND_S, _left(call) * 0.9)):
             raise Unavailable("the registry has not seen yet what you know of the office; ask again")
 
