@@ -147,3 +147,34 @@ def test_a_window_cannot_end_its_own_block_in_a_prompt() -> None:
         "</desktop>"
     )
     assert prompt_text({}) == ""
+
+
+@pytest.mark.rule("answers.desktop.max_age")
+async def test_a_desktop_older_than_max_age_is_asked_for_again_though_nothing_announced_a_change() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            assert "now" not in await agent.desktop_prompt("red")
+            red.desktops = [f"{LOG}\n\nnow"]  # its server does not announce it
+            assert "now" not in await agent.desktop_prompt("red", max_age=None)
+            assert "now" in await agent.desktop_prompt("red", max_age=0)
+            assert "now" in await agent.desktop_prompt("red")
+            assert len(red.asked) == 2
+
+
+@pytest.mark.rule("answers.desktop.ages")
+async def test_a_prompt_tells_the_age_of_a_slow_servers_window_and_is_not_cached() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        answer = gateway.answers["client:get_desktop"]
+
+        async def aged(data: JsonObject) -> Any:
+            return {**await answer(data), "a2c_ages": [0, 12.3]}
+
+        gateway.answers["client:get_desktop"] = aged
+        async with agent:
+            assert [window.age for window in windows(await agent.desktop("red"))] == [0.0, 12.3]
+            shown = await agent.desktop_prompt("red")
+            assert f'<window uri="{EDITOR}">' in shown
+            assert f'<window uri="{LOG}" read="12 s ago">' in shown
+            assert len(red.asked) == 2

@@ -1,13 +1,14 @@
 """Properties of any desktop (desktop.txt, Desktop 组织策略)."""
 
 import random
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.desktop import MAX_WARNED_URI, Window, organize_desktop
+from smcp_proto.desktop import MAX_WARNED_URI, UNREAD, Window, is_certain, organize_desktop
 from smcp_proto.uris import parse_window_uri
 
 HOST = "window://com.example"
@@ -88,6 +89,30 @@ def test_every_window_with_text_is_shown_once_unless_another_is_fullscreen(
     assert shown == sorted(
         each.resource["uri"] for each in [*alone, *(each for each in filled if each.server not in full)]
     )
+
+
+@pytest.mark.rule("answers.desktop.at_once")
+@given(windows_of_any_kind, histories, st.none() | st.integers(0, 5), st.data())
+def test_a_desktop_is_certain_where_no_content_of_the_unread_windows_changes_it(
+    windows: list[Window], history: list[str], size: int | None, data: st.DataObject
+) -> None:
+    windows = numbered(windows)
+    unread = data.draw(st.sets(st.sampled_from(range(len(windows))))) if windows else set()
+
+    def read(number: int, contents: list[dict[str, str]]) -> Window:
+        return replace(windows[number], contents=contents) if number in unread else windows[number]
+
+    def desktop(contents: dict[int, list[dict[str, str]]]) -> list[str]:
+        return organize_desktop([read(at, contents.get(at, [])) for at in range(len(windows))], size, history).desktops
+
+    none, every = desktop({}), desktop({number: [{"text": "x"}] for number in unread})
+    turned_out = st.sampled_from([[], [{"text": "x"}], [{"blob": "AA=="}]])
+    some = desktop({number: data.draw(turned_out) for number in unread})
+    waiting = [replace(each, contents=UNREAD) if at in unread else each for at, each in enumerate(windows)]
+    if is_certain(waiting, size, history):
+        assert none == some == every
+    else:
+        assert none != every
 
 
 def oracle(windows: list[Window], history: list[str]) -> list[str]:

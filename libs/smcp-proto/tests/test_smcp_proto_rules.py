@@ -20,7 +20,7 @@ BEYOND_THE_PAGES = {
     "GetDeskTopReq": {"traceparent"},
     "GetFinderReq": {"traceparent"},
     "GetFinderRet": {"a2c_as_listed"},
-    "GetDeskTopRet": {"a2c_missing"},
+    "GetDeskTopRet": {"a2c_ages", "a2c_missing"},
     "EnterOfficeReq": {"capabilities"},
     "SessionInfo": {"a2c_version", "capabilities"},
 }

@@ -135,8 +135,8 @@ async def test_a_late_window_is_left_out_and_the_rest_is_delivered(nats_url: str
         await _shows(here, everything)
 
 
-@pytest.mark.rule("answers.desktop.failures")
-async def test_a_server_that_takes_no_requests_does_not_delay_the_desktop(nats_url: str) -> None:
+@pytest.mark.rule("answers.desktop.failures", "answers.desktop.ages")
+async def test_the_windows_of_a_server_that_takes_no_requests_are_shown_as_they_were_read_before(nats_url: str) -> None:
     listed = [{"uri": f"{window('stopped')}/{'x' * 8000}/{number}"} for number in range(12)]
     everything = [shown("fine"), *(f"{one['uri']}\n\ntext of {one['uri']}" for one in listed)]
     async with world(
@@ -153,12 +153,51 @@ async def test_a_server_that_takes_no_requests_does_not_delay_the_desktop(nats_u
             took = []
             for _ in range(6):  # until its pipe is full, and after that
                 began = loop.time()
-                assert await desktop(here) == [shown("fine")]
+                answer = await here.ask("get_desktop")
                 took.append(loop.time() - began)
+                assert answer["desktops"] == everything
+                assert min(answer["a2c_ages"][1:]) >= 1.5
+                assert "a2c_missing" not in answer
             assert sorted(took)[-2] < 4  # the SDK takes 5 s to give up what it cannot write
         finally:
             server.resume()
-        await _shows(here, everything)
+
+        async def is_read_anew() -> bool:
+            answer = await here.ask("get_desktop")
+            return answer["desktops"] == everything and "a2c_ages" not in answer
+
+        await eventually(is_read_anew, timeout=30)
+
+
+@pytest.mark.rule("answers.desktop.at_once")
+async def test_a_small_desktop_does_not_wait_for_slow_windows_that_could_not_be_on_it(nats_url: str) -> None:
+    async with world(
+        nats_url,
+        {"read_s": 25.0},
+        alpha=configs.context("2025", windows=1, host="a"),
+        beta=configs.context("2026", windows=2, host="b"),
+    ) as here:
+        await here.tell("beta", "misbehave", uri=window("b", 1), how="never")
+        async with asyncio.timeout(15):  # what is waited for takes longer
+            assert await desktop(here, desktop_size=1) == [shown("a")]
+            assert await desktop(here, desktop_size=2) == [shown("a"), shown("b", 0)]
+
+
+@pytest.mark.rule("answers.desktop.at_once", "answers.desktop.ages")
+async def test_a_small_desktop_waits_for_a_slow_window_that_comes_first_and_shows_its_last_contents(
+    nats_url: str,
+) -> None:
+    async with world(
+        nats_url,
+        {"read_s": 3.0},
+        alpha=configs.context("2025", windows=1, host="a"),
+        beta=configs.context("2026", windows=1, host="b"),
+    ) as here:
+        await _shows(here, [shown("a"), shown("b")])
+        await here.tell("alpha", "misbehave", uri=window("a"), how="never")
+        answer = await here.ask("get_desktop", desktop_size=1)
+        assert answer["desktops"] == [shown("a")]
+        assert answer["a2c_ages"][0] > 0
 
 
 @pytest.mark.rule("desktop.changes.pull", "desktop.lifecycle.list", "finder.versus.life")

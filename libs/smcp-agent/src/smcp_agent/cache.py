@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class _Entry:
     """Grows whenever something outdates the answer."""
     kept: Any = None
     kept_version: int = -1
+    kept_at: float = 0.0
+    """When it was asked for (loop time)."""
     task: asyncio.Task[tuple[Any, int]] | None = None
     """The question under way; its result is an answer or an error, and the version at which it was asked."""
     read: bool = False
@@ -65,6 +68,7 @@ class AnswerCache:
         *,
         keep: Callable[[Answer], bool] = lambda _: True,
         again: bool = False,
+        max_age: float | None = None,
     ) -> Answer:
         """The answer; asks only where none is kept that is up to date.
 
@@ -72,16 +76,18 @@ class AnswerCache:
             ask: fetches it.
             keep: whether an answer may be kept.
             again: whether an answer that was read is fetched again by itself when it is outdated.
+            max_age: seconds; an older answer is asked for again, though nothing outdated it. None: it counts.
 
         Raises SmcpError: `ask` raised it; Closed.
         """
         answer: Any = None
+        oldest = -math.inf if max_age is None else asyncio.get_running_loop().time() - max_age
         for _ in range(ROUNDS):
             entry = self._entries.setdefault(query, _Entry(ask, keep, again))
             self._entries.move_to_end(query)
             self._shrink(query)
             entry.read = True
-            if entry.task is None and entry.kept_version == entry.version:
+            if entry.task is None and entry.kept_version == entry.version and entry.kept_at >= oldest:
                 return cast("Answer", entry.kept)
             task = entry.task or self._start(entry)
             await asyncio.wait({task})  # cancelling one caller does not end the question for the others
@@ -120,7 +126,7 @@ class AnswerCache:
         return entry.task
 
     async def _ask(self, entry: _Entry) -> tuple[Any, int]:
-        version = entry.version
+        version, at = entry.version, asyncio.get_running_loop().time()
         try:
             answer = await entry.ask()
         except SmcpError as error:
@@ -128,7 +134,7 @@ class AnswerCache:
         finally:
             entry.task = None
         if entry.keep(answer):
-            entry.kept, entry.kept_version = answer, version
+            entry.kept, entry.kept_version, entry.kept_at = answer, version, at
         return answer, version
 
 

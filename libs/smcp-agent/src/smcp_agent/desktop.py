@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Final, NotRequired, TypedDict
 
 from smcp_agent.cache import AnswerCache, Query
@@ -14,6 +15,9 @@ from smcp_agent.rpc import RpcClient
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
 
 _END: Final = re.compile(r"<(/\s*(?:window|desktop))", re.IGNORECASE)
+
+MAX_AGE_S: Final = 10.0
+"""Not every MCP server announces that a window changed. A window is read again when it is older (seconds)."""
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +30,8 @@ class Desktop(TypedDict):
     req_id: str
     a2c_missing: NotRequired[int]
     """Windows, or MCP servers' lists of them, that could not be read. Nothing announces them later: ask again."""
+    a2c_ages: NotRequired[list[float]]
+    """How long ago each of `desktops` was read (seconds); 0 for this request. Given where an MCP server is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +41,28 @@ class Window:
     uri: str
     text: str
     """Empty where the window has none."""
+    age: float = 0.0
+    """How long before the answer it was read (seconds): its MCP server is slow. 0: it was read for the answer."""
 
 
 def windows(desktop: Desktop) -> tuple[Window, ...]:
     """The windows of a desktop, each with its URI and its text apart."""
-    parts = (entry.partition("\n\n") for entry in desktop["desktops"])
-    return tuple(Window(uri, text) for uri, _, text in parts)
+    parts = [entry.partition("\n\n") for entry in desktop["desktops"]]
+    ages = chain(desktop.get("a2c_ages", ()), repeat(0.0))
+    return tuple(Window(uri, text, age) for (uri, _, text), age in zip(parts, ages, strict=False))
 
 
 def prompt_text(desktops: Mapping[str, Desktop]) -> str:
     """Desktops, by their Computers, as a block of text for a model's prompt; empty where no window is open.
 
-    What a window shows was written by others. It cannot end its own block: `</window` and `</desktop` in it get a
-    backslash behind the `<`.
+    A window of a slow MCP server says how old it is. What a window shows was written by others. It cannot end its own
+    block: `</window` and `</desktop` in it get a backslash behind the `<`.
     """
     blocks = []
     for computer, desktop in desktops.items():
         shown = [
-            f'<window uri="{_attribute(window.uri)}">\n{_inside(window.text)}\n</window>' for window in windows(desktop)
+            f'<window uri="{_attribute(window.uri)}"{_age(window)}>\n{_inside(window.text)}\n</window>'
+            for window in windows(desktop)
         ]
         if shown:
             blocks.append("\n".join([f'<desktop computer="{_attribute(computer)}">', *shown, "</desktop>"]))
@@ -87,34 +97,43 @@ class DesktopMethods(ABC):
         found: Desktop = {"desktops": reply.desktops, "req_id": reply.req_id or request.req_id}
         if reply.a2c_missing:
             found["a2c_missing"] = reply.a2c_missing
+        if reply.a2c_ages:
+            found["a2c_ages"] = reply.a2c_ages
         return found
 
-    async def desktop(self, computer: str) -> Desktop:
-        """As `get_desktop`, from the cache where nothing changed since and nothing was missing (`a2c_missing`)."""
+    async def desktop(self, computer: str, *, max_age: float | None = MAX_AGE_S) -> Desktop:
+        """As `get_desktop`, from the cache where nothing changed since, nothing was missing (`a2c_missing`), and it was
+        asked for at most `max_age` seconds ago (None: whenever; for MCP servers that announce every change)."""
         return await self._answers.get(
             DesktopQuery(computer),
             lambda: self.get_desktop(computer),
-            keep=lambda found: not found.get("a2c_missing"),
+            keep=lambda found: not (found.get("a2c_missing") or found.get("a2c_ages")),
             again=True,
+            max_age=max_age,
         )
 
-    async def desktop_prompt(self, computer: str | None = None) -> str:
-        """The desktop of a Computer, or those of all that can be fetched, as `prompt_text` writes them.
+    async def desktop_prompt(self, computer: str | None = None, *, max_age: float | None = MAX_AGE_S) -> str:
+        """The desktop of a Computer, or those of all that can be fetched, as `prompt_text` writes them; `max_age` as of
+        `desktop`.
 
         Raises SmcpError: as `desktop`, where a Computer was named.
         """
         if computer is not None:
-            return prompt_text({computer: await self.desktop(computer)})
+            return prompt_text({computer: await self.desktop(computer, max_age=max_age)})
         names = self.computers()
-        found = await asyncio.gather(*(self._desktop_or_none(name) for name in names))
+        found = await asyncio.gather(*(self._desktop_or_none(name, max_age) for name in names))
         return prompt_text({name: desktop for name, desktop in zip(names, found, strict=True) if desktop is not None})
 
-    async def _desktop_or_none(self, computer: str) -> Desktop | None:
+    async def _desktop_or_none(self, computer: str, max_age: float | None) -> Desktop | None:
         try:
-            return await self.desktop(computer)
+            return await self.desktop(computer, max_age=max_age)
         except SmcpError as error:
             logger.warning("the desktop of Computer %r could not be fetched: %s", computer, error.message)
             return None
+
+
+def _age(window: Window) -> str:
+    return f' read="{window.age:.0f} s ago"' if window.age else ""
 
 
 def _attribute(text: str) -> str:

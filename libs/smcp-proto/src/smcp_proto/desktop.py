@@ -15,6 +15,9 @@ MAX_WARNED_URI: Final = 256
 _ROLES: Final = frozenset({"user", "assistant"})
 """What MCP lets an audience be made of."""
 
+UNREAD: Final[Sequence[Mapping[str, Any]]] = ({"text": ""},)
+"""The contents of a window that is not read yet, for `is_certain`."""
+
 _Warn = Callable[[str], None]
 
 
@@ -56,6 +59,7 @@ class _Shown(NamedTuple):
     texts: Sequence[str]
     priority: float
     fullscreen: bool
+    unread: bool
 
 
 def organize_desktop(windows: Sequence[Window], size: int | None, history: Sequence[str]) -> OrganizedDesktop:
@@ -73,17 +77,29 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
     if size is not None and size <= 0:
         return OrganizedDesktop([], ())
     warnings: list[ServerWarning] = []
-    servers: dict[str, list[_Shown]] = {}
-    for window in windows:
-        shown = _shown(window, warnings)
-        if shown is not None:
-            servers.setdefault(window.server, []).append(shown)
-    ordered = [shown for server in server_order(servers, history) for shown in _of_server(servers[server])][:size]
+    ordered = _ordered(windows, history, warnings)[:size]
     return OrganizedDesktop(
         [_render(shown) for shown in ordered],
         tuple(warnings),
         tuple((shown.server, shown.uri) for shown in ordered),
     )
+
+
+def is_certain(windows: Sequence[Window], size: int | None, history: Sequence[str]) -> bool:
+    """Whether the desktop is the same whatever the `UNREAD` windows turn out to be: none is on it if each has a text.
+
+    Arguments as of `organize_desktop`. A server whose list is not known yet is given as one `UNREAD` window.
+    """
+    return not any(shown.unread for shown in _ordered(windows, history, [])[:size])
+
+
+def _ordered(windows: Sequence[Window], history: Sequence[str], warnings: list[ServerWarning]) -> list[_Shown]:
+    servers: dict[str, list[_Shown]] = {}
+    for window in windows:
+        shown = _shown(window, warnings)
+        if shown is not None:
+            servers.setdefault(window.server, []).append(shown)
+    return [shown for server in server_order(servers, history) for shown in _of_server(servers[server])]
 
 
 def _shown(window: Window, warnings: list[ServerWarning]) -> _Shown | None:
@@ -101,7 +117,7 @@ def _shown(window: Window, warnings: list[ServerWarning]) -> _Shown | None:
     if uri is None or not texts:
         return None
     priority, fullscreen = read_metadata(resource, warn)
-    return _Shown(window.server, uri, texts, priority, fullscreen)
+    return _Shown(window.server, uri, texts, priority, fullscreen, window.contents is UNREAD)
 
 
 def _identity(given: object, warn: _Warn) -> str | None:

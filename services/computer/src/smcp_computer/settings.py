@@ -100,7 +100,7 @@ class ComputerSettings(ServiceSettings):
         "for what starts it again at once (systemd, Kubernetes)",
     )
     read_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
-        default=5.0, description="how long MCP servers may take to give their windows; the others are shown without"
+        default=4.5, description="how long MCP servers may take to give their windows; then older ones are shown"
     )
 
 

@@ -151,6 +151,8 @@ def print_desktop(desktop: Desktop) -> None:
         if number:
             typer.echo()
         typer.secho(plain(window.uri), bold=True)
+        if window.age:
+            print_hint(f"Read {window.age:.0f} s ago: its MCP server is slow.")
         if window.text:
             print_readable(window.text)
     if not shown:

@@ -118,3 +118,6 @@ class GetDeskTopRet(Wire):
     a2c_missing: int | None = absent()
     """Not of the pages: windows (or MCP servers' lists of them) that could not be read now. Nothing announces them when
     they can: ask again. Absent: none."""
+    a2c_ages: list[float] | None = absent()
+    """Not of the pages: how long ago each of `desktops` was read (seconds), 0 for this request: its MCP server is slow.
+    Absent: all were read for this request."""
