@@ -24,6 +24,7 @@ from mcp.shared.exceptions import MCPError
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.mcp.errors import ServerFailed
 from smcp_proto.member_names import encode_name
+from smcp_service.lifecycle import counted
 from smcp_service.logging import WRITTEN_BY
 
 WENT_AWAY: Final = "went away"
@@ -150,6 +151,8 @@ class StderrLog:
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._is_shown = True
         """Whether the log shows these last lines."""
+        self._told: tuple[str, int | None] | None = None
+        """Why it failed, as it was logged last, with the exit status."""
         self.pid: int | None = None
         self.end = ""
         self.said = ""
@@ -183,6 +186,31 @@ class StderrLog:
         self.status = status
         self.end = f"its process ended with status {status}"
         self.said = "" if self._last and self._is_shown else f"; it said last: {' | '.join(self._last) or 'nothing'}"
+
+    def ready(self, tools: int) -> None:
+        self._told = None
+        _log.info("MCP server %r is ready with %s", self.server, counted(tools, "tool"))
+        self.note(f"it is ready with {counted(tools, 'tool')}")
+
+    def failed(self, error: BaseException, outlook: str, hint: str, *, was_ready: bool) -> str:
+        """Log why it ended, the same cause once until it is ready again. Returns the reason.
+
+        Args:
+            outlook: what happens next.
+            hint: for the user, where its process ended.
+        """
+        reason = describe(error)
+        if self.end and reason == WENT_AWAY and not was_ready:
+            reason = f"{self.end} before it answered"
+            message = f"{reason}{self.said}"
+        else:
+            notes = f"{self.end}{self.said}" if self.end else detail_of(error)
+            message = f"{reason} ({notes})" if notes else reason
+        message += f"; {outlook}{hint if self.end else ''}"
+        told, self._told = self._told, (reason, self.status)
+        _log.log(logging.DEBUG if told == self._told else logging.WARNING, "MCP server %r: %s", self.server, message)
+        self.note(self._clean(message))
+        return reason
 
     def close(self) -> None:
         """No more is written to the file."""

@@ -27,16 +27,16 @@ from mcp.shared.exceptions import MCPError
 from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
-from smcp_computer.mcp.errors import CallBrokenOff, RequestRefused, ServerFailed, ServerNotRunning
+from smcp_computer.mcp.calls import ServerCalls
+from smcp_computer.mcp.errors import RequestRefused, ServerFailed
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, detail_of, first_of
+from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_computer.mcp.status import ServerStatus, State, is_stopped, usage_of
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
-from smcp_service.lifecycle import counted
 
 _log = logging.getLogger("smcp_computer.mcp")
 
@@ -109,16 +109,10 @@ class Supervisor:
         self._events = events or ServerEvents()
         self._backoff = backoff or Backoff()
         self._stderr = StderrLog(config.name, limits.logs, inputs.redactor.redact)
-        self._logged: tuple[str, int | None] | None = None
-        """Why it did not start, as it was logged last, with the exit status."""
         self._negotiation: Negotiation = "auto"
         self._ready_at: float | None = None
         """When it became ready in this life, by `time.monotonic()`."""
-        self._connection: Connection | None = None
-        self._up = asyncio.Event()
-        """Set while it is ready, and once it will not be: calls that wait go on."""
-        self._wanted = asyncio.Event()
-        """Set where a call waits, or it is to stop: a pause ends."""
+        self._calls = ServerCalls(config.name, wait_s=limits.wait_s, why=self._why)
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         """Set where something is to be done at once: it is to stop, has ended, or has to be asked."""
@@ -126,15 +120,10 @@ class Supervisor:
         """It has to be asked for its tools again."""
         self._waiting: asyncio.Timeout | None = None
         """While the server is waited for: `stop` brings it forward."""
-        self._calls: set[asyncio.Timeout] = set()
-        """Of the calls that run: `end` brings them forward."""
-        self._idle = asyncio.Event()
-        """Set while none runs."""
-        self._idle.set()
 
     @property
     def ready(self) -> bool:
-        return self._connection is not None
+        return self._calls.connection is not None
 
     def status(self) -> ServerStatus:
         pid = self._stderr.pid
@@ -159,55 +148,25 @@ class Supervisor:
 
     @property
     def resources(self) -> Resources | None:
-        return self._connection.resources if self._connection is not None else None
+        return self._calls.connection.resources if self._calls.connection is not None else None
 
     async def available(self, timeout: float) -> None:
         """Return at once, or when it is started again. Raises ServerNotRunning: it is not, within `wait_s`."""
-        if self._alive is None:
-            await self._awaited(min(timeout, self._limits.wait_s))
+        await self._calls.available(timeout)
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
-        """Run a tool under its original name; raises as `Connection.call`, and ServerNotRunning: nothing was run."""
-        connection = self._alive or await self._awaited(min(timeout, self._limits.wait_s))
-        limit = asyncio.timeout(None)
+        """Run a tool under its original name; raises as `ServerCalls.run`."""
         try:
-            async with limit:
-                self._calls.add(limit)
-                self._idle.clear()
-                return await connection.call(tool, arguments, timeout=timeout, span=span)
+            return await self._calls.run(tool, arguments, timeout=timeout, span=span)
         except RequestRefused as error:
             if error.code == types.HEADER_MISMATCH:
                 self._list_again()  # the headers that the SDK makes of the list are outdated, too
             elif error.code == types.INTERNAL_ERROR and self._over_http:
                 self._wake.set()  # so the SDK says also that HTTP refused the request
             raise
-        except TimeoutError:
-            if limit.expired():
-                why = "was changed or removed in the Computer's configuration: the call did not end soon enough"
-                raise CallBrokenOff(self.name, why) from None
-            raise
-        finally:
-            self._calls.discard(limit)
-            if not self._calls:
-                self._idle.set()
 
-    @property
-    def _alive(self) -> Connection | None:
-        """The connection, unless its server has gone."""
-        return None if self._connection is None or self._connection.ended.is_set() else self._connection
-
-    async def _awaited(self, seconds: float) -> Connection:
-        if self._connection is not None and not self._stopping.is_set():
-            self._up.clear()  # `run` has not seen yet that it has gone
-        if seconds > 0 and not self._up.is_set():
-            self._wanted.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._up.wait()
-        if (connection := self._alive) is None:
-            why = f": it {self.reason}" if self.reason else ""
-            raise ServerNotRunning(self.name, f"is not running ({self.state}){why}")
-        return connection
+    def _why(self) -> str:
+        return f"({self.state}): it {self.reason}" if self.reason else f"({self.state})"
 
     @property
     def _over_http(self) -> bool:
@@ -224,18 +183,14 @@ class Supervisor:
 
     async def end(self, drain_s: float) -> None:
         """Stop it, once the calls that run have ended. After `drain_s` they are broken off, as CallBrokenOff."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(drain_s):
-                await self._idle.wait()
-        for limit in self._calls:
-            limit.reschedule(asyncio.get_running_loop().time())
-        await self._idle.wait()
+        await self._calls.break_off(drain_s)
         self.stop()
 
     def stop(self) -> None:
         """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""
-        for event in (self._stopping, self._wake, self._wanted, self._up):
+        for event in (self._stopping, self._wake, self._calls.wanted):
             event.set()
+        self._calls.wait_no_more()
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
@@ -264,17 +219,20 @@ class Supervisor:
     async def _pause(self, seconds: float | None) -> None:
         """Wait for the next try. None: there is none."""
         if seconds is None:
-            self._up.set()
+            self._calls.wait_no_more()
             await self._stopping.wait()
             return
-        for part, event in ((min(seconds, LEAST_PAUSE_S), self._stopping), (seconds - LEAST_PAUSE_S, self._wanted)):
+        for part, event in (
+            (min(seconds, LEAST_PAUSE_S), self._stopping),
+            (seconds - LEAST_PAUSE_S, self._calls.wanted),
+        ):
             with suppress(TimeoutError):
                 async with asyncio.timeout(part):
                     await event.wait()
 
     async def _live(self) -> None:
         self._wake.clear()
-        self._wanted.clear()
+        self._calls.wanted.clear()
         self._is_outdated = False
         self._enter(State.STARTING, self.reason)
         async with self._waited(None) as start:
@@ -303,9 +261,7 @@ class Supervisor:
                     reason = describe(error)
                     raise
                 finally:
-                    self._connection = None
-                    if not self._stopping.is_set():
-                        self._up.clear()
+                    self._calls.closed()
                     self._enter(State.BACKOFF, connection.why or reason)
                     self._events.tell(ServerGone(self.name))
                     if not self._stopping.is_set():
@@ -418,15 +374,12 @@ class Supervisor:
         self._wake.set()
 
     def _became_ready(self, connection: Connection, tools: tuple[types.Tool, ...]) -> None:
-        self._connection = connection
+        self._calls.opened(connection)
         self._offer(tools)
         self._ready_at = time.monotonic()
-        self._up.set()
         self.starts += 1
         self.settled.set()
-        self._logged = None
-        _log.info("MCP server %r is ready with %s", self.name, counted(len(tools), "tool"))
-        self._stderr.note(f"it is ready with {counted(len(tools), 'tool')}")
+        self._stderr.ready(len(tools))
         self._on_change()
 
     def _ended_at_discovery(self, error: Exception) -> bool:
@@ -448,28 +401,18 @@ class Supervisor:
             if is_steady := lived >= STEADY_S:
                 self._backoff.reset()
             pause = 0.0 if is_steady else self._backoff.next()
-            self._enter(State.BACKOFF, describe(error))
-            self._log_end(pause, detail_of(error))
+            outlook = f"it is started again in {pause:.1f} s" if pause else "it is started again"
+            was_ready = self._ready_at is not None
+            if not was_ready:
+                outlook += f", then ever later, up to every {self._backoff.longest_s:g} s"
+            self._enter(State.BACKOFF, self._stderr.failed(error, outlook, self._hint(), was_ready=was_ready))
         self.settled.set()
         return pause
 
-    def _log_end(self, pause: float, detail: str) -> None:
-        was_ready = self._ready_at is not None
-        end, said = self._stderr.end, self._stderr.said
-        if end and self.reason == WENT_AWAY and not was_ready:
-            self.reason = f"{end} before it answered"
-            message = f"{self.reason}{said}"
-        else:
-            notes = f"{end}{said}" if end else detail
-            message = self.reason + (f" ({notes})" if notes else "")
-        message += f"; it is started again in {pause:.1f} s" if pause else "; it is started again"
-        logged, self._logged = self._logged, (self.reason, self._stderr.status)
-        level = logging.DEBUG if logged == self._logged else logging.WARNING
-        if not was_ready:
-            message += f", then ever later, up to every {self._backoff.longest_s:g} s"
-            if end and isinstance(self.config, MCPServerStdioConfig):
-                own = self.config.server_parameters.env or {}
-                if missing := [name for name in self._limits.withheld if name not in own]:
-                    message += f"; it was not given {', '.join(missing)}: set {SETTING}=true if it needs them"
-        _log.log(level, "MCP server %r: %s", self.name, message)
-        self._stderr.note(message)
+    def _hint(self) -> str:
+        """What a program may miss that cannot start."""
+        if self._ready_at is not None or not isinstance(self.config, MCPServerStdioConfig):
+            return ""
+        own = self.config.server_parameters.env or {}
+        missing = [name for name in self._limits.withheld if name not in own]
+        return f"; it was not given {', '.join(missing)}: set {SETTING}=true if it needs them" if missing else ""
