@@ -26,6 +26,7 @@ EXIT_GRACE_S: Final = 2.0
 KILL_S: Final = 2.0
 """After SIGKILL. What the kernel has not ended by then (it waits for a disk) is left to the reaper."""
 READ_LIMIT: Final = 256 * 1024
+_KILLED: Final = "the process that starts servers was killed"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,11 @@ class ServerProcess:
     async def start(self, launch: Launch) -> None:
         """Raises ServerFailed."""
         self._control.write(json.dumps(asdict(launch)).encode() + b"\n")
-        match (await self._lines.readline()).decode().split():
+        try:
+            answer = (await self._lines.readline()).decode().split()
+        except ConnectionError:
+            raise ServerFailed(_KILLED) from None
+        match answer:
             case ["started", pid]:
                 self.pid = int(pid)
             case ["failed", step, number]:
@@ -166,7 +171,7 @@ class _Reaper:
         try:
             socket.send_fds(self._control, [b"\0"], descriptors)
         except OSError:
-            raise ServerFailed("the process that starts servers was killed") from None
+            raise ServerFailed(_KILLED) from None
 
     def close(self) -> None:
         """Wait for its end, which comes when nothing is left of the servers that it started."""

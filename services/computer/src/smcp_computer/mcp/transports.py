@@ -47,7 +47,10 @@ async def open_transport(
     else:
         transport = _sse(server.server_parameters)
     async with transport as streams:
-        yield watch.wrap(streams)
+        try:
+            yield watch.wrap(streams)
+        finally:
+            watch.end()
 
 
 @asynccontextmanager
