@@ -202,7 +202,7 @@ async def test_an_incomplete_desktop_or_catalog_is_requested_again(nats_url: str
         assert (await agent.finder(COMPUTER))["a2c_as_listed"] == 1
         supervisor = computer.fleet.supervisors["desk"]
         well = {"uri": "window://desk/0", "how": ""}
-        await supervisor.call("misbehave", well, timeout=30, span=CallSpan({}))  # no call of the Agent
+        await supervisor.calls.run("misbehave", well, timeout=30, span=CallSpan({}))  # no call of the Agent
         whole = await agent.desktop(COMPUTER)
         assert [window.uri for window in windows(whole)] == ["window://desk/0", "window://desk/1"]
         assert "a2c_missing" not in whole

@@ -96,7 +96,9 @@ async def test_silence_beyond_sse_read_timeout_ends_the_connection(tmp_path: Pat
         async with supervised(server) as box:
             await eventually(lambda: box.ready, timeout=PATIENCE_S)
             with pytest.raises(ServerDied):
-                await asyncio.wait_for(box.call("sleep", {"seconds": 600}, timeout=600, span=CallSpan({})), PATIENCE_S)
+                await asyncio.wait_for(
+                    box.calls.run("sleep", {"seconds": 600}, timeout=600, span=CallSpan({})), PATIENCE_S
+                )
             assert log.read_text().startswith("sleep")
 
 
@@ -110,7 +112,7 @@ async def test_a_tool_may_run_longer_than_timeout(kind: Kind) -> None:
         server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
         async with supervised(server) as box:
             await eventually(lambda: box.ready, timeout=PATIENCE_S)
-            result = await box.call("sleep", {"seconds": 3.0}, timeout=60, span=CallSpan({}))
+            result = await box.calls.run("sleep", {"seconds": 3.0}, timeout=60, span=CallSpan({}))
             assert result["content"][0]["text"] == "slept 3.0"
 
 
@@ -120,5 +122,5 @@ async def test_an_sse_server_that_refuses_a_message_is_connected_to_again() -> N
         async with supervised(config("sse", toolbox.url, timeout=SHORT["sse"])) as box:
             await eventually(lambda: box.ready, timeout=PATIENCE_S)
             with pytest.raises(ServerDied):
-                await asyncio.wait_for(box.call("echo", {"text": "x"}, timeout=600, span=CallSpan({})), PATIENCE_S)
+                await asyncio.wait_for(box.calls.run("echo", {"text": "x"}, timeout=600, span=CallSpan({})), PATIENCE_S)
             await eventually(lambda: box.ready and box.starts == 2, timeout=PATIENCE_S)

@@ -89,7 +89,7 @@ async def test_an_unanswered_notification_delays_later_messages_by_timeout_at_mo
         supervised(url, timeout="PT0.3S") as box,
     ):
         await eventually(lambda: box.ready)
-        calling = asyncio.create_task(box.call("t", {}, timeout=60.0, span=CallSpan({})))
+        calling = asyncio.create_task(box.calls.run("t", {}, timeout=60.0, span=CallSpan({})))
         await eventually(lambda: "tools/call" in asked)
         calling.cancel()
         await asyncio.wait([calling])

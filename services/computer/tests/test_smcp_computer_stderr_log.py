@@ -167,5 +167,5 @@ async def test_endless_output_of_a_server_does_not_flood_the_log(caplog: pytest.
 
 
 async def _pid(box: Supervisor) -> int:
-    result = await box.call("pid", {}, timeout=20.0, span=CallSpan({}))
+    result = await box.calls.run("pid", {}, timeout=20.0, span=CallSpan({}))
     return int(result["content"][0]["text"])

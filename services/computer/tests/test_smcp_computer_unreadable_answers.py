@@ -52,7 +52,7 @@ async def server(way: Way, *, limit: int = LIMIT) -> AsyncIterator[Supervisor]:
 
 async def say(supervisor: Supervisor, text: str, **arguments: Any) -> str:
     """The text of the answer. The time-out is long, to distinguish an immediate error from a time-out."""
-    answer = await supervisor.call("say", {"text": text, **arguments}, timeout=60, span=CallSpan({}))
+    answer = await supervisor.calls.run("say", {"text": text, **arguments}, timeout=60, span=CallSpan({}))
     found: str = answer["content"][0]["text"]
     return found
 

@@ -47,7 +47,7 @@ async def test_a_client_with_a_limit_of_four_mib_gets_the_windows_that_fit(nats_
         for number in (2, 3):
             uri = f"window://h/{number}"
             put = {"uri": uri, "contents": [{"uri": uri, "text": "x" * number * MIB}]}
-            assert not (await tools.call("put", put, timeout=30, span=CallSpan({}))).get("isError")
+            assert not (await tools.calls.run("put", put, timeout=30, span=CallSpan({}))).get("isError")
         answer = await anna.call("client:get_desktop", asked(), timeout=30)
         shown = [text.partition("\n\n")[0] for text in answer["desktops"]]
         assert shown == ["window://h/0", "window://h/1", "window://h/2"]

@@ -42,7 +42,7 @@ class Servers:
 
     async def tell(self, tool: str, server: str = "desk", **arguments: Any) -> Any:
         """What a tool of a context server gives."""
-        result = await self.fleet.supervisors[server].call(tool, arguments, timeout=30, span=CallSpan({}))
+        result = await self.fleet.supervisors[server].calls.run(tool, arguments, timeout=30, span=CallSpan({}))
         assert not result.get("isError"), result
         return json.loads(result["content"][0]["text"])
 

@@ -43,7 +43,7 @@ async def running_all(
 
 
 async def call(supervisor: Supervisor, tool: str, timeout: float = 20.0, **arguments: Any) -> dict[str, Any]:
-    return await supervisor.call(tool, arguments, timeout=timeout, span=CallSpan({}))
+    return await supervisor.calls.run(tool, arguments, timeout=timeout, span=CallSpan({}))
 
 
 def text(result: dict[str, Any]) -> str:

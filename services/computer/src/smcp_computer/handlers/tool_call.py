@@ -224,14 +224,14 @@ class ToolCalls:
         record.asking = False
         try:
             if refusal is None:
-                await target.supervisor.available(limit)
+                await target.supervisor.calls.available(limit)
                 if self._catalogue.find(name) != target:
                     refusal = "was not run: the Computer's configuration changed while the call waited"
             if refusal is not None:
                 record.ended("refused", refusal)
                 return tool_results.failed(f"the tool {name!r} {refusal}")
             self._history.called(target.ref.server)
-            result = await target.supervisor.call(
+            result = await target.supervisor.calls.run(
                 target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span
             )
         except AnswerTooLarge as error:
@@ -246,7 +246,11 @@ class ToolCalls:
             record.ended("timeout")
             return tool_results.timed_out(name, limit)
         record.ended("tool_error" if result.get("isError") is True else "ok")
-        return await self._reshaped(target, request, tool_results.with_meta(result), record)
+        result = tool_results.with_meta(result)
+        mapper = target.configured.ret_object_mapper if target.configured else None
+        if mapper is None and target.supervisor.config.vrl is None:
+            return result
+        return await self._reshaped(target, request, result, record)
 
     async def _reshaped(
         self, target: Target, request: ToolCallReq, result: dict[str, Any], record: CallRecord

@@ -8,25 +8,28 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from smcp_computer.mcp.errors import CallBrokenOff, ServerNotRunning
+from smcp_computer.mcp.errors import CallBrokenOff, RequestRefused, ServerNotRunning
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import Connection
 
 
 class ServerCalls:
-    """`wait_s`: how long a call waits; `why`: why the server is not running.
+    """`wait_s`: how long a call waits; `why`: why the server is not running; `refused` is given each refusal of its.
 
     Attributes:
         connection: to the server; None while there is none.
         wanted: set where a call waits.
     """
 
-    def __init__(self, server: str, *, wait_s: float, why: Callable[[], str]) -> None:
+    def __init__(
+        self, server: str, *, wait_s: float, why: Callable[[], str], refused: Callable[[RequestRefused], None]
+    ) -> None:
         self.connection: Connection | None = None
         self.wanted = asyncio.Event()
         self._server = server
         self._wait_s = wait_s
         self._why = why
+        self._refused = refused
         self._decided = asyncio.Event()
         """Set while there is a connection, and once there will be none: nothing is waited for."""
         self._is_over = False
@@ -71,6 +74,9 @@ class ServerCalls:
             if limit.expired():
                 why = "was changed or removed in the Computer's configuration: the call did not end soon enough"
                 raise CallBrokenOff(self._server, why) from None
+            raise
+        except RequestRefused as error:
+            self._refused(error)
             raise
         finally:
             self._running.discard(limit)

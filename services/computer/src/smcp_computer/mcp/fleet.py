@@ -211,7 +211,7 @@ class Fleet:
 
     async def _end(self, old: Supervisor) -> None:
         if old.calls:
-            _log.info("MCP server %r: %s may end within %g s", old.name, counted(old.calls, "call"), self._drain_s)
+            _log.info("MCP server %r: %s may end within %g s", old.name, counted(len(old.calls), "call"), self._drain_s)
         await old.end(self._drain_s)
         self._retired.discard(old)
 

@@ -58,13 +58,16 @@ Streams = tuple[Any, Any]
 """The streams of a transport: a stream of messages (or exceptions) to read, and one to write."""
 
 
+_NOTHING_SECRET: Final = Redactor()
+
+
 class CallSpan:
     """The span of one call. `content`: arguments and results are recorded, too."""
 
     def __init__(self, labels: Mapping[str, str], *, content: bool = False) -> None:
         self._labels = labels
         self._content = content
-        self._redactor = Redactor()
+        self._redactor = _NOTHING_SECRET
         self._span: Span = trace.INVALID_SPAN
 
     def goes_to(self, server: Mapping[str, str], redactor: Redactor) -> None:
@@ -136,7 +139,7 @@ class Watch:
         self._write: Any = None
         self._exchanges: dict[str | int, Exchange] = {}
         self._answers: dict[str | int, asyncio.Future[JSONRPCResponse | JSONRPCError]] = {}
-        """Awaited past the SDK's session (`pipe_requests`), by id."""
+        """Awaited past the SDK's session (`session`), by id."""
 
     def wrap(self, streams: Streams) -> Streams:
         read, self._write = streams

@@ -40,16 +40,16 @@ def describe(error: BaseException) -> str:
             return answered(error.response.status_code)
         case httpx2.ConnectError() | httpx2.ConnectTimeout():
             return "cannot be reached"
-        case httpx2.TimeoutException():
+        case httpx2.TimeoutException() | MCPError(code=types.REQUEST_TIMEOUT):
             return "did not answer in time"
+        case httpx2.SSEError():
+            return "did not answer with a stream (text/event-stream)"
         case httpx2.TransportError():
             return "broke off its connection"
         case TimeoutError():
             return "did not get ready in time"
         case MCPError(code=types.CONNECTION_CLOSED) | anyio.BrokenResourceError() | anyio.ClosedResourceError():
             return WENT_AWAY
-        case MCPError(code=types.REQUEST_TIMEOUT):
-            return "did not answer in time"
         case MCPError(code=code):
             return f"answered with the MCP error {code}"
         case _:

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
@@ -31,7 +31,6 @@ from smcp_computer.mcp.calls import ServerCalls
 from smcp_computer.mcp.errors import RequestRefused, ServerFailed
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
-from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_computer.mcp.status import ServerStatus, State, is_stopped, usage_of
@@ -112,7 +111,7 @@ class Supervisor:
         self._negotiation: Negotiation = "auto"
         self._ready_at: float | None = None
         """When it became ready in this life, by `time.monotonic()`."""
-        self._calls = ServerCalls(config.name, wait_s=limits.wait_s, why=self._why)
+        self.calls = ServerCalls(config.name, wait_s=limits.wait_s, why=self._why, refused=self._refused)
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         """Set where something is to be done at once: it is to stop, has ended, or has to be asked."""
@@ -123,7 +122,7 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        return self._calls.connection is not None
+        return self.calls.connection is not None
 
     def status(self) -> ServerStatus:
         pid = self._stderr.pid
@@ -148,22 +147,13 @@ class Supervisor:
 
     @property
     def resources(self) -> Resources | None:
-        return self._calls.connection.resources if self._calls.connection is not None else None
+        return self.calls.connection.resources if self.calls.connection is not None else None
 
-    async def available(self, timeout: float) -> None:
-        """Return at once, or when it is started again. Raises ServerNotRunning: it is not, within `wait_s`."""
-        await self._calls.available(timeout)
-
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
-        """Run a tool under its original name; raises as `ServerCalls.run`."""
-        try:
-            return await self._calls.run(tool, arguments, timeout=timeout, span=span)
-        except RequestRefused as error:
-            if error.code == types.HEADER_MISMATCH:
-                self._list_again()  # the headers that the SDK makes of the list are outdated, too
-            elif error.code == types.INTERNAL_ERROR and self._over_http:
-                self._wake.set()  # so the SDK says also that HTTP refused the request
-            raise
+    def _refused(self, error: RequestRefused) -> None:
+        if error.code == types.HEADER_MISMATCH:
+            self._list_again()  # the headers that the SDK makes of the list are outdated, too
+        elif error.code == types.INTERNAL_ERROR and self._over_http:
+            self._wake.set()  # so the SDK says also that HTTP refused the request
 
     def _why(self) -> str:
         return f"({self.state}): it {self.reason}" if self.reason else f"({self.state})"
@@ -172,25 +162,20 @@ class Supervisor:
     def _over_http(self) -> bool:
         return not isinstance(self.config, MCPServerStdioConfig)
 
-    @property
-    def calls(self) -> int:
-        """How many run."""
-        return len(self._calls)
-
     def detach(self) -> None:
         """Tell nobody any more of its events and changes: another one has its name, or none."""
         self._events, self._on_change = ServerEvents(), lambda: None
 
     async def end(self, drain_s: float) -> None:
         """Stop it, once the calls that run have ended. After `drain_s` they are broken off, as CallBrokenOff."""
-        await self._calls.break_off(drain_s)
+        await self.calls.break_off(drain_s)
         self.stop()
 
     def stop(self) -> None:
         """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""
-        for event in (self._stopping, self._wake, self._calls.wanted):
+        for event in (self._stopping, self._wake, self.calls.wanted):
             event.set()
-        self._calls.wait_no_more()
+        self.calls.wait_no_more()
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
@@ -219,12 +204,12 @@ class Supervisor:
     async def _pause(self, seconds: float | None) -> None:
         """Wait for the next try. None: there is none."""
         if seconds is None:
-            self._calls.wait_no_more()
+            self.calls.wait_no_more()
             await self._stopping.wait()
             return
         for part, event in (
             (min(seconds, LEAST_PAUSE_S), self._stopping),
-            (seconds - LEAST_PAUSE_S, self._calls.wanted),
+            (seconds - LEAST_PAUSE_S, self.calls.wanted),
         ):
             with suppress(TimeoutError):
                 async with asyncio.timeout(part):
@@ -232,7 +217,7 @@ class Supervisor:
 
     async def _live(self) -> None:
         self._wake.clear()
-        self._calls.wanted.clear()
+        self.calls.wanted.clear()
         self._is_outdated = False
         self._enter(State.STARTING, self.reason)
         async with self._waited(None) as start:
@@ -261,7 +246,7 @@ class Supervisor:
                     reason = describe(error)
                     raise
                 finally:
-                    self._calls.closed()
+                    self.calls.closed()
                     self._enter(State.BACKOFF, connection.why or reason)
                     self._events.tell(ServerGone(self.name))
                     if not self._stopping.is_set():
@@ -374,7 +359,7 @@ class Supervisor:
         self._wake.set()
 
     def _became_ready(self, connection: Connection, tools: tuple[types.Tool, ...]) -> None:
-        self._calls.opened(connection)
+        self.calls.opened(connection)
         self._offer(tools)
         self._ready_at = time.monotonic()
         self.starts += 1
