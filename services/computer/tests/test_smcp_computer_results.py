@@ -119,7 +119,7 @@ async def test_a_script_that_gets_or_gives_too_much_fails_and_the_next_one_runs(
     pool = ScriptPool(run_s=60, max_bytes=100_000)
     with pytest.raises(NotReshaped, match="more than 100000 bytes"):
         await pool.run(".", {"t": "a" * 100_000})
-    with pytest.raises(NotReshaped, match="or gave too much"):
+    with pytest.raises(NotReshaped, match="or its output was too large"):
         await pool.run(". = [.t, .t, .t, .t]", {"t": "a" * 30_000})
     assert await pool.run(". = 1", {}) == 1
     await pool.aclose()

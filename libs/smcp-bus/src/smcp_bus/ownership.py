@@ -99,7 +99,7 @@ class Ownership:
     def close(self, why: str) -> None:
         """Close it now; what runs goes on, nothing new begins."""
         if self._open:
-            _log.info("the ownership is not confirmed any more: %s", why)
+            _log.info("takes no new calls: %s", why)
         self._open = False
         self._generation += 1
         self._closed.set()

@@ -51,9 +51,7 @@ Server = Annotated[
 Config = Annotated[
     Path | None, typer.Option(help="The file to change where no Computer runs [SMCP_CONFIG]", envvar="SMCP_CONFIG")
 ]
-Rewrite = Annotated[
-    bool, typer.Option("--rewrite", help="Write a file that has comments, too, without them: JSON has none")
-]
+Rewrite = Annotated[bool, typer.Option("--rewrite", help="Change a file with comments, too; they are removed")]
 
 
 @app.command()
@@ -274,7 +272,7 @@ def _show_status(said: Mapping[str, Any], as_json: bool) -> None:
     for what, why in said["problems"].items():
         _warn(f"{what}: {why}")
     if said["config_problem"]:
-        _warn(f"{said['config']} is not in use, the one before it is: {said['config_problem']}")
+        _warn(f"{said['config']} is invalid, the previous one stays in use: {said['config_problem']}")
     rows = [
         (
             each["name"],

@@ -235,12 +235,12 @@ class Computer:
             except ConfigError as error:
                 problem = "; ".join(error.problems)
                 if problem != self.config_problem:
-                    _log.warning("the changed configuration cannot be used, all goes on as before: %s", problem)
+                    _log.warning("the changed configuration is invalid, keeping the previous one: %s", problem)
                 self.config_problem = problem
                 return
             if self.config_problem is not None:
                 self.config_problem = None
-                _log.info("the configuration can be used again")
+                _log.info("the configuration is valid again")
             self.apply(config)
 
     def apply(self, config: ComputerConfig) -> Changes:

@@ -145,7 +145,7 @@ class Results:
             return result
         written = exact_json.written(value).decode()
         if len(written) > MAX_BYTES:
-            raise NotReshaped(f"what came out has more than {MAX_BYTES} bytes")
+            raise NotReshaped(f"the transformed result is larger than {MAX_BYTES} bytes")
         if not replace:
             return {**result, "meta": {**(result.get("meta") or {}), TRANSFORMED: written}}
         rest = {key: part for key, part in result.items() if key != "structuredContent"}
@@ -191,7 +191,7 @@ class ScriptPool:
             except TimeoutError:
                 raise NotReshaped(f"the script did not end within {self._run_s:g} s") from None
             except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                raise NotReshaped("the process of the script ended, or gave too much") from None
+                raise NotReshaped("the script's process ended, or its output was too large") from None
             else:
                 self._idle.append(worker)
             finally:

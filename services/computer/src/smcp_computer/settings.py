@@ -56,7 +56,7 @@ class ComputerSettings(ServiceSettings):
         default=False, description="record arguments and results of tools in traces; they may hold secrets"
     )
     strict: bool = Field(
-        default=False, description="offer no tool of a server while the configuration names tools that it does not have"
+        default=False, description="hide a server's tools while the configuration names a tool it does not have"
     )
     pass_network_env: bool = Field(
         default=False,
@@ -72,7 +72,7 @@ class ComputerSettings(ServiceSettings):
         default=3.0, description="how long a call waits for an MCP server that is being started again; 0: not at all"
     )
     silence_s: Annotated[Seconds, Field(ge=1, le=3600)] = Field(
-        default=30.0, description="an MCP server that answers nothing for so long, and runs no call, is started again"
+        default=30.0, description="restart an MCP server after this long without a message, unless it runs a call"
     )
     finder_cache_bytes: Annotated[int, Field(ge=0)] = Field(
         default=64 * MIB,
@@ -96,8 +96,8 @@ class ComputerSettings(ServiceSettings):
     )
     restart: bool = Field(
         default=False,
-        description="when it stops, its place is kept for SMCP_MOVE_S, and calls wait: "
-        "for what starts it again at once (systemd, Kubernetes)",
+        description="set it if a supervisor restarts the Computer at once: "
+        "its seat is kept for SMCP_MOVE_S, and calls wait",
     )
     read_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
         default=4.5, description="how long MCP servers may take to give their windows; then older ones are shown"

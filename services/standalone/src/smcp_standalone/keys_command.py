@@ -46,7 +46,7 @@ def add(
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option(help="Who holds it: with a new key of one subject he takes up the place of the old one."),
+        typer.Option(help="Who holds it: with a new key of one subject he takes up the seat of the old one."),
     ] = None,
     expires: Annotated[
         str | None, typer.Option(metavar="WHEN", help="90d, 12h, 30m, or a time like 2027-01-31T12:00+01:00.")

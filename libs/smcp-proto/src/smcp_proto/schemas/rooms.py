@@ -40,13 +40,13 @@ class UpdateCapabilitiesReq(Wire):
 
 
 MOVED: Final = "a2c_moved"
-"""An extra field of a `server:join_office`, true where an Agent was sent away by its last gateway and counts its place
+"""An extra field of a `server:join_office`, true where an Agent was sent away by its last gateway and counts its seat
 as kept. Where it was not, the Agent hears for each Computer that it may have missed updates (`resources.MISSED`)."""
 
 
 RESTARTS: Final = "a2c_restarts"
 """An extra field of a `server:leave_office`, true where a Computer is about to be restarted: nothing is announced, and
-its place is kept for a while. It takes no new calls, ends those that run, says it once more, and disconnects."""
+its seat is kept for a while. It takes no new calls, ends those that run, says it once more, and disconnects."""
 
 
 class EnterOfficeReq(Wire):

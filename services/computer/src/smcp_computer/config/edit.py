@@ -61,7 +61,7 @@ def edit_file(path: Path, edit: Edit) -> None:
 def edited(raw: str, edit: Edit) -> dict[str, Any]:
     """What the file holds with the change; an empty one is one without servers. Raises ConfigError. Pure."""
     if is_sealed(raw.encode()):
-        raise ConfigError("is encrypted: change the file that was encrypted, and encrypt that again")
+        raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
     document = jsonc.loads(raw) if raw.strip() else {"servers": {}}
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")

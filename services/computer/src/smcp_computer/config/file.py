@@ -131,7 +131,7 @@ def write_config(path: Path, document: Mapping[str, Any]) -> None:
     """
     path = path.resolve()
     if path.exists() and is_sealed(path.read_bytes()):
-        raise ConfigError("is encrypted: decrypt it first by smcp-computer secrets decrypt")
+        raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
     with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False) as new:
         new.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     if path.exists():

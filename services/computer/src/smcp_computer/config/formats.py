@@ -1,6 +1,6 @@
-"""Reads the servers and inputs of other MCP hosts (VS Code, Claude Desktop, Cursor, Cline, Gemini) as our own. Pure.
+"""Reads the servers and inputs of other MCP hosts as our own: VS Code, Claude Desktop, Cursor, Cline, Windsurf, Gemini.
 
-It moves and renames fields, and checks nothing: `file` does, and its errors name the fields as they are written.
+Pure. It moves and renames fields, and checks nothing: `file` does, and its errors name the fields as they are written.
 """
 
 from collections.abc import Iterable, Mapping

@@ -218,7 +218,7 @@ def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[s
             # a shell that is started with it replaces a bare $NAME
             sure = found["braces"] is not None
             if name:
-                yield Warned(f"{place.field(path)}: write ${{env:{name}}}: another form of it is not replaced", sure)
+                yield Warned(f"{place.field(path)}: write ${{env:{name}}}: this form is not replaced", sure)
             else:
                 yield Warned(f"{place.field(path)}: only ${{input:ID}} and ${{env:NAME}} are replaced", sure)
 

@@ -31,7 +31,7 @@ ANSWER_S: Final = 1.0
 AT_ONCE: Final = 16
 """Windows that one server is asked for at a time."""
 _HEAD: Final = b'{"desktops":['
-_LATE: Final = "windows are shown as they were read before, or are left out of the desktop: it does not answer in time"
+_LATE: Final = "did not answer in time: its windows are from an earlier read, or left out"
 _NOT_LISTED: Final[Json] = {"uri": "window://not-listed-yet"}
 """Stands for the windows of a server whose list is not known."""
 
