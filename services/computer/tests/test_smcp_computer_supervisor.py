@@ -81,7 +81,8 @@ async def test_servers_start_in_parallel_whatever_another_one_does() -> None:
         assert "'unset'" in reasons["unset"]
         assert all(reasons.values())
         assert {name for name in reasons if servers[name].state is State.FAILED} == {"unset"}
-        assert {servers[name].state for name in reasons if name != "unset"} == {State.BACKOFF}
+        again = {servers[name].state for name in reasons if name != "unset"}
+        assert again <= {State.BACKOFF, State.STARTING}
         with pytest.raises(ServerNotRunning, match="'bad' is not running"):
             await call(servers["bad"], "echo", text="x")
 

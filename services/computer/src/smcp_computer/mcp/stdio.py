@@ -10,11 +10,11 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
 
 import anyio
 import mcp_types as types
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.abc import ObjectSendStream
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
 from smcp_computer.config.host_settings import HostSettings
@@ -27,9 +27,6 @@ from smcp_computer.mcp.server_log import MAX_LINE, StderrLog
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
-
-FLUSH_S: Final = 0.5
-"""How long messages may take that are not written when its standard input is to be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +106,14 @@ async def stdio_transport(
         log.pid = process.pid
         pipes = _Pipes(process, parameters, log, max_message)
         to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
-        write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-        flushed = asyncio.Event()
         broken_off = False
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(pipes.read, to_session)
-                tasks.start_soon(pipes.write, from_session, flushed)
                 tasks.start_soon(pipes.log_errors)
                 tasks.start_soon(pipes.watch, to_session)
                 try:
-                    yield read_stream, write_stream
+                    yield read_stream, pipes
                 except asyncio.CancelledError:
                     broken_off = True
                     raise
@@ -127,21 +121,18 @@ async def stdio_transport(
                     with anyio.CancelScope(shield=True):
                         by_itself = pipes.ended
                         await read_stream.aclose()
-                        await write_stream.aclose()
-                        with anyio.move_on_after(0 if broken_off else FLUSH_S):
-                            await flushed.wait()
                         await process.stop(hurry=broken_off)
                     if by_itself:
                         log.died(process.status)
                     tasks.cancel_scope.cancel()
         finally:
             log.pid = None
-            for stream in (to_session, read_stream, write_stream, from_session):
-                stream.close()
+            to_session.close()
+            read_stream.close()
 
 
-class _Pipes:
-    """The standard streams of one run of a program."""
+class _Pipes(ObjectSendStream[SessionMessage]):
+    """The standard streams of one run of a program; also the stream that the session writes to."""
 
     def __init__(
         self, process: ServerProcess, parameters: MCPServerStdioParameters, log: StderrLog, max_message: int
@@ -173,19 +164,20 @@ class _Pipes:
                 while await self._process.stdout.read(READ_LIMIT):
                     pass
 
-    async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage], flushed: asyncio.Event) -> None:
+    async def send(self, item: SessionMessage) -> None:
+        """Write a message. Raises anyio.BrokenResourceError: the process is gone."""
+        stdin = self._process.stdin
+        if stdin.is_closing():  # a loop may refuse the write with an error of its own
+            raise anyio.BrokenResourceError
+        text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
         try:
-            async with from_session:
-                async for item in from_session:
-                    if self._process.stdin.is_closing():
-                        break  # the process is gone; a loop may refuse the write with an error of its own
-                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
-                    self._process.stdin.write(text.encode(self._encoding, self._errors))
-                    await self._process.stdin.drain()
+            stdin.write(text.encode(self._encoding, self._errors))
+            await stdin.drain()
         except OSError:
-            pass  # the process is gone; `read` and `watch` see that too
-        finally:
-            flushed.set()
+            raise anyio.BrokenResourceError from None
+
+    async def aclose(self) -> None:
+        """Its input is closed by `ServerProcess.stop`, which writes what is not written yet."""
 
     async def log_errors(self) -> None:
         lines = Lines(codecs.getincrementaldecoder("utf-8")("replace"), MAX_LINE)
