@@ -1,5 +1,6 @@
 """Values of secrets do not leave a Computer, whatever its MCP servers do with them."""
 
+import asyncio
 import base64
 import json
 import signal
@@ -17,6 +18,7 @@ from aiohttp import web
 
 from smcp_agent import SmcpAgent
 from smcp_computer.config.secrets import SecretStore
+from smcp_computer.control_client import RunningComputer
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.service_process import service_process
@@ -26,7 +28,16 @@ COMMAND: Final = Path(sys.executable).with_name("smcp-computer")
 CANARIES: Final = {
     place: f'c4nary{place}{number}/+"é{number}x'
     for number, place in enumerate(("env", "asked", "stored", "printed", "variable"), 11)
-} | {"argument": "c4naryargument21x", "header": "c4naryheader22+/x", "query": "c4naryquery23x", "user": "c4naryuser24x"}
+} | {
+    "argument": "c4naryargument21x",
+    "header": "c4naryheader22+/x",
+    "query": "c4naryquery23x",
+    "user": "c4naryuser24x",
+    "bearer": "c4nary-bearer-25",
+    "key": "c4nary-key-26",
+    "script": "c4naryscript27x",
+    "input": "c4naryinput28x",
+}
 """By where they are in the configuration. Their first part is the same in all escapes but base64."""
 
 LEAKY: Final = """
@@ -74,7 +85,10 @@ def configuration(directory: Path, url: str) -> dict[str, Any]:
         **{f"LEAK_{name}": f"${{input:{name}}}" for name in ("asked", "stored", "printed")},
         "LEAK_VARIABLE": "${env:CANARY}",
     }
-    leaky = {"command": sys.executable, "args": ["-c", LEAKY, "--token", CANARIES["argument"]], "env": env}
+    headers = [f"Authorization: Bearer {CANARIES['bearer']}", f"X-API-Key: {CANARIES['key']}"]
+    arguments = ["-c", LEAKY, "--token", CANARIES["argument"], *headers]
+    script = f'.token = "{CANARIES["script"]}"'
+    leaky = {"command": sys.executable, "args": arguments, "env": env, "vrl": script}
     secrets = "${input:asked}${input:stored}${env:CANARY}"
     return {
         "mcpServers": {
@@ -94,7 +108,13 @@ def configuration(directory: Path, url: str) -> dict[str, Any]:
         "inputs": [
             {"id": "asked", "type": "promptString", "description": "", "password": True},
             {"id": "stored", "type": "promptString", "description": "", "password": True},
-            {"id": "printed", "type": "command", "description": "", "command": str(program)},
+            {
+                "id": "printed",
+                "type": "command",
+                "description": "",
+                "command": str(program),
+                "args": {"token": CANARIES["input"]},
+            },
         ],
     }
 
@@ -155,6 +175,10 @@ async def test_no_canary_is_in_logs_files_spans_metrics_acks_and_states(nats_url
                 for path in ("/metrics", "/readyz", "/statz"):
                     async with http.get(f"{health}{path}") as response:
                         told[path] = await response.text()
+            running = RunningComputer(state, "lab", "pc")
+            for question in ("status", "history"):
+                answer = await asyncio.to_thread(running.ask, "GET", question)
+                told[f"/{question}"] = json.dumps(answer, ensure_ascii=False)
             told["spans"] = json.dumps(await otlp.wait_for(3), ensure_ascii=False)
             told["command line"] = Path(f"/proc/{computer.pid}/cmdline").read_text(encoding="utf-8")
             computer.signal(signal.SIGTERM)
@@ -163,7 +187,7 @@ async def test_no_canary_is_in_logs_files_spans_metrics_acks_and_states(nats_url
         for written in state.rglob("*.log*"):
             told[written.name] = written.read_text(encoding="utf-8")
     assert {name: found for name, text in told.items() if (found := found_in(text))} == {}
-    for name in ("log", "get_config", "get_status", "fail", "refuse", "leaky.log", "dies.log"):
+    for name in ("log", "get_config", "get_status", "fail", "refuse", "leaky.log", "dies.log", "/status", "/history"):
         assert "<redacted>" in told[name], name
 
 

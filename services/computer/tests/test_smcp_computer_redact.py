@@ -99,6 +99,70 @@ def test_literals_in_arguments_and_addresses_that_look_secret_are_not_shown() ->
     assert c["url"] == f"https://host/mcp/{r}/sse"
 
 
+def test_headers_as_arguments_scripts_and_arguments_of_inputs_are_shown_without_their_secrets() -> None:
+    mapper = {"ret_object_mapper": {"a": "password=s3cret"}}
+    document = {
+        "servers": {
+            "a": {
+                "type": "stdio",
+                "vrl": '.token = "s3cret"\n.header = "Authorization: Basic s3cret"\n.kind = .token_kind',
+                "tool_meta": {"log": {"tags": ["api-key: s3cret"]}, "map": mapper},
+                "default_tool_meta": {"tags": ["secret=s3cret"]},
+                "forbidden_tools": ["listAllOfTheBuckets_in_S3"],
+                "server_parameters": {
+                    "command": "npx",
+                    "args": [
+                        "--header",
+                        "Authorization: Bearer s3cret-1",
+                        "X-API-Key: s3cret-2",
+                        '{"token": "s3cret-3"}',
+                        "Authorization: Bearer ${input:k}",
+                        "--authorization",
+                        "s3cret",
+                    ],
+                },
+            }
+        },
+        "inputs": [
+            {
+                "id": "k",
+                "type": "command",
+                "description": "k",
+                "command": "vault",
+                "args": {"token": "s3cret", "header": "X-API-Key: s3cret", "path": "kv/x", "secret": "${env:X}"},
+            }
+        ],
+    }
+    config = parse_config(json.dumps(document))
+    answer = shown(config).model_dump()
+    assert "s3cret" not in json.dumps(answer)
+    server, r = answer["servers"]["a"], "<redacted>"
+    assert server["vrl"] == f'.token = "{r}"\n.header = "Authorization: Basic {r}"\n.kind = .token_kind'
+    assert server["forbidden_tools"] == ["listAllOfTheBuckets_in_S3"]
+    assert server["server_parameters"]["args"] == [
+        "--header",
+        f"Authorization: Bearer {r}",
+        f"X-API-Key: {r}",
+        f'{{"token": "{r}"}}',
+        "Authorization: Bearer ${input:k}",
+        "--authorization",
+        r,
+    ]
+    assert answer["inputs"][0]["args"] == {
+        "token": r,
+        "header": f"X-API-Key: {r}",
+        "path": "kv/x",
+        "secret": "${env:X}",
+    }
+    found = literal_secrets(config)
+    assert [place for place in found if "args" in place] == [
+        *(f"servers.a.server_parameters.args.{index}" for index in (1, 2, 3, 6)),
+        "inputs[0].args.header",
+        "inputs[0].args.token",
+    ]
+    assert "servers.a.vrl" in found
+
+
 @pytest.mark.rule("data-structures.MCPServerPromptStringInput.password.meaning")
 def test_inputs_are_listed_without_the_default_of_a_password() -> None:
     assert [entry["default"] for entry in reply()["inputs"]] == ["<redacted>", "shown"]

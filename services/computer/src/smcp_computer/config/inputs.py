@@ -33,7 +33,7 @@ from smcp_computer.config.lint import (
     replace_all,
     wrong_fields,
 )
-from smcp_computer.config.redact import is_secret_value, secrets_of
+from smcp_computer.config.redact import is_secret_value, secrets_of, secrets_of_input
 from smcp_computer.config.secrets import SecretsError, SecretStore
 from smcp_computer.redaction import Redactor
 from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone, printable
@@ -226,6 +226,7 @@ class InputResolver:
 
     async def _printed(self, server: str, definition: MCPServerCommandInput) -> str:
         label = f"server {server!r}: input {definition.id!r}: its program {definition.command!r}"
+        self.redactor.learn(secrets_of_input(definition))
         arguments = [part for key, value in (definition.args or {}).items() for part in (f"--{key}", value)]
         try:
             process = await asyncio.create_subprocess_exec(

@@ -1,12 +1,12 @@
 """Which strings of a configuration are secret, and the configuration without them that Agents may read. Pure.
 
 Placeholders are kept, they tell nothing. Values of `env` and `headers` that are not placeholders alone, the default of
-a password input, and what looks like a secret anywhere else become `"<redacted>"`; in a URL also the user and the
-values of the query.
+a password input, an argument of an input's program that is named like a secret, and what looks like a secret anywhere
+else become `"<redacted>"`; in a URL also the user and the values of the query.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from smcp_computer.config.file import ComputerConfig
@@ -16,17 +16,26 @@ from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     SERVER_INPUT,
     GetComputerConfigRet,
+    MCPServerCommandInput,
     MCPServerConfig,
     MCPServerInput,
     MCPServerPickStringInput,
     MCPServerPromptStringInput,
 )
 
-_SECRET_MAPS: Final = ("env", "headers")
-_WORD: Final = r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|credential|bearer)"
+_SECRET_MAPS: Final = frozenset({"env", "headers"})
+_NAMES: Final = frozenset({"name", "type", "forbidden_tools"})
+"""Fields with names that Agents know anyway; a long one may look like a secret."""
+_WORD: Final = (
+    r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|credential|bearer|authorization)"
+)
 _SECRET_WORD: Final = re.compile(_WORD, re.IGNORECASE)
 _IN_TEXT: Final = (
-    re.compile(rf"{_WORD}s?[=:](?P<secret>[^\s&,;\"']+)", re.IGNORECASE),
+    re.compile(
+        # `token=X`, and as a header, in JSON or in VRL: `Authorization: Bearer X`, `"token": "X"`, `.token = "X"`
+        rf"{_WORD}s?(?:[=:]\s*|[\"']?\s*[=:]\s*[\"'])(?:(?:Bearer|Basic|Token)\s+)?(?P<secret>[^\s&,;\"']+)",
+        re.IGNORECASE,
+    ),
     re.compile(r"\w://(?P<secret>[^/\s@]+)@"),
     re.compile(
         r"\b(?P<secret>sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}"
@@ -51,11 +60,10 @@ def shown(config: ComputerConfig) -> GetComputerConfigRet:
 
 
 def _server(server: MCPServerConfig) -> MCPServerConfig:
-    body = server.model_dump()
-    body[PARAMETERS] = {
-        key: _without_literals(value) if key in _SECRET_MAPS else _hidden(value, key)
-        for key, value in body[PARAMETERS].items()
-    }
+    dumped = server.model_dump()
+    body = {key: value if key in _NAMES else _hidden(value, key) for key, value in dumped.items()}
+    for key in _SECRET_MAPS & dumped[PARAMETERS].keys():
+        body[PARAMETERS][key] = _without_literals(dumped[PARAMETERS][key])
     redacted: MCPServerConfig = SERVER_CONFIG.validate_python(body)
     return redacted
 
@@ -64,6 +72,10 @@ def _input(definition: MCPServerInput) -> MCPServerInput:
     body = definition.model_dump()
     if isinstance(definition, MCPServerPromptStringInput) and definition.password and definition.default is not None:
         body["default"] = REDACTED
+    for field in {"default", "command", "args"} & body.keys():
+        body[field] = _hidden(body[field], field)
+    if isinstance(definition, MCPServerCommandInput) and definition.args:
+        body["args"] |= {key: REDACTED for key, _ in _secret_arguments(definition.args)}
     redacted: MCPServerInput = SERVER_INPUT.validate_python(body)
     return redacted
 
@@ -91,13 +103,31 @@ def _hidden(value: Any, field: str) -> Any:
             return value
 
 
+def _secret_arguments(arguments: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Those of an input's program whose name says that the value is a secret."""
+    return [(key, value) for key, value in arguments.items() if _SECRET_WORD.search(key) and not is_pure(value)]
+
+
 def literal_secrets(config: ComputerConfig) -> list[str]:
     """Places outside `env` and `headers` where a literal secret seems to stand."""
-    return [
+    found = [
         config.places[name].field(path.removeprefix("."))
         for name, server in config.servers.items()
         for path in dict.fromkeys(path for path, _ in _suspicious(server.model_dump(exclude_unset=True), ""))
     ]
+    for index, definition in enumerate(config.inputs.values()):
+        if isinstance(definition, MCPServerCommandInput):
+            paths = [path for path, _ in _suspicious(definition.args or {}, "")]
+            paths += [f".{key}" for key, _ in _secret_arguments(definition.args or {})]
+            found += (f"inputs[{index}].args{path}" for path in dict.fromkeys(paths))
+    return found
+
+
+def secrets_of_input(definition: MCPServerCommandInput) -> Iterator[str]:
+    """The literals in the arguments of a program that must not be told."""
+    arguments = definition.args or {}
+    yield from (value for _, value in _secret_arguments(arguments))
+    yield from (secret for _, secret in _suspicious(arguments, ""))
 
 
 def secrets_of(server: MCPServerConfig) -> Iterator[str]:

@@ -180,7 +180,9 @@ class StderrLog:
 
     def warning(self, text: str, *values: object) -> None:
         """Something is odd about what the server sends; `text` continues "MCP server 'x'"."""
-        _stderr.log(self._level(logging.WARNING), f"MCP server %r {text}", self.server, *values)
+        # cleaned before `text` cuts a value: a part of a secret would not be found any more
+        cleaned = [self._clean(value) if isinstance(value, str) else value for value in values]
+        _stderr.log(self._level(logging.WARNING), f"MCP server %r {text}", self.server, *cleaned)
 
     def died(self, status: int | None) -> None:
         self.status = status
