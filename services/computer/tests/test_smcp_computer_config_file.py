@@ -134,6 +134,20 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "nothing.json")
 
 
+@pytest.mark.parametrize("env_file", ["~nobody-here/x", "a\0b", "\ud800"])
+def test_an_env_file_that_no_path_can_name_is_an_error_with_its_place(tmp_path: Path, env_file: str) -> None:
+    file = tmp_path / "computer.json"
+    file.write_text(json.dumps({"mcpServers": {"a": {"command": "true", "env_file": env_file}}}))
+    with pytest.raises(ConfigError, match=r"mcpServers\.a\.env_file"):
+        load_config(file)
+
+
+def test_a_script_that_is_no_text_is_an_error_with_its_place() -> None:
+    server = {"type": "stdio", "vrl": "\ud800", "server_parameters": {"command": "true"}}
+    with pytest.raises(ConfigError, match=r"servers\.a\.vrl: is no text"):
+        parse_config(json.dumps({"servers": {"a": server}}))
+
+
 def test_a_server_named_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="'git' stands twice"):
         parse_config('{"servers": {"git": {}, "git": {}}}')

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -107,6 +107,23 @@ async def test_a_broken_file_changes_nothing_and_the_next_valid_one_counts(nats_
         assert "config_problem" not in await here.ask("get_status")
         assert here.computer.readiness.report()[1]["configuration"] == "ok"
         assert await tools(here) == before - {"echo"}
+
+
+async def test_a_file_that_cannot_be_read_for_a_fault_of_ours_changes_nothing(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(path: Path) -> NoReturn:
+        raise LookupError("inner words")
+
+    async with world(nats_url, {"config": tmp_path / "computer.json"}, box=configs.stdio()) as here:
+        before = await tools(here)
+        monkeypatch.setattr("smcp_computer.computer.load_config", fails)
+        await here.computer.reload()
+        problem = (await here.ask("get_status"))["config_problem"]
+        assert "internal error" in problem
+        assert "inner words" not in problem
+        assert "inner words" in caplog.text
+        assert await tools(here) == before
 
 
 async def test_the_same_file_again_is_no_change(nats_url: str, tmp_path: Path) -> None:

@@ -232,8 +232,12 @@ class Computer:
         async with self._reloading:
             try:
                 config = await asyncio.to_thread(load_config, self._file)
-            except ConfigError as error:
-                problem = "; ".join(error.problems)
+            except Exception as error:  # noqa: BLE001 -- a saved file must not end what runs
+                if isinstance(error, ConfigError):
+                    problem = "; ".join(error.problems)
+                else:  # a fault of ours
+                    _log.exception("the changed configuration cannot be read")
+                    problem = "the file cannot be read for an internal error, which the log shows"
                 if problem != self.config_problem:
                     _log.warning("the changed configuration is invalid, keeping the previous one: %s", problem)
                 self.config_problem = problem

@@ -48,7 +48,10 @@ def vrl_problem(script: str) -> str | None:
     """Why a script cannot be compiled, with its line; None: it can."""
     from vrl_python import VRLRuntime  # noqa: PLC0415 -- 20 MB that only a Computer with a script needs
 
-    found = VRLRuntime.check_syntax(script)
+    try:
+        found = VRLRuntime.check_syntax(script)
+    except UnicodeError:
+        return "is no text: it holds half of a surrogate pair"
     if found is None:
         return None
     where = _WHERE.search(found.formatted_message)

@@ -81,7 +81,7 @@ def read_config(path: Path) -> ComputerConfig:
         if env_file is None or not isinstance(server, MCPServerStdioConfig):
             continue
         try:
-            servers[name] = _with_environment(server, read_env_file(path.parent / Path(env_file).expanduser()))
+            servers[name] = _with_environment(server, read_env_file(path.parent / _expanded(env_file)))
         except ConfigError as error:
             problems.append(f"{config.places[name].field('env_file')}: {error}")
     return replace(config, servers=servers, problems=tuple(problems))
@@ -101,7 +101,7 @@ def imported(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     own = formats.own_document(document)
     for body in own["servers"].values():
         if "env_file" in body:
-            body["env_file"] = str(path.absolute().parent / Path(body["env_file"]).expanduser())
+            body["env_file"] = str(path.absolute().parent / _expanded(body["env_file"]))
     return own, warnings
 
 
@@ -162,11 +162,20 @@ def read_env_file(path: Path) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError("begins with the home directory of a user that is not known here") from None
+
+
 def _content(path: Path, limit: int) -> bytes:
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}") from None
+    except ValueError:  # also UnicodeEncodeError
+        raise ConfigError("is not the path of a file") from None
     if len(raw) > limit:
         raise ConfigError(f"larger than {limit} bytes")
     try:
