@@ -2,6 +2,8 @@
 
 import json
 import os
+import pwd
+import resource
 import shutil
 from typing import Any
 
@@ -64,6 +66,30 @@ def test_another_user_is_refused_unless_the_computer_runs_as_root(monkeypatch: p
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     with pytest.raises(CannotRun, match="user: only a Computer that runs as root can start a server as 'daemon'"):
         launch(user="daemon")
+
+
+def test_the_own_user_is_no_change_that_would_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = pwd.getpwnam("daemon")
+    monkeypatch.setattr(os, "geteuid", lambda: daemon.pw_uid)
+    made = launch(user="daemon")
+    assert (made.user, made.env["HOME"]) == (None, daemon.pw_dir)
+
+
+@pytest.mark.parametrize(
+    ("setting", "made"),
+    [
+        ("user", Launch(["true"], {}, None, user=(2**31, 2**31, [2**40]))),
+        ("limits", Launch(["true"], {}, None, limits=[(resource.RLIMIT_NOFILE, (2, 1))])),
+    ],
+)
+async def test_a_user_or_limit_that_the_system_refuses_is_named_and_the_server_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, setting: str, made: Launch
+) -> None:
+    monkeypatch.setattr("smcp_computer.mcp.stdio.launch_of", lambda *_: made)
+    async with running(box={"type": "stdio", "server_parameters": {"command": "true"}}) as servers:
+        status = servers["box"].status()
+    assert status.reason == f"server 'box': {setting}: cannot be set on this host: it is not valid"
+    assert servers["box"].starts == 0
 
 
 async def test_a_sandbox_without_bubblewrap_is_a_failed_server_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

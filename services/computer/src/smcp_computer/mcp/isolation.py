@@ -38,7 +38,8 @@ def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> Launc
     user = None
     if host.user is not None:
         account = _account(host.user)
-        user = (account.pw_uid, account.pw_gid, os.getgrouplist(account.pw_name, account.pw_gid))
+        if account.pw_uid != os.geteuid():  # else it is so already, and only root may set even its own groups
+            user = (account.pw_uid, account.pw_gid, os.getgrouplist(account.pw_name, account.pw_gid))
         if host.environment is None:
             env |= {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
     command = [parameters.command, *parameters.args]

@@ -18,6 +18,7 @@ from typing import Final
 
 import psutil
 
+from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp import reaper
 from smcp_computer.mcp.errors import ServerFailed
 
@@ -66,7 +67,7 @@ class ServerProcess:
         self.gone = asyncio.Event()
 
     async def start(self, launch: Launch) -> None:
-        """Raises ServerFailed."""
+        """Raises ServerFailed, and CannotRun: this host does not let it have its user or limits."""
         self._control.write(json.dumps(asdict(launch)).encode() + b"\n")
         try:
             answer = (await self._lines.readline()).decode().split()
@@ -75,6 +76,8 @@ class ServerProcess:
         match answer:
             case ["started", pid]:
                 self.pid = int(pid)
+            case ["failed", "user" | "limits" as setting, number]:
+                raise CannotRun(f"{setting}: cannot be set on this host: {_reason(int(number))}")
             case ["failed", step, number]:
                 raise ServerFailed(_failure(step, int(number), launch))
             case _:
@@ -105,7 +108,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def open_process(launch: Launch) -> AsyncIterator[ServerProcess]:
-    """Run a server's program. On leaving, what still runs of it is ended. Raises ServerFailed."""
+    """Run a server's program. On leaving, what still runs of it is ended. Raises as `ServerProcess.start`."""
     async with AsyncExitStack() as stack:
         shared = await stack.enter_async_context(_shared.in_use())
         with ExitStack() as given:
@@ -217,4 +220,8 @@ def _failure(step: str, number: int, launch: Launch) -> str:
     what = f"its command {launch.command[0]!r}" if step == "command" else f"its working directory {launch.cwd!r}"
     if number == errno.ENOENT:
         return f"{what} does not exist"
-    return f"{what} cannot be used: {os.strerror(number) if number else 'it is not valid'}"
+    return f"{what} cannot be used: {_reason(number)}"
+
+
+def _reason(number: int) -> str:
+    return os.strerror(number) if number else "it is not valid"

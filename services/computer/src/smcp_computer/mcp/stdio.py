@@ -8,7 +8,7 @@ import asyncio
 import codecs
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import anyio
@@ -97,12 +97,13 @@ async def stdio_transport(
     Raises ServerFailed: the program cannot be started; CannotRun: this host cannot do what `host` demands. A message
     above `max_message` bytes is let go as it comes, and its request gets an error.
     """
-    try:
-        launch = launch_of(parameters, host)
-        await check_sandbox(launch, host)
-    except CannotRun as error:
-        raise CannotRun(f"server {log.server!r}: {error}") from None
-    async with open_process(launch) as process:
+    async with AsyncExitStack() as stack:
+        try:
+            launch = launch_of(parameters, host)
+            await check_sandbox(launch, host)
+            process = await stack.enter_async_context(open_process(launch))
+        except CannotRun as error:
+            raise CannotRun(f"server {log.server!r}: {error}") from None
         log.pid = process.pid
         pipes = _Pipes(process, parameters, log, max_message)
         to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
