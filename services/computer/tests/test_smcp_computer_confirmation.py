@@ -58,7 +58,7 @@ def push(description: str = "", **server: Any) -> Target:
         git, InputResolver({}, {}), limits=Limits(), on_change=lambda: None, host=config.host["git"]
     )
     tool = types.Tool(name="push", description=description, input_schema={})
-    return Target(REF, supervisor, tool, tool_meta_of(git, "push"))
+    return Target(REF, supervisor, tool, tool_meta_of(git, "push"), supervisor.host)
 
 
 class Says:

@@ -10,6 +10,7 @@ import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.host_settings import Confirm
+from smcp_computer.confirmation import Answer
 from smcp_computer.outbox import FINDER
 from smcp_computer.tools import ToolRef
 from smcp_testing.computer_office import World, world
@@ -142,19 +143,22 @@ class Slow:
     def __init__(self) -> None:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool:
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
         self.asked.set()
         await self.answers.wait()
-        return True
+        return Answer.YES
 
 
-async def test_a_call_that_was_confirmed_for_another_configuration_is_not_run(nats_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [{"forbidden_tools": ["append"]}, {"confirm": {"deny": ["append"]}}])
+async def test_a_call_that_was_confirmed_for_another_configuration_is_not_run(
+    nats_url: str, tmp_path: Path, change: dict[str, Any]
+) -> None:
     log, user = tmp_path / "log", Slow()
     box = configs.stdio(log=log)
     async with world(nats_url, {"asker": user, "confirm": Confirm.ASK}, box=box) as here:
         calling = asyncio.create_task(here.call("append", mark="ran"))
         await asyncio.wait_for(user.asked.wait(), 30)
-        await apply(here, "update_config", "update_tool_list", box={**box, "forbidden_tools": ["append"]})
+        await apply(here, "update_config", "update_tool_list", box={**box, **change})
         user.answers.set()
         result = await calling
         assert result["isError"] is True

@@ -135,7 +135,7 @@ class Confirmation:
         meta, tool = target.configured, target.ref.tool
         confirm, why = wanted(
             self.setting,
-            target.supervisor.host.confirm,
+            target.host.confirm,
             auto_apply=meta.auto_apply if meta else None,
             names=frozenset((tool, meta.alias if meta and meta.alias else tool)),
             destructive=may_destroy(target.tool),
@@ -164,11 +164,11 @@ class Confirmation:
             if self._asker is None or self._is_remembered(target):  # answered for the call before this one
                 return None
             answer = await self._asker.ask(target.ref, agent, params)
-        if answer is Answer.NO:
-            return "was declined by the user of this Computer"
-        if answer is not Answer.YES:
+        if answer in (Answer.ALWAYS, Answer.HOUR):
             until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
             self._remembered[target.ref] = (_allowed(target), until)
+        elif answer is not Answer.YES:
+            return "was declined by the user of this Computer"
         return None
 
     def _is_remembered(self, target: Target) -> bool:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import jsonschema_rs
 import mcp_types as types
 
+from smcp_computer.config.host_settings import HostSettings
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig
@@ -56,6 +57,8 @@ class Target:
     supervisor: "Supervisor"
     tool: types.Tool
     configured: ToolMeta | None
+    host: HostSettings
+    """As it was when the tool was looked up, so that two of them differ where the policy changed."""
 
 
 class Catalogue:
@@ -103,7 +106,8 @@ class Catalogue:
         ref = self._names.listed.get(name) or self._names.qualified.get(name)
         if ref is None or (supervisor := self._supervisors.get(ref.server)) is None:
             return None
-        return Target(ref, supervisor, self._tools[ref], tool_meta_of(supervisor.config, ref.tool))
+        configured = tool_meta_of(supervisor.config, ref.tool)
+        return Target(ref, supervisor, self._tools[ref], configured, supervisor.host)
 
     def is_forbidden(self, name: str) -> bool:
         """Whether the configuration forbids what a caller means by `name`: original, alias or qualified."""
@@ -116,7 +120,7 @@ class Catalogue:
 
     def check(self, target: Target, params: Mapping[str, Any]) -> None:
         """Raises Malformed: the tool's schema does not take these parameters."""
-        unchecked = target.supervisor.host.unchecked_tools
+        unchecked = target.host.unchecked_tools
         if unchecked and (target.ref.tool in unchecked or "*" in unchecked):
             return
         known = self._checks.get(target.ref)
