@@ -157,7 +157,7 @@ async def test_a_call_at_a_removed_server_is_broken_off_in_the_end(tmp_path: Pat
         calling = asyncio.create_task(call(box, "sleep", seconds=60, mark="mine"))
         await eventually(lambda: log.exists() and "mine" in log.read_text())
         fleet.apply(parsed({}))
-        with pytest.raises(CallBrokenOff, match="was changed or removed in the Computer's configuration"):
+        with pytest.raises(CallBrokenOff, match="was restarted or removed on the Computer before the call ended"):
             await calling
         await eventually(lambda: box.state is State.STOPPED)
 
@@ -181,6 +181,7 @@ async def test_a_restart_by_hand_starts_a_new_process_and_leaves_the_others_alon
         now = {each.name: each.pid for each in fleet.statuses()}
         assert now["a"] not in (None, before["a"])
         assert now["b"] == before["b"]
+        assert {each.name: each.restarts for each in fleet.statuses()} == {"a": 1, "b": 0, "off": 0}
         with pytest.raises(KeyError):
             fleet.restart("off")
 

@@ -7,6 +7,8 @@ import time
 import psutil
 
 from smcp_computer.mcp.status import State, usage_of
+from smcp_service.metrics import open_metrics
+from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import pid_of, running
 from smcp_testing.waiting import eventually
@@ -35,6 +37,18 @@ async def test_the_status_of_a_server_shows_its_process_and_its_restarts() -> No
         assert again.pid not in {None, first.pid}
         assert again.since > first.since
     assert (box.status().state, box.status().pid) == (State.STOPPED, None)
+
+
+async def test_the_servers_are_counted_by_state_those_that_are_disabled_too(nats_url: str) -> None:
+    async with (
+        open_metrics("smcp-computer", environ={}) as metrics,
+        world(nats_url, {"metrics": metrics}, box=configs.hostile(), off=configs.hostile(disabled=True)),
+    ):
+        counted = [line for line in metrics.text().decode().splitlines() if "computer_mcp_servers{" in line]
+        assert {line for line in counted if not line.endswith(" 0.0")} == {
+            'smcp_computer_mcp_servers{state="ready"} 1.0',
+            'smcp_computer_mcp_servers{state="disabled"} 1.0',
+        }
 
 
 def test_usage_counts_descendants_and_leaves_out_what_has_ended() -> None:

@@ -97,9 +97,10 @@ def measure(metrics: Metrics, fleet: Fleet, owner: Owner, joined: Callable[[], b
         states = {str(state.value): 0 for state in State}
         for supervisor in fleet.supervisors.values():
             states[str(supervisor.state.value)] += 1
+        states[State.DISABLED.value] = len(fleet.config.servers) - len(fleet.supervisors)
         return states
 
-    metrics.gauge("smcp_computer_mcp_servers", "MCP servers that are to run", servers, label="state")
+    metrics.gauge("smcp_computer_mcp_servers", "Configured MCP servers", servers, label="state")
     measure_servers(metrics, fleet)
     metrics.gauge("smcp_computer_calls_in_flight", "Calls of tools that run", lambda: owner.running)
     metrics.gauge("smcp_computer_in_office", "1 while it is a member of its office, else 0", joined)

@@ -72,7 +72,7 @@ class ServerCalls:
                 return await connection.call(tool, arguments, timeout=timeout, span=span)
         except TimeoutError:
             if limit.expired():
-                why = "was changed or removed in the Computer's configuration: the call did not end soon enough"
+                why = "was restarted or removed on the Computer before the call ended"
                 raise CallBrokenOff(self._server, why) from None
             raise
         except RequestRefused as error:

@@ -155,8 +155,10 @@ class Fleet:
             self._supervisors[name].relabel(config.servers[name], _host(config, name))
         for name in sorted(changes.removed | changes.restarted):
             self._retire(name)
+        for name in changes.added:
+            self._supervisors[name] = self._supervisor(name)
         for name in changes.started:
-            self._start(self._supervisors.setdefault(name, self._supervisor(name)))
+            self._start(self._supervisors[name])
         if changes:
             self._on_change()
         return changes
@@ -202,6 +204,7 @@ class Fleet:
         if name in _enabled(self.config):
             new = self._supervisors[name] = self._supervisor(name)
             new.tools = old.tools  # so that names stay
+            new.earlier_starts = old.earlier_starts + old.starts
         if was_ready:
             self.events.tell(ServerGone(name))
         self.events.tell(ServerRemoved(name))

@@ -95,6 +95,8 @@ class Supervisor:
         """What its user should know of it, whatever its state."""
         self.starts = 0
         """How many times it became ready."""
+        self.earlier_starts = 0
+        """Those of the supervisors that had this server before, for `status`."""
         self.tools: tuple[types.Tool, ...] = ()
         """As listed last; kept while it is started again, so that names stay. Empty where they are not offered."""
         self._listed: tuple[types.Tool, ...] = ()
@@ -132,7 +134,7 @@ class Supervisor:
             state=self.state,
             reason=self.reason,
             since=self.since,
-            restarts=max(0, self.starts - 1),
+            restarts=max(0, self.earlier_starts + self.starts - 1),
             pid=pid,
             cpu_s=used.cpu_s if used else None,
             memory_bytes=used.memory_bytes if used else None,
