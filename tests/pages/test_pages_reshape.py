@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from smcp_computer.results import TRANSFORMED, Results, mapper_problems, vrl_problem
+from smcp_computer.reshaping import TRANSFORMED, Results, mapper_problems, vrl_problem
 from tests.pages.markdown import ROOT, blocks
 
 GUIDE: Final = ROOT / "docs" / "guides" / "reshape-results.md"

@@ -9,8 +9,8 @@ import pytest
 
 from smcp_computer.config.file import add_to_file, imported, load_config, parse_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.registry import configuration_of
 from smcp_computer.config.schema import config_schema
+from smcp_computer.config.server_json import configuration_of
 
 PROGRAM = {"type": "stdio", "server_parameters": {"command": "x"}}
 

@@ -12,7 +12,7 @@ import pytest
 from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import MAX_OUTPUT_BYTES, InputResolver, variable_of
 from smcp_computer.config.lint import CannotRun, ConfigError, InputProgramFailed
-from smcp_computer.config.secrets import SecretStore
+from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.terminal import Terminal
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_testing.terminal_user import terminal_user

@@ -7,7 +7,7 @@ from urllib.parse import quote, quote_plus, urlencode
 import pytest
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.config.redact import secrets_of
+from smcp_computer.config.secret_detection import secrets_of
 from smcp_computer.redaction import Redactor
 
 SECRET = 'p w/ö"\\+&=?ünd'

@@ -19,8 +19,8 @@ from smcp_bus.tracing import log_fields
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.redact import shown
-from smcp_computer.config.secrets import SecretStore
+from smcp_computer.config.secret_detection import shown
+from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.config.watch import file_changes, hangups
 from smcp_computer.confirmation import Asker, ByProgram, Confirmation
 from smcp_computer.control_client import LOGS
@@ -34,11 +34,11 @@ from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.metrics import calls_timed, measure, measure_resources
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient
+from smcp_computer.reshaping import Results
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
-from smcp_computer.results import Results
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Catalogue, History

@@ -34,7 +34,7 @@ from smcp_bus.dispatch import Caller
 from smcp_computer.computer import Computer
 from smcp_computer.config.edit import Edit, edit_file
 from smcp_computer.config.lint import PARAMETERS, ConfigError, placed
-from smcp_computer.config.secrets import SecretsError
+from smcp_computer.config.secret_store import SecretsError
 from smcp_computer.control_client import SOCKET
 from smcp_computer.serving import cancel
 from smcp_computer.settings import ComputerSettings, state_directory

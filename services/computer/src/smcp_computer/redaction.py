@@ -1,7 +1,8 @@
 """Keeps values of secrets out of all that this process says: logs, reasons, and the texts of errors that Agents get.
 
-`config.redact` decides which values of a configuration are secret; here they are found again in any text, also URL-,
-base64- and JSON-escaped. What a tool answers without an error is the Agent's, and is not changed.
+`config.secret_detection` decides which values of a configuration are secret; here they are found again in any text,
+also in URL, base64 or JSON form, or as `repr` writes them. What a tool answers without an error is the Agent's, and is
+not changed.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""The commands `smcp-computer secrets …`: they change what `config.secrets` keeps, also while the Computer runs."""
+"""The commands `smcp-computer secrets …`: they change what `config.secret_store` keeps, also while a Computer runs."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import typer
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.secrets import SecretsError, SecretStore, is_sealed, unseal_file, write_private
+from smcp_computer.config.secret_store import SecretsError, SecretStore, is_sealed, unseal_file, write_private
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import load_settings

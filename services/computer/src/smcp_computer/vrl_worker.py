@@ -1,4 +1,4 @@
-"""The process that runs scripts in VRL for `results`: a JSON line in, a JSON line out, until standard input ends.
+"""The process that runs scripts in VRL for `reshaping`: a JSON line in, a JSON line out, until standard input ends.
 
 It imports nothing of this package, so that it stays small.
 """

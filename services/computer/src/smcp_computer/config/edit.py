@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from smcp_computer.config import jsonc
 from smcp_computer.config.file import parse_config, write_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.secrets import is_sealed
+from smcp_computer.config.secret_store import is_sealed
 from smcp_proto.schemas.base import ServerName
 from smcp_service.settings import did_you_mean
 

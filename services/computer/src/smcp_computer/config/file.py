@@ -1,7 +1,7 @@
 """Reads a Computer's configuration file: JSON with comments, with the MCP servers and the inputs.
 
 The servers stand under `servers`, under `mcpServers`, or at the top level. Each may be in the shape of any host that
-`formats` knows. `lint` has the checks.
+`other_mcp_hosts` knows. `lint` has the checks.
 """
 
 import io
@@ -17,11 +17,11 @@ from typing import Any, Final
 from dotenv import dotenv_values
 from pydantic import ValidationError
 
-from smcp_computer.config import formats, jsonc, lint, registry
+from smcp_computer.config import jsonc, lint, other_mcp_hosts, server_json
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, wrong_fields
-from smcp_computer.config.secrets import SecretsError, is_sealed, unseal_file
-from smcp_computer.results import mapper_problems, vrl_problem
+from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
+from smcp_computer.reshaping import mapper_problems, vrl_problem
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     SERVER_INPUT,
@@ -94,11 +94,11 @@ def imported(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
     raw, variables = _content(path, MAX_FILE_BYTES), variables_of(path)
     document = _document(raw, variables)
-    if registry.is_entry(document):
-        own = registry.configuration_of(document)
+    if server_json.is_entry(document):
+        own = server_json.configuration_of(document)
         return own, parse_config(json.dumps(own)).warnings
     warnings = parse_config(raw, variables).warnings
-    own = formats.own_document(document)
+    own = other_mcp_hosts.own_document(document)
     for body in own["servers"].values():
         if "env_file" in body:
             body["env_file"] = str(path.absolute().parent / _expanded(body["env_file"]))
@@ -115,7 +115,7 @@ def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
         raw = _content(path, MAX_FILE_BYTES)
         if jsonc.has_comments(raw.decode(errors="replace")):
             raise ConfigError("has comments, which would be lost: add what is shown by hand")
-        document = formats.merged(_document(raw, _NO_VARIABLES), added)
+        document = other_mcp_hosts.merged(_document(raw, _NO_VARIABLES), added)
     try:
         write_config(path, document)
     except OSError as error:
@@ -194,7 +194,7 @@ def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")
     try:
-        with_variables: dict[str, Any] = formats.with_variables(document, variables)
+        with_variables: dict[str, Any] = other_mcp_hosts.with_variables(document, variables)
     except RecursionError:
         raise ConfigError("nested too deeply") from None
     return with_variables
@@ -202,9 +202,9 @@ def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
 
 def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     document = _document(raw, variables)
-    if registry.is_entry(document):
+    if server_json.is_entry(document):
         raise ConfigError("make a configuration of it by `smcp-computer import`: it is a server.json of MCP's registry")
-    above, bodies, unread = formats.servers_of(document)
+    above, bodies, unread = other_mcp_hosts.servers_of(document)
     problems: list[str] = []
     warned: list[Warned] = list(lint.of_top_level(unread))
     inputs = _inputs(document.get("inputs"), problems, warned)
@@ -217,7 +217,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         if not isinstance(body, dict):
             problems.append(f"{Place(above, name).field()}: is no object")
             continue
-        own = formats.own_server(body)
+        own = other_mcp_hosts.own_server(body)
         place = places[name] = Place(above, name, own.written)
         warned += (Warned(f"{place.field(key)}: {why}") for key, why in own.mistakes)
         warned += [*lint.of_server(place, own.body), *lint.of_parameters(place, own.body, input_ids)]
@@ -286,7 +286,7 @@ def _inputs(bodies: Any, problems: list[str], warned: list[Warned]) -> dict[str,
         problems.append("inputs: is no list")
         return inputs
     for index, written in enumerate(bodies or []):
-        body = formats.own_input(written)
+        body = other_mcp_hosts.own_input(written)
         place = f"inputs[{index}]"
         label = "".join(f" (input {said!r})" for said in _ids([body]))
         if isinstance(body, dict):

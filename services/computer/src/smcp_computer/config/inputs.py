@@ -33,8 +33,8 @@ from smcp_computer.config.lint import (
     replace_all,
     wrong_fields,
 )
-from smcp_computer.config.redact import is_secret_value, secrets_of, secrets_of_input
-from smcp_computer.config.secrets import SecretsError, SecretStore
+from smcp_computer.config.secret_detection import is_secret_value, secrets_of, secrets_of_input
+from smcp_computer.config.secret_store import SecretsError, SecretStore
 from smcp_computer.redaction import Redactor
 from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone, printable
 from smcp_proto.schemas.config import (

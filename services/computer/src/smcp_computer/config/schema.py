@@ -1,7 +1,7 @@
 """The JSON Schema (draft 2020-12) of a configuration file, made from the models: for editors that read `$schema`.
 
-It knows the shapes that `formats` reads, but not all fields of other hosts. `file` decides what is valid: a schema
-cannot say that a placeholder needs an input.
+It knows the shapes that `other_mcp_hosts` reads, but not all fields of other hosts. `file` decides what is valid: a
+schema cannot say that a placeholder needs an input.
 """
 
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from smcp_computer.config.formats import TYPE_KEYS, TYPES, URL_KEYS
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import PARAMETERS
+from smcp_computer.config.other_mcp_hosts import TYPE_KEYS, TYPES, URL_KEYS
 from smcp_proto.schemas.config import (
     MCPServerCommandInput,
     MCPServerPickStringInput,

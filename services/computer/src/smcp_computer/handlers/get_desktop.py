@@ -18,7 +18,7 @@ from smcp_computer.mcp.resources import SHOWN, Json
 from smcp_computer.reply_limits import giving_way, reply_limit
 from smcp_computer.resources.index import Listing, ResourceIndex
 from smcp_computer.resources.routing import window_uri
-from smcp_computer.resources.windows import Reading, WindowRead, WindowReads
+from smcp_computer.resources.window_reads import Reading, WindowRead, WindowReads
 from smcp_computer.tools import History
 from smcp_proto.desktop import UNREAD, OrganizedDesktop, Window, is_certain, organize_desktop, read_metadata
 from smcp_proto.errors import TooLarge

@@ -16,8 +16,8 @@ from smcp_computer.confirmation import Confirmation
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.metrics import CallEnded
+from smcp_computer.reshaping import NotReshaped, Results, marked
 from smcp_computer.resources.errors import too_large
-from smcp_computer.results import NotReshaped, Results, marked
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
 from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge

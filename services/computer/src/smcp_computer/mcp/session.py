@@ -52,7 +52,7 @@ CANCEL_S: Final = 1.0
 """How long a server that reads nothing may hold up a cancellation."""
 
 
-class PipeRequests(Requests):
+class DirectRequests(Requests):
     """Requests to a server over a pipe, past the SDK's session, which costs more than the rest of a call
     (bench/README). They have ids of their own, and `Watch` hands over their answers.
 
@@ -253,7 +253,7 @@ async def connect(
     ):
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         over_pipe = isinstance(server, MCPServerStdioConfig)
-        requests = (PipeRequests if over_pipe else Requests)(client, watch, max_message=max_message)
+        requests = (DirectRequests if over_pipe else Requests)(client, watch, max_message=max_message)
         tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
         subscriptions: Subscriptions = RequestedSubscriptions(requests)
         async with anyio.create_task_group() as tasks:

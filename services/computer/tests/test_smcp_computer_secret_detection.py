@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.config.redact import literal_secrets, shown
+from smcp_computer.config.secret_detection import literal_secrets, shown
 
 DOCUMENT: dict[str, Any] = {
     "servers": {

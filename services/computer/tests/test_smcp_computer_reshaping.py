@@ -10,7 +10,7 @@ import pytest
 from smcp_agent.results import call_result
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.results import NotReshaped, Results, ScriptPool, mapped
+from smcp_computer.reshaping import NotReshaped, Results, ScriptPool, mapped
 from smcp_proto.tool_results import with_meta as to_wire
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs

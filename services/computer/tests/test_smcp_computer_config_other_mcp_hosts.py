@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from smcp_computer.config.file import load_config, parse_config
-from smcp_computer.config.formats import own_server
 from smcp_computer.config.lint import ConfigError
+from smcp_computer.config.other_mcp_hosts import own_server
 from smcp_proto.schemas.config import (
     MCPServerPickStringInput,
     MCPServerStdioConfig,

@@ -16,7 +16,7 @@ from keyring.errors import KeyringLocked
 
 from smcp_computer.config.file import add_to_file, load_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.secrets import SecretsError, SecretStore, Vault
+from smcp_computer.config.secret_store import SecretsError, SecretStore, Vault
 from smcp_proto.schemas.config import MCPServerStdioConfig
 from smcp_testing.fork_server import born
 
