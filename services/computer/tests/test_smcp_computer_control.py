@@ -98,6 +98,24 @@ async def test_a_server_is_restarted_by_hand(nats_url: str) -> None:
         assert why_not(await command("servers", "restart", "bxo")) == "no MCP server 'bxo' runs here; there are: box"
 
 
+async def test_a_file_that_the_running_computer_does_not_read_is_changed_alone(nats_url: str, tmp_path: Path) -> None:
+    own, other = tmp_path / "own.json", tmp_path / "other.json"
+    for file in (own, other):
+        file.write_text(json.dumps({"servers": {"box": configs.stdio()}}))
+    async with (
+        world(nats_url, {"config": own}, box=configs.stdio()) as here,
+        open_control(settings(config=own), here.computer),
+    ):
+        untouched = own.read_text()
+        for chosen in ((), ("--name", NAME)):
+            changed = await command("servers", "disable", "box", "--config", str(other), *chosen)
+            assert "no Computer that runs here reads it" in changed.stdout
+        assert json.loads(other.read_text())["servers"]["box"]["disabled"] is True
+        assert own.read_text() == untouched
+        said = await command("servers", "disable", "box", "--config", str(own), "--json")
+        assert [each["state"] for each in json.loads(said.stdout)["servers"]] == ["disabled"]
+
+
 async def test_the_socket_is_for_its_user_alone_and_goes_with_the_computer(nats_url: str) -> None:
     path = seat_directory(OFFICE, NAME) / SOCKET
     async with controlled(nats_url):

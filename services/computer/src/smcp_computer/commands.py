@@ -49,7 +49,8 @@ Server = Annotated[
     str, typer.Argument(metavar="SERVER", help="An MCP server's name in the file", autocompletion=_known_servers)
 ]
 Config = Annotated[
-    Path | None, typer.Option(help="The file to change where no Computer runs [SMCP_CONFIG]", envvar="SMCP_CONFIG")
+    Path | None,
+    typer.Option(help="The file to change, if not the Computer's [SMCP_CONFIG]", envvar="SMCP_CONFIG"),
 ]
 Rewrite = Annotated[bool, typer.Option("--rewrite", help="Change a file with comments, too; they are removed")]
 
@@ -211,12 +212,16 @@ def restart(server: Server, office: Office = None, name: Name = None, as_json: J
 
 
 def _edit(edit: Mapping[str, Any], config: Path | None, office: str | None, name: str | None, as_json: bool) -> None:
-    computers = running()
-    if computers or office or name:
+    if config is None:
+        if not running() and not office and not name:
+            raise Failure("no Computer of this user runs here: --config says which file to change")
         _show_status(find(office, name).ask("POST", "edit", body=edit), as_json)
         return
-    if config is None:
-        raise Failure("no Computer of this user runs here: --config says which file to change")
+    computers = [find(office, name)] if office or name else running()
+    for each in computers:
+        if Path(each.ask("GET", "status")["config"]).resolve() == config.resolve():
+            _show_status(each.ask("POST", "edit", body=edit), as_json)
+            return
     from smcp_computer.config.edit import Edit, edit_file  # noqa: PLC0415 -- as above
     from smcp_computer.config.lint import ConfigError  # noqa: PLC0415
 
@@ -227,7 +232,8 @@ def _edit(edit: Mapping[str, Any], config: Path | None, office: str | None, name
     if as_json:
         _print_json({"config": str(config)})
     else:
-        typer.echo(f"{config} is changed; no Computer of this user runs here")
+        which = "that runs here reads it" if computers else "of this user runs here"
+        typer.echo(f"{config} is changed; no Computer {which}")
 
 
 def _find(given: Mapping[str, Any]) -> RunningComputer:

@@ -120,7 +120,7 @@ class Control:
             "since": self._began,
             "ready": ready,
             "problems": {name: why for name, why in checks.items() if why != "ok"},
-            "config": str(self._settings.config),
+            "config": str(self._settings.config.absolute()),
             "config_problem": self._computer.config_problem,
             "calls": self._computer.owner.running,
             "servers": [

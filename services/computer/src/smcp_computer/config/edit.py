@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from smcp_computer.config import jsonc
 from smcp_computer.config.file import parse_config, write_config
 from smcp_computer.config.lint import ConfigError
+from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS
 from smcp_computer.config.secret_store import is_sealed
 from smcp_proto.schemas.base import ServerName
 from smcp_service.settings import did_you_mean
@@ -93,4 +94,5 @@ def _change(servers: dict[str, Any], edit: Edit) -> None:
     elif edit.action == "disable":
         servers[edit.name]["disabled"] = True
     else:
-        servers[edit.name].pop("disabled", None)
+        for key in ("disabled", *ENABLED_KEYS):
+            servers[edit.name].pop(key, None)
