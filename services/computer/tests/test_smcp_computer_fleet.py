@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_computer.config.file import ComputerConfig, parse_config
+from smcp_computer.config.file import ComputerConfig, load_config, parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import CallBrokenOff
 from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady, ServerRemoved
@@ -81,6 +81,29 @@ def test_other_parameters_or_another_type_restart_a_server() -> None:
     assert changed(parsed({"a": program("1")}), parsed({"a": program("2")})).restarted == {"a"}
     remote = {"type": "sse", "server_parameters": {"url": "http://127.0.0.1:1/sse"}}
     assert changed(parsed({"a": program("1")}), parsed({"a": remote})).restarted == {"a"}
+
+
+def test_settings_for_programs_do_not_restart_a_server_over_http() -> None:
+    web = {"type": "sse", "server_parameters": {"url": "http://127.0.0.1:1/sse"}}
+    settings: list[dict[str, Any]] = [{"sandbox": {}}, {"user": "a"}, {"limits": {"files": 64}}, {"environment": ["A"]}]
+    for setting in settings:
+        before, now = ({"servers": {"box": program(), "web": web}, "defaults": more} for more in ({}, setting))
+        found = changed(parse_config(json.dumps(before)), parse_config(json.dumps(now)))
+        assert found == Changes(restarted=frozenset({"box"}), relabelled=frozenset({"web"}))
+
+
+def test_the_variables_of_another_env_file_restart_a_server_and_not_its_name(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("A=1")
+    (tmp_path / "same").write_text("A=1")
+    (tmp_path / "other").write_text("A=2")
+
+    def loaded(env_file: str) -> ComputerConfig:
+        file = tmp_path / "computer.json"
+        file.write_text(json.dumps({"servers": {"a": program(env_file=env_file)}}))
+        return load_config(file)
+
+    assert not changed(loaded("old"), loaded("same")).restarted
+    assert changed(loaded("old"), loaded("other")).restarted == {"a"}
 
 
 def test_another_input_restarts_the_servers_that_use_it() -> None:

@@ -5,6 +5,7 @@ import signal
 import time
 
 import psutil
+import pytest
 
 from smcp_computer.mcp.status import State, usage_of
 from smcp_service.metrics import open_metrics
@@ -49,6 +50,17 @@ async def test_the_servers_are_counted_by_state_those_that_are_disabled_too(nats
             'smcp_computer_mcp_servers{state="ready"} 1.0',
             'smcp_computer_mcp_servers{state="disabled"} 1.0',
         }
+
+
+async def test_what_processes_use_is_not_measured_for_agents(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int | None] = []
+    async with world(nats_url, box=configs.stdio()) as here:
+        monkeypatch.setattr("smcp_computer.mcp.supervisor.usage_of", measured.append)
+        (box,) = (await here.ask("get_status"))["servers"]
+        assert box["state"] == State.READY
+        assert not measured
+        here.computer.fleet.statuses()
+        assert measured
 
 
 def test_usage_counts_descendants_and_leaves_out_what_has_ended() -> None:

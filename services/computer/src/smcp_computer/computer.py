@@ -208,7 +208,7 @@ class Computer:
                 restarts=each.restarts,
                 tools=listed[each.name],
             )
-            for each in self.fleet.statuses()
+            for each in self.fleet.statuses(usage=False)
         ]
         problem = {}
         if self.config_problem is not None:

@@ -81,8 +81,10 @@ class HostSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    LIVE: ClassVar[frozenset[str]] = frozenset({"confirm", "unchecked_tools", "replace_content"})
-    """Names of the fields that take effect while the server runs. A change of any other restarts it."""
+    LIVE: ClassVar[frozenset[str]] = frozenset({"confirm", "unchecked_tools", "replace_content", "env_file"})
+    """Names of the fields whose change alone restarts no server. The variables of `env_file` are in its `env`."""
+    STDIO_ONLY: ClassVar[frozenset[str]] = frozenset({"env_file", "user", "environment", "limits", "sandbox"})
+    """Names of the fields that say something about a program of this host: none about a server over HTTP."""
 
     env_file: str | None = None
     """A file of `NAME=value` lines for the environment of a program, which its own `env` goes before."""

@@ -191,6 +191,10 @@ def fields_of(kind: Any) -> tuple[set[str], set[str]]:
 def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[Warned]:
     """Warns of a server's unknown fields; `body` is in the structure of the protocol."""
     fields, inner = fields_of(body.get("type"))
+    if body.get("type") in ("streamable", "sse"):
+        for key in body:
+            if key in HostSettings.STDIO_ONLY:
+                yield Warned(f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere")
     for key in _unknown(body, fields):
         if key in inner and not place.flat:
             yield Warned(f"{place.field(key)}: belongs into {PARAMETERS!r}, and is not read here")

@@ -78,7 +78,8 @@ def _made_from(config: ComputerConfig, name: str) -> object:
     server = config.servers[name]
     placeholders = (each for _, each in placed(server.server_parameters.model_dump(), PARAMETERS))
     inputs = {each.name: config.inputs.get(each.name) for each in placeholders if each.kind == "input"}
-    host = _host(config, name).model_dump(exclude=set(HostSettings.LIVE))
+    without_effect = HostSettings.LIVE if server.type == "stdio" else HostSettings.LIVE | HostSettings.STDIO_ONLY
+    host = _host(config, name).model_dump(exclude=set(without_effect))
     return server.type, server.server_parameters, host, inputs
 
 
@@ -124,9 +125,9 @@ class Fleet:
         while starting := [name for name in self.starting if servers is None or name in servers]:
             await self._supervisors[starting[0]].settled.wait()
 
-    def statuses(self) -> list[ServerStatus]:
-        """Of all servers by name, those that are disabled too."""
-        found = [each.status() for each in self._supervisors.values()]
+    def statuses(self, *, usage: bool = True) -> list[ServerStatus]:
+        """Of all servers by name, those that are disabled too. `usage`: measure what their processes use, too."""
+        found = [each.status(usage=usage) for each in self._supervisors.values()]
         found += [
             ServerStatus(
                 name, State.DISABLED, "", self._since, restarts=0, pid=None, cpu_s=None, memory_bytes=None, tools=0

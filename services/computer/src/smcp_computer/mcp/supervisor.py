@@ -126,9 +126,9 @@ class Supervisor:
     def ready(self) -> bool:
         return self.calls.connection is not None
 
-    def status(self) -> ServerStatus:
+    def status(self, *, usage: bool = True) -> ServerStatus:
         pid = self._stderr.pid
-        used = usage_of(pid)
+        used = usage_of(pid) if usage else None
         return ServerStatus(
             name=self.name,
             state=self.state,
