@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from smcp_computer.config.atomic_file import replace_file
 from smcp_computer.config.edit import Edit, edit_file, edited
 from smcp_computer.config.lint import ConfigError
 
@@ -95,6 +96,19 @@ def test_a_file_is_replaced_as_a_whole_behind_its_link_and_keeps_its_mode(tmp_pa
     assert "new" in json.loads(real.read_text())["servers"]
     assert (real.stat().st_mode & 0o777, real.stat().st_ino != before) == (0o640, True)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.json", "real.json"]
+
+
+def test_a_file_that_cannot_be_written_is_named_with_its_directory_and_the_reason(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with pytest.raises(ConfigError, match=r"c\.json: cannot be written in .*/missing: No such file"):
+        edit_file(missing / "c.json", add("new"))
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(IsADirectoryError):
+        replace_file(tmp_path / "taken", b"new")
+    assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
 
 def test_a_file_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:

@@ -148,10 +148,12 @@ async def test_the_commands_set_list_and_remove_values_and_never_show_them(tmp_p
 
 @pytest.mark.rule("computer.security.encryption")
 async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_plain_text(tmp_path: Path) -> None:
-    file = tmp_path / "computer.json"
+    target, file = tmp_path / "target.json", tmp_path / "computer.json"
+    file.symlink_to(target)
     file.write_text(json.dumps({"mcpServers": {"x": {"command": "true", "env": {"TOKEN": SECRET}}}}))
     assert await secrets(tmp_path, "encrypt", str(file)) == (0, "", "")
-    assert SECRET.encode() not in file.read_bytes()
+    assert file.is_symlink()
+    assert SECRET.encode() not in target.read_bytes()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     server = load_config(file).servers["x"]
     assert isinstance(server, MCPServerStdioConfig)

@@ -6,11 +6,9 @@ The servers stand under `servers`, under `mcpServers`, or at the top level. Each
 
 import io
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,6 +16,7 @@ from dotenv import dotenv_values
 from pydantic import ValidationError
 
 from smcp_computer.config import jsonc, lint, other_mcp_hosts, server_json
+from smcp_computer.config.atomic_file import replace_file
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, wrong_fields
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
@@ -116,27 +115,26 @@ def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
         if jsonc.has_comments(raw.decode(errors="replace")):
             raise ConfigError("has comments, which would be lost: add what is shown by hand")
         document = other_mcp_hosts.merged(_document(raw, _NO_VARIABLES), added)
-    try:
-        write_config(path, document)
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror or type(error).__name__}") from None
+    write_config(path, document)
 
 
 def write_config(path: Path, document: Mapping[str, Any]) -> None:
     """Replace the file at once: whoever reads it meanwhile sees the whole of one or of the other.
 
-    Raises OSError, and ConfigError: it is encrypted, and would not be any more.
+    Raises OSError: it cannot be read; ConfigError: it is encrypted, and would not be any more, or cannot be written.
 
     A new file is for its user alone, as it may hold secrets.
     """
     path = path.resolve()
     if path.exists() and is_sealed(path.read_bytes()):
         raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
-    with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False) as new:
-        new.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    if path.exists():
-        shutil.copymode(path, new.name)
-    Path(new.name).replace(path)
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    try:
+        replace_file(path, text.encode(), keep_mode=True)
+    except OSError as error:
+        why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
+        hint = "a Computer that may only read its file, as that of the unit of systemd, leaves the change to you"
+        raise ConfigError(f"{why}; {hint}") from None
 
 
 def variables_of(path: Path) -> dict[str, str]:

@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Final
+
+from smcp_computer.config.atomic_file import replace_file
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -164,16 +165,7 @@ def write_private(path: Path, content: bytes) -> None:
     """Write or replace a file that its user alone can read, whole or not at all. Raises SecretsError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # of mode 0600
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        replace_file(path, content)
     except OSError as error:
         raise SecretsError(f"{path} cannot be written: {error.strerror}") from None
 
