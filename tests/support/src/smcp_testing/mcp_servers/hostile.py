@@ -1,10 +1,11 @@
 """An MCP server over stdio that behaves as badly as it is told. It imports next to nothing, so that it starts fast.
 
     python -I -S hostile.py [--dies WHERE] [--hangs WHERE] [--after N] [--garbage] [--huge WHERE] [--tools N]
-        [--ignores-sigterm] [--leaves] [--mark TEXT]
+        [--flips] [--ignores-sigterm] [--leaves] [--mark TEXT]
 
 WHERE is `start` or a method, such as `tools/list`; with `--after N` it comes N times before that. `--garbage` writes
-lines that are no messages before each answer, `--huge` sends 100 MB instead of an answer. `--leaves` starts three
+lines that are no messages before each answer, `--huge` sends 100 MB instead of an answer. `--flips` changes the list of
+tools 100 times a second, in which names stand twice or are illegal. `--leaves` starts three
 processes that ignore SIGTERM and keep the streams open: a child, one in a session of its own, and a double-forked one.
 They have the same command line: `--mark` finds them. Its tools are `pid`, and `tool-1`, `tool-2`, …
 """
@@ -13,10 +14,12 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any, Final
 
 HUGE: Final = 100_000_000
+CHANGED: Final = b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}\n'
 
 
 def option(name: str) -> str | None:
@@ -27,6 +30,7 @@ class Server:
     def __init__(self) -> None:
         self.came: dict[str, int] = {}
         self.after = int(option("--after") or 0)
+        self.flips = 0
 
     def misbehave(self, where: str) -> None:
         self.came[where] = self.came.get(where, 0) + 1
@@ -42,15 +46,27 @@ class Server:
             case "initialize":
                 version = message["params"]["protocolVersion"]
                 info = {"name": "hostile", "version": "1"}
+                if "--flips" in sys.argv:
+                    threading.Thread(target=self.flip, daemon=True).start()
                 return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
             case "tools/list":
                 names = ["pid", *(f"tool-{number}" for number in range(1, 1 + int(option("--tools") or 0)))]
+                if self.flips:
+                    names += ["pid", "", "no name!", "x" * 200, f"new-{self.flips}"]
                 return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
             case "tools/call":
                 return {"content": [{"type": "text", "text": str(os.getpid())}]}
             case "ping":
                 return {}
         return None
+
+    def flip(self) -> None:
+        while True:
+            self.flips += 1
+            os.write(
+                1, CHANGED
+            )  # whole, as each answer of this mode: the kernel does not mix writes of less than 4 KiB
+            time.sleep(0.01)
 
     def run(self) -> None:
         self.misbehave("start")

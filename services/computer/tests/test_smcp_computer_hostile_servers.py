@@ -1,0 +1,75 @@
+"""A hostile MCP server costs its own tools only: another server beside it answers."""
+
+import re
+
+import pytest
+
+from smcp_computer.mcp.errors import AnswerTooLarge
+from smcp_computer.mcp.status import State
+from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.tools import Catalogue
+from smcp_testing.mcp_servers import configs
+from smcp_testing.supervised import call, pid_of, running
+from smcp_testing.waiting import eventually
+
+
+async def answers(server: Supervisor) -> None:
+    assert await pid_of(server) == server.status().pid
+
+
+async def test_lines_that_are_no_messages_are_passed_over() -> None:
+    async with running(wild=configs.hostile("--garbage"), calm=configs.hostile()) as servers:
+        await answers(servers["wild"])
+        await answers(servers["calm"])
+
+
+async def test_a_huge_answer_fails_its_call_alone() -> None:
+    async with running(wild=configs.hostile("--huge", "tools/call"), calm=configs.hostile()) as servers:
+        pid = servers["wild"].status().pid
+        with pytest.raises(AnswerTooLarge):
+            await call(servers["wild"], "pid")
+        assert (servers["wild"].state, servers["wild"].status().pid) == (State.READY, pid)
+        await answers(servers["calm"])
+
+
+async def test_a_server_that_hangs_at_its_second_call_times_out_alone() -> None:
+    wild = configs.hostile("--hangs", "tools/call", "--after", "1")
+    async with running(wild=wild, calm=configs.hostile()) as servers:
+        await answers(servers["wild"])
+        with pytest.raises(TimeoutError):
+            await call(servers["wild"], "pid", timeout=0.1)
+        await answers(servers["calm"])
+
+
+async def test_a_server_that_hangs_at_its_start_is_tried_again() -> None:
+    async with running(
+        limits=Limits(start_s=1.0), wild=configs.hostile("--hangs", "tools/list"), calm=configs.hostile()
+    ) as servers:
+        assert servers["wild"].reason == "did not get ready in time"
+        await eventually(lambda: servers["calm"].ready)
+        await answers(servers["calm"])
+
+
+async def test_thousands_of_tools_are_listed() -> None:
+    async with running(wild=configs.hostile("--tools", "5000"), calm=configs.hostile()) as servers:
+        assert len(servers["wild"].tools) == 5001
+        await answers(servers["wild"])
+        await answers(servers["calm"])
+
+
+async def test_a_list_that_changes_all_the_time_keeps_names_legal_and_unique_and_blocks_nobody() -> None:
+    async with running(wild=configs.hostile("--flips"), calm=configs.hostile()) as servers:
+        catalogue = Catalogue(servers)
+        seen: set[str] = set()
+
+        def changed_often() -> bool:
+            catalogue.refresh()
+            names = [tool.name for tool in catalogue.listing]
+            assert len(names) == len(set(names))
+            assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", name) for name in names)
+            seen.update(name for name in names if name.startswith("new-"))
+            return len(seen) >= 5
+
+        await eventually(changed_often)
+        await answers(servers["wild"])
+        await answers(servers["calm"])
