@@ -203,6 +203,13 @@ async def test_an_incomplete_desktop_or_catalog_is_requested_again(nats_url: str
         supervisor = computer.fleet.supervisors["desk"]
         well = {"uri": "window://desk/0", "how": ""}
         await supervisor.calls.run("misbehave", well, timeout=30, span=CallSpan({}))  # no call of the Agent
+        changed = {"uri": "window://desk/0", "text": "another"}
+        await supervisor.calls.run("update", changed, timeout=30, span=CallSpan({}))
+
+        async def is_whole() -> bool:
+            return "a2c_missing" not in await agent.desktop(COMPUTER)
+
+        await eventually(is_whole, timeout=PATIENCE_S)
         whole = await agent.desktop(COMPUTER)
         assert [window.uri for window in windows(whole)] == ["window://desk/0", "window://desk/1"]
         assert "a2c_missing" not in whole

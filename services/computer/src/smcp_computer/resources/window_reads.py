@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from smcp_computer.mcp.errors import ServerError
-from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone
+from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents, ServerGone
 from smcp_computer.mcp.resources import Json, Resources
 from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_proto.desktop import Window
@@ -87,6 +87,8 @@ class WindowReads:
         return read
 
     def _keep(self, key: Key, read: WindowRead) -> None:
+        if (kept := self._kept.get(key)) is not None and kept.at > read.at:
+            return
         self._forget(key)
         self._kept[key] = read
         self._bytes += read.size
@@ -98,6 +100,11 @@ class WindowReads:
             self._bytes -= read.size
 
     def _on_event(self, event: ServerEvent) -> None:
-        if isinstance(event, ServerGone):
-            for key in [key for key in self._kept if key[0] == event.server]:
-                self._forget(key)
+        match event:
+            case ResourceUpdated(server, uri):
+                self._late.pop((server, uri), None)  # the next desktop asks anew
+            case ServerGone(server):
+                for key in [key for key in self._kept if key[0] == server]:
+                    self._forget(key)
+            case _:
+                pass
