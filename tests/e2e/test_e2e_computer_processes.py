@@ -81,8 +81,8 @@ async def test_a_crash_of_a_server_leaves_none_of_its_detached_children() -> Non
     crashing = configs.hostile("--leaves", "--dies", "tools/call", "--mark", mark)
     for _ in range(CRASHES):
         async with running(box=crashing) as servers:
+            await eventually(lambda: len(marked(mark)) == 4)
             family = marked(mark)
-            assert len(family) == 4
             with pytest.raises(ServerDied):
                 await call(servers["box"], "pid")
             await ended(family)

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from smcp_agent import CallResult, SmcpAgent
+from smcp_agent.errors import Malformed
 from smcp_standalone.app import uvx_server
 from smcp_standalone.nats_server import find_command
 from smcp_testing.mcp_servers import configs
@@ -112,7 +115,8 @@ async def everything_is_listed_and_called(world: World) -> None:
         assert _good(await agent.call_tool(NAME, "trigger-long-running-operation", steps, timeout=CALL_S)).text
         stopped = await agent.call_tool(NAME, "trigger-long-running-operation", {"duration": 60, "steps": 2}, timeout=2)
         assert stopped.timed_out
-        assert (await agent.call_tool(NAME, "get-sum", {"a": "no number", "b": 22}, timeout=CALL_S)).is_error
+        with pytest.raises(Malformed, match=r"params\.a"):
+            await agent.call_tool(NAME, "get-sum", {"a": "no number", "b": 22}, timeout=CALL_S)
         environment = _good(await agent.call_tool(NAME, "get-env", timeout=CALL_S)).text
         assert "PATH" in environment
         assert "SMCP_" not in environment  # credentials among them
