@@ -101,8 +101,10 @@ coverage: setup  ## Show which lines and branches the tests reach; measuring cos
 
 .PHONY: e2e
 e2e: setup setup-e2e images-of-tests  ## Run whole systems, in containers too: faults, outages, mixed versions, published clients, wheels
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(E2E_TESTS) $(PYTEST_ARGS)
-	$(BIN)/pytest -n 2 --dist loadfile -m alone $(E2E_TESTS) $(PYTEST_ARGS)
+	@status=0; \
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest -n 2 --dist loadfile -m alone $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	exit $$status
 
 .PHONY: soak
 soak: setup setup-e2e images-of-tests  ## Run the tests with full counts and the lease of production, then the mutation tester: long
