@@ -168,11 +168,17 @@ k8s: setup  ## Render all of deploy/k8s, validate it, and hold it against the co
 docs: setup  ## Write docs/asyncapi.yaml and docs/schemas anew, after a change of the contract
 	$(BIN)/python -m docs.contract
 
+.PHONY: audit
+audit: setup  ## Write the bill of materials (build/sbom.json) and look for known vulnerabilities in requirements.lock
+	@test -x build/audit/bin/pip-audit || { $(BIN)/uv venv --quiet --clear build/audit && \
+		$(BIN)/uv pip install --quiet --python build/audit/bin/python --require-hashes -r .ci/audit.lock; }
+	@$(BIN)/python .ci/audit.py build/audit/bin build/sbom.json
+
 .PHONY: lock
 lock: setup  ## Resolve all dependencies anew and write requirements.lock and the smaller locks
 	$(BIN)/uv lock --upgrade
 	$(BIN)/uv export --quiet --no-emit-workspace --all-packages --output-file requirements.lock
-	for locked in bench/published docker/tools docker/compose/servers; do \
+	for locked in bench/published docker/tools docker/compose/servers .ci/audit; do \
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 			--no-annotate --no-header --output-file "$$locked.lock" "$$locked.in"; \
 	done

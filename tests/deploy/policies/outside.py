@@ -46,7 +46,9 @@ def _let_through(manifests: Manifests) -> Iterator[tuple[str, str, str, int]]:
     for workload in manifests.of(*WORKLOADS):
         for way, word in (("ingress", "from"), ("egress", "to")):
             for peers, numbers in rules(manifests, workload, way):
-                if not peers and set(numbers) != {_DNS}:
+                if set(numbers) == {_DNS} and peers:
+                    continue  # see `_may_ask_dns`
+                if not peers:
                     yield from ((word, "anywhere", component(workload), number) for number in numbers)
                 for peer in peers:
                     if "podSelector" not in peer:
@@ -83,9 +85,16 @@ def _ports(service: Object) -> list[Object]:
     return list(service["spec"]["ports"])
 
 
+_RESOLVERS: Final = [
+    {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}},
+    {"ipBlock": {"cidr": "169.254.0.0/16"}},
+]
+
+
 def _may_ask_dns(manifests: Manifests, workload: Object, protocol: str) -> bool:
+    """The cluster's own, and no other: what asks any server can send data away as questions."""
     return any(
-        {"port": _DNS, "protocol": protocol} in rule.get("ports", []) and not rule.get("to")
+        {"port": _DNS, "protocol": protocol} in rule.get("ports", []) and rule.get("to") == _RESOLVERS
         for policy in manifests.of("NetworkPolicy")
         if matches(policy["spec"]["podSelector"], labels(workload))
         for rule in policy["spec"].get("egress", [])
