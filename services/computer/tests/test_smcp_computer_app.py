@@ -76,9 +76,14 @@ async def test_an_agent_sees_the_states_of_mcp_servers_and_nothing_of_the_host(n
     lost = {"type": "stdio", "server_parameters": {"command": "no-such-program"}}
     off = {**configs.stdio(), "disabled": True}
     async with world(nats_url, box={**configs.stdio(), "forbidden_tools": ["add"]}, lost=lost, off=off) as here:
-        status = await here.ask("get_status")
-        assert status.keys() == {"servers", "req_id"}
-        found = {each.pop("name"): each for each in status["servers"]}
+
+        async def between_two_starts() -> Any:
+            status = await here.ask("get_status")
+            assert status.keys() == {"servers", "req_id"}
+            found = {each.pop("name"): each for each in status["servers"]}
+            return found if found["lost"]["state"] != "starting" else None
+
+        found = await eventually(between_two_starts)
         assert [each.keys() for each in found.values()] == [{"state", "reason", "since", "restarts", "tools"}] * 3
         assert (found["box"]["state"], found["box"]["reason"]) == ("ready", "")
         assert found["box"]["tools"] == len((await here.ask("get_tools"))["tools"]) > 0

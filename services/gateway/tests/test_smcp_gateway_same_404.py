@@ -39,14 +39,23 @@ class Traced:
         self._at = self.server.log.stat().st_size
 
     def messages(self, asked: str) -> list[tuple[str, str]]:
-        """Since `begin`: connection, and direction, subject, sizes or body; without what is random, or `asked`."""
+        """Since `begin`: connection, and direction, subject, sizes or body; without what is random, or `asked`.
+
+        A registry's question for the next change of its log comes whenever it likes, and is left out.
+        """
+        found, polling = list[tuple[str, str]](), set[str]()
         with self.server.log.open() as log:
             log.seek(self._at)
-            found = [match for line in log if (match := _LINE.search(line))]
-        return [
-            (match["connection"], _BUDGET.sub("Smcp-Budget", _RANDOM.sub("_INBOX", match["what"])).replace(asked, "X"))
-            for match in found
-        ]
+            for match in filter(None, map(_LINE.search, log)):
+                connection, what = match["connection"], match["what"]
+                if what.startswith("<<- [PUB $JS.API.CONSUMER.MSG.NEXT."):
+                    polling.add(connection)
+                elif what.startswith("<<- MSG_PAYLOAD: ") and connection in polling:
+                    polling.remove(connection)
+                else:
+                    said = _BUDGET.sub("Smcp-Budget", _RANDOM.sub("_INBOX", what)).replace(asked, "X")
+                    found.append((connection, said))
+        return found
 
 
 async def serve(verb: str, _: Incoming) -> Reply:
