@@ -38,7 +38,9 @@ class Tool:
         self.calls: list[RunningCall] = []
         self.stopped: list[str] = []
 
-    async def call(self, req_id: str = "r1", agent: str = "alice", limit: float = 30.0, **given: Any) -> Any:
+    async def call(
+        self, req_id: str = "r1", agent: str = "alice", limit: float = 30.0, subject: str = "", **given: Any
+    ) -> Any:
         request = ToolCallReq.model_validate(
             {
                 "agent": agent, "req_id": req_id, "computer": self.seat.computer, "tool_name": "echo",
@@ -46,7 +48,7 @@ class Tool:
             }
         )  # fmt: skip
         # what is left of the time is less by the smaller of 0.5 s and a tenth of the time-out
-        return json.loads(await self.owner.call(self.seat, request, limit + 0.5, self.start))
+        return json.loads(await self.owner.call(self.seat, request, limit + 0.5, self.start, subject=subject))
 
     def start(self, call: RunningCall) -> Stop:
         self.calls.append(call)
@@ -394,3 +396,33 @@ async def test_old_keys_and_cancels_expire_without_further_calls() -> None:
         held = owner.held()
         assert (held["ended_calls"], held["kept_results"], held["kept_cancels"]) == (3, 3, 1)
         await eventually(lambda: set(owner.held().values()) == {0})
+
+
+async def test_a_call_of_another_subject_is_not_joined_and_gives_no_result() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        first = await tool.begun(subject="anna")
+        for _ in range(2):  # while it runs, and when it has ended
+            with pytest.raises(Malformed, match="req_id"):
+                await tool.call(subject="mallory")
+            tool.end()
+        assert await first == await tool.call(subject="anna") == json.loads(RESULT)
+        assert len(tool.calls) == 1
+
+
+async def test_a_subject_that_an_older_gateway_does_not_tell_runs_no_call_twice() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        await tool.done(subject="anna")
+        assert await tool.call() == json.loads(RESULT)
+        await tool.done("r2")
+        assert await tool.call("r2", subject="anna") == json.loads(RESULT)
+        assert len(tool.calls) == 2
+
+
+async def test_a_call_that_failed_for_another_subject_blocks_no_id() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        await tool.done(subject="mallory", outcome=NotFound("no such tool"))
+        await tool.done(subject="anna")
+        assert await tool.call(subject="anna") == json.loads(RESULT)

@@ -91,10 +91,24 @@ async def test_a_gateway_of_an_older_version_does_not_count_and_gets_no_share(na
         assert (await renewed(bus, "newer", gateway(20))).fair_share == 20
 
 
+@pytest.mark.rule("answers.who.nats.gateways")
+async def test_a_computer_that_says_that_it_is_many_gateways_changes_no_share(nats_url: str) -> None:
+    async with registries(nats_url) as (bus, opened):
+        for number in range(8):
+            for sockets in (0, 10**15):
+                body = orjson.dumps({"sockets": sockets, "accepting": True})
+                reply = await bus.request(subjects.hosts("host", f"p{number}", "lease"), body, timeout=30)
+                assert LeaseState.model_validate_json(reply.body).fair_share is None
+        await eventually(
+            lambda: all(each.leases.revision("host", f"p{number}") for each in opened for number in range(8))
+        )
+        assert {(await renewed(bus, "own", gateway(30))).fair_share for _ in range(20)} == {30}
+
+
 async def test_sockets_below_zero_are_refused(nats_url: str) -> None:
     async with registries(nats_url) as (bus, _):
         body = orjson.dumps({"sockets": -1, "accepting": True})
-        reply = await bus.request(subjects.hosts("gateway", "lies", "lease"), body, timeout=30)
+        reply = await bus.request(subjects.hosts("gateway", "lies", "gateway_lease"), body, timeout=30)
         refused = orjson.loads(reply.body)
         assert (refused["code"], refused["details"]["field"]) == (400, "sockets")
 

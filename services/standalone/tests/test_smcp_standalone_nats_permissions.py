@@ -54,7 +54,7 @@ async def test_names_of_any_text_work(tmp_path: Path) -> None:
         assert await host.may_publish(subjects.hosts("上海", PROCESS, "lease"))
 
 
-@pytest.mark.rule("answers.who.nats")
+@pytest.mark.rule("answers.who.nats", "answers.who.nats.gateways")
 @pytest.mark.parametrize(
     "subject",
     [
@@ -66,6 +66,7 @@ async def test_names_of_any_text_work(tmp_path: Path) -> None:
         subjects.notify("lab", "enter_office"),
         subjects.notify("lab", "update_config"),
         subjects.hosts("desk", PROCESS, "lease"),
+        subjects.hosts("rack", PROCESS, "gateway_lease"),
         subjects.hosts("rack", PROCESS, "assert"),
         subjects.hosts("rack", PROCESS, "alive"),
         subjects.hosts("gateway-1", PROCESS, "alive"),
@@ -125,6 +126,7 @@ async def test_a_gateway_may_do_its_work_and_nothing_of_the_registry(tmp_path: P
         assert await gateway.may_publish(subjects.client("lab", "one", "tool_call"))
         assert await gateway.may_publish(subjects.server("北京 3.*", "agent", "a b", "join_office"))
         assert await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "lease"))
+        assert await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "gateway_lease"))
         assert await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "assert"))
         assert await gateway.may_publish("_INBOX.rack.x")
         assert await gateway.may_subscribe(subjects.notify_all("北京 3.*"))
@@ -134,6 +136,7 @@ async def test_a_gateway_may_do_its_work_and_nothing_of_the_registry(tmp_path: P
 
         assert not await gateway.may_publish(subjects.notify("lab", "enter_office"))
         assert not await gateway.may_publish(subjects.hosts("gateway-2", PROCESS, "lease"))
+        assert not await gateway.may_publish(subjects.hosts("gateway-2", PROCESS, "gateway_lease"))
         assert not await gateway.may_publish(subjects.hosts("gateway-2", PROCESS, "assert"))
         assert not await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "alive"))
         assert not await gateway.may_publish("$JS.API.INFO")
@@ -152,6 +155,7 @@ async def test_a_registry_announces_asks_and_keeps_records(tmp_path: Path) -> No
         assert await registry.may_publish("_INBOX.rack.x")
         assert await registry.may_subscribe(subjects.SERVER_ALL, queue="registry")
         assert await registry.may_subscribe(subjects.HOSTS_LEASE_ALL, queue="registry")
+        assert await registry.may_subscribe(subjects.HOSTS_GATEWAY_LEASE_ALL, queue="registry")
         assert await registry.may_subscribe(subjects.HOSTS_ASSERT_ALL, queue="registry")
         assert await registry.may_subscribe("_INBOX.registry-1.>")
 

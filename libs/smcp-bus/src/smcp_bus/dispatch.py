@@ -52,6 +52,8 @@ class Caller:
     name: str | None = None
     session: str = ""
     authenticated: bool = False
+    subject: str = ""
+    """The identity of its key or token; empty: without authentication, or not told by an older gateway."""
 
 
 @dataclass(frozen=True, slots=True)

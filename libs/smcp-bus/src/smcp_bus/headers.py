@@ -1,4 +1,8 @@
-"""The names of the headers on the bus. A header is never an identity: that is in the subject."""
+"""The names of the headers on the bus. A header is never an identity: that is in the subject.
+
+`SUBJECT` is one, since a gateway speaks for all Agents of an office: nats-server lets gateways alone publish on the
+subjects of requests to Computers.
+"""
 
 from typing import Final
 
@@ -31,6 +35,10 @@ REQ_ID: Final = "Smcp-Req-Id"
 NOTIFICATION_ID: Final = "Smcp-Notification-Id"
 """Request to the registry to publish a notification, and that notification: an id. A request that was sent to two
 registries is published twice with one id, and gateways drop the second one."""
+
+SUBJECT: Final = "Smcp-Subject"
+"""Request to a Computer: the identity of the Agent's key or token (`Principal.identity`), which a new token of the same
+subject keeps. Absent: no authentication, or an older gateway."""
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"

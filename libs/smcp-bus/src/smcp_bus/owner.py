@@ -56,6 +56,7 @@ class Keeping:
 @dataclass(slots=True)
 class _Ended:
     digest: bytes
+    subject: str
     at: float
     """Loop time."""
     body: bytes | None = field(repr=False)
@@ -76,6 +77,8 @@ class RunningCall:
     key: CallKey
     tool: str
     digest: bytes = field(repr=False)
+    subject: str
+    """Who called (`Caller.subject`)."""
     limit: float
     """Seconds after which it is settled as timed out."""
     asked_at: float
@@ -144,6 +147,7 @@ class Owner:
         left: float,
         start: Callable[[RunningCall], Stop],
         *,
+        subject: str = "",
         timed_out: Callable[[str, float], Mapping[str, Any]] = tool_results.timed_out,
     ) -> bytes:
         """Run a call, or join it, or give its kept result.
@@ -151,13 +155,14 @@ class Owner:
         Args:
             left: seconds until who asks stops waiting.
             start: begins to run it, without waiting; what it raises says that nothing was run.
+            subject: who calls (`Caller.subject`). A name in an office may be one holder's today and another's tomorrow.
             timed_out: what is answered when its time is over, from its tool and its seconds.
 
         Returns:
             A `CallToolResult` as JSON.
 
         Raises:
-            Malformed: the `req_id` was used for another call.
+            Malformed: the `req_id` was used for another call, or by another subject.
             Unavailable: a repeat of a call that is not known here and that another owner may have run
                 (`details.may_have_run` and `details.unknown_repeat`).
             Whatever `start` raises, or the call was settled with. A repeat gets the same error, unless it says that
@@ -167,13 +172,14 @@ class Owner:
         digest = digest_of(request.tool_name, request.params)
         call = self._running.get(key)
         if call is not None:
-            _same(call.digest, digest)
+            _same(call, digest, subject)
             call.asked_at = self._loop.time()
         else:
-            known = self._replay(key, request, digest, seat, left)
+            known = self._replay(key, request, digest, subject, seat, left)
             if known is not None:
                 return known
-            call = self._begin(seat, key, request, digest, time_limit(request.timeout, left), start, timed_out)
+            limit = time_limit(request.timeout, left)
+            call = self._begin(seat, key, request, digest, subject, limit, start, timed_out)
         return await asyncio.shield(call.answer)
 
     def settle(self, call: RunningCall, outcome: bytes | Exception) -> None:
@@ -192,7 +198,7 @@ class Owner:
         else:
             body = outcome
             call.answer.set_result(body)
-        self._keep(call.key, call.digest, body, outcome if isinstance(outcome, SmcpError) else None)
+        self._keep(call, body, outcome if isinstance(outcome, SmcpError) else None)
 
     def cancel(self, seats: Iterable[Seat], office: str, agent: str, req_id: str) -> bool:
         """Cancel the call at each of the office's Computers that runs it, and say whether any did. One that comes later
@@ -261,6 +267,7 @@ class Owner:
         key: CallKey,
         request: ToolCallReq,
         digest: bytes,
+        subject: str,
         limit: float,
         start: Callable[[RunningCall], Stop],
         timed_out: Callable[[str, float], Mapping[str, Any]],
@@ -269,7 +276,7 @@ class Owner:
             self._break_off(call, "timeout", timed_out(call.tool, call.limit))
 
         now, answer = self._loop.time(), self._loop.create_future()
-        call = self._running[key] = RunningCall(seat, key, request.tool_name, digest, limit, now, answer)
+        call = self._running[key] = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, answer)
         self._idle.clear()
         call.timers.append(self._loop.call_at(now + limit, expire))
         try:
@@ -295,11 +302,16 @@ class Owner:
 
     # -- calls that have ended
 
-    def _replay(self, key: CallKey, request: ToolCallReq, digest: bytes, seat: Seat, left: float) -> bytes | None:
+    def _replay(
+        self, key: CallKey, request: ToolCallReq, digest: bytes, subject: str, seat: Seat, left: float
+    ) -> bytes | None:
         self._tidy()
         ended = self._ended.get(key)
+        if ended is not None and ended.error is not None and _is_of_another(ended, subject):
+            del self._ended[key]  # it holds no result, and must not keep the id from who used it first
+            ended = None
         if ended is not None:
-            _same(ended.digest, digest)
+            _same(ended, digest, subject)
             if ended.error is None:
                 return ended.body if ended.body is not None else exact_json.written(tool_results.expired())
             if ended.error.details.get("may_have_run") is not False:
@@ -324,11 +336,12 @@ class Owner:
             return False
         return held_since < self._loop.time() - age - HELD_BEFORE_S
 
-    def _keep(self, key: CallKey, digest: bytes, body: bytes | None, error: SmcpError | None) -> None:
+    def _keep(self, call: RunningCall, body: bytes | None, error: SmcpError | None) -> None:
         kept = body if body is not None and len(body) <= self._keeping.results_bytes else None
-        ended = self._ended[key] = _Ended(digest, self._loop.time(), kept, _again(error) if error else None)
+        again = _again(error) if error else None
+        ended = self._ended[call.key] = _Ended(call.digest, call.subject, self._loop.time(), kept, again)
         if kept is not None:
-            self._kept[key] = ended
+            self._kept[call.key] = ended
             self._kept_bytes += len(kept)
             while self._kept_bytes > self._keeping.results_bytes:
                 self._drop()
@@ -369,8 +382,13 @@ def _again(error: SmcpError) -> SmcpError:
     return error_of(error.code, error.message, error.details)
 
 
-def _same(known: bytes, digest: bytes) -> None:
-    if known != digest:
+def _is_of_another(known: RunningCall | _Ended, subject: str) -> bool:
+    # an older gateway says no subject: its Agents, who move between gateways, are believed by their name as before
+    return bool(known.subject and subject and known.subject != subject)
+
+
+def _same(known: RunningCall | _Ended, digest: bytes, subject: str) -> None:
+    if _is_of_another(known, subject) or known.digest != digest:
         raise Malformed("this req_id was used for another call", details={"field": "req_id"})
 
 

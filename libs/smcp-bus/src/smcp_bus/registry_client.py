@@ -18,6 +18,8 @@ from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
 from smcp_bus.errors import NoResponder, RequestTimedOut
 from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, REQ_ID
 from smcp_bus.registry_contract import (
+    GATEWAY_LEASE,
+    LEASE,
     Assertion,
     AssertionResult,
     Claim,
@@ -121,7 +123,9 @@ class RegistryClient:
         await self._send(subjects.server(office, role, name, verb), body, headers, timeout=timeout)
 
     async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
-        subject = subjects.hosts(self.credential, self.process, "lease")
+        """A renewal that says `accepting` is a gateway's, and goes where gateways alone may publish."""
+        row = LEASE if renewal.accepting is None else GATEWAY_LEASE
+        subject = subjects.hosts(self.credential, self.process, row.verb)
         body = renewal.model_dump_json().encode()
         return await self._ask(subject, body, LeaseState, timeout=timeout)
 

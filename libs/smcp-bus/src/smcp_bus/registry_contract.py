@@ -16,7 +16,8 @@ On `smcp.hosts.v1.<credential>.<process>.<verb>`:
 
 | verb | who asks whom | body | reply |
 |---|---|---|---|
-| `lease` | process → registry | `LeaseRenewal` | `LeaseState`, or 503 without quorum |
+| `lease` | Computer → registry | `LeaseRenewal` (`members` counts) | `LeaseState`, or 503 without quorum |
+| `gateway_lease` | gateway → registry | `LeaseRenewal` | the same |
 | `assert` | gateway → registry | `Assertion` | `AssertionResult` |
 | `alive` | registry → process | `AliveQuestion` | `AliveAnswer` |
 """
@@ -109,7 +110,7 @@ class LeaseRenewal(_Contract):
     members: int = 0
     accepting: bool | None = None
     """For a gateway: whether it takes new sockets, which one that stops does not. None: it is no gateway (or an older
-    one), and has no part in the fair share."""
+    one), and has no part in the fair share. Believed on `gateway_lease` alone."""
 
 
 class LeaseState(_Contract):
@@ -224,10 +225,11 @@ def _row(event: str, request: type[BaseModel], reply: type[BaseModel], size: Siz
 CONFIRM: Final = _row("server:confirm", Nothing, Confirmed)
 FIND: Final = _row("server:find", FindComputer, Found)
 LEASE: Final = _row("hosts:lease", LeaseRenewal, LeaseState)
+GATEWAY_LEASE: Final = _row("hosts:gateway_lease", LeaseRenewal, LeaseState)
 ASSERT: Final = _row("hosts:assert", Assertion, AssertionResult, SizeClass.BODY)
 ALIVE: Final = _row("hosts:alive", AliveQuestion, AliveAnswer)
 PENDING: Final = _row("client:pending", PendingQuestion, PendingAnswer, SizeClass.BODY)
 
 SERVER_ROWS: Final = {row.verb: row for row in (CONFIRM, FIND)}
-HOST_ROWS: Final = {row.verb: row for row in (LEASE, ASSERT, ALIVE)}
+HOST_ROWS: Final = {row.verb: row for row in (LEASE, GATEWAY_LEASE, ASSERT, ALIVE)}
 CLIENT_ROWS: Final = {row.verb: row for row in (PENDING,)}

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Final, cast, get_args
 
 from smcp_bus import registry_contract
-from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler, Subscription
+from smcp_bus.bus import NO_HEADERS, Bus, Headers, Incoming, Reply, RequestHandler, Subscription
+from smcp_bus.callers import from_headers
 from smcp_bus.dispatch import Answer, Caller, Dispatcher, failed
 from smcp_bus.headers import ERROR
 from smcp_proto import catalog
@@ -33,6 +34,8 @@ REGISTRY_QUEUE: Final = "registry"
 SERVER_ALL: Final = f"{ROOT}.*.server.*.*.*"
 """The pattern that registries serve: every `server:*` event of every member."""
 HOSTS_LEASE_ALL: Final = f"{HOSTS}.*.*.lease"
+HOSTS_GATEWAY_LEASE_ALL: Final = f"{HOSTS}.*.*.gateway_lease"
+"""Only gateways may publish here: what they say of their sockets sends clients of other gateways away."""
 HOSTS_ASSERT_ALL: Final = f"{HOSTS}.*.*.assert"
 
 
@@ -62,7 +65,8 @@ def notify_all(office: str) -> str:
 
 
 def hosts(credential: str, process: str, verb: str) -> str:
-    """Ask the registry about a process of that credential (`lease`, `assert`), or the process (`alive`)."""
+    """Ask the registry about a process of that credential (`lease`, `gateway_lease`, `assert`), or the process itself
+    (`alive`)."""
     return f"{HOSTS}.{encode_name(credential)}.{process}.{verb}"
 
 
@@ -88,12 +92,15 @@ def template(subject: str) -> str:
     return ".".join(parts)
 
 
+_ASKED_OF_REGISTRIES: Final = frozenset({"lease", "gateway_lease", "assert"})
+
+
 def queue(subject: str) -> str:
     """The queue group that serves the subject; empty where there is none."""
     parts = subject.split(".")
     if subject.startswith(f"{ROOT}.") and len(parts) > 4:
         return {"client": OWNER_QUEUE, "server": REGISTRY_QUEUE}.get(parts[3], "")
-    return REGISTRY_QUEUE if subject.startswith(f"{HOSTS}.") and parts[-1] in {"lease", "assert"} else ""
+    return REGISTRY_QUEUE if subject.startswith(f"{HOSTS}.") and parts[-1] in _ASKED_OF_REGISTRIES else ""
 
 
 def verb_of(subject: str) -> str:
@@ -106,11 +113,11 @@ def without_verb(subject: str) -> str:
     return subject.rpartition(".")[0]
 
 
-Route = Callable[[str], tuple[Row, Caller]]
-"""Reads the row and the caller from a subject; ValueError where it says none."""
+Route = Callable[[str, Headers], tuple[Row, Caller]]
+"""Reads the row and the caller from a subject and its headers; ValueError where it says none."""
 
 
-def registry_route(subject: str) -> tuple[Row, Caller]:
+def registry_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
     """`smcp.v1.<office>.server.<role>.<name>.<verb>`: the caller is the member named in it, to whom nats-server's
     permissions bind the subject."""
     office, role, name, verb = tokens(subject, SERVER_ALL)
@@ -120,14 +127,14 @@ def registry_route(subject: str) -> tuple[Row, Caller]:
     return _known(registry_contract.SERVER_ROWS.get(verb) or catalog.by_verb("server", verb)), caller
 
 
-def computer_route(subject: str) -> tuple[Row, Caller]:
+def computer_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
     """`smcp.v1.<office>.client.<computer>.<verb>`: the caller is the office's Agent, vouched for by its gateway."""
     office, _, verb = tokens(subject, f"{ROOT}.*.client.*.*")
     row = registry_contract.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
-    return _known(row), Caller(role="agent", office=decode_name(office))
+    return _known(row), from_headers(headers, decode_name(office))
 
 
-def host_route(subject: str) -> tuple[Row, Caller]:
+def host_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
     """`smcp.hosts.v1.<credential>.<process>.<verb>`: the caller is that process (or, for `alive`, the registry)."""
     credential, process, verb = tokens(subject, f"{HOSTS}.*.*.*")
     caller = Caller(role="computer", office="", name=decode_name(credential), session=process)
@@ -143,7 +150,7 @@ def _known(row: Row | None) -> Row:
 def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
     async def handle(incoming: Incoming) -> Reply:
         try:
-            row, caller = route(incoming.subject)
+            row, caller = route(incoming.subject, incoming.headers)
         except ValueError:
             _log.warning("a request on a subject of no known form", extra={"subject": incoming.subject})
             return to_reply(failed(ErrorBody(code=ErrorCode.MALFORMED, message="no such event")))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Unpack
@@ -14,7 +15,8 @@ from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import ConnectionOptions, Token
 from smcp_agent.errors import received_error
 from smcp_bus import exact_json
-from smcp_bus.dispatch import Caller, failed
+from smcp_bus.callers import CALLER_KEY, from_request
+from smcp_bus.dispatch import failed
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.tracing import client_spans
 from smcp_computer.computer import Computer, Options
@@ -80,6 +82,7 @@ class GatewayMembership:
     def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
         self._office = settings.office
         self._restart = settings.restart
+        self._caller_key = secrets.token_urlsafe(16)
         self._me = EnterOfficeReq(role="computer", name=settings.name, office_id=settings.office)
         self.link = Link(
             Addresses(url.strip() for url in (settings.gateway_url or "").split(",")),
@@ -87,6 +90,7 @@ class GatewayMembership:
             ConnectionOptions(
                 max_message=settings.max_payload + ROUND_A_BODY,
                 max_request=settings.max_payload,
+                auth={CALLER_KEY: self._caller_key},
                 token=token,
                 answer=self._answer,
             ),
@@ -196,7 +200,8 @@ class GatewayMembership:
         row = catalog.lookup(event)
         if row is None:
             return failed(Malformed("there is no such event", details={"field": ""}).body()).body
-        answer = await self.computer.dispatcher.dispatch(row, Caller("agent", self._office), body)
+        caller = from_request(body, self._office, self._caller_key)
+        answer = await self.computer.dispatcher.dispatch(row, caller, body)
         return answer.body or b"null"
 
     def _heard(self, event: str, data: Mapping[str, Any]) -> None:

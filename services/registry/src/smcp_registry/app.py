@@ -17,7 +17,7 @@ from smcp_bus.tracing import bus_spans, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
 from smcp_registry.handlers.caller import Callers
-from smcp_registry.handlers.hosts import assert_members, lease
+from smcp_registry.handlers.hosts import assert_members, gateway_lease, lease
 from smcp_registry.handlers.rooms import (
     confirm,
     find,
@@ -96,6 +96,7 @@ async def open_registry(
             registry_contract.CONFIRM.event: partial(confirm, callers=callers),
             registry_contract.FIND.event: partial(find, callers=callers),
             registry_contract.LEASE.event: partial(lease, leases=leases),
+            registry_contract.GATEWAY_LEASE.event: partial(gateway_lease, leases=leases),
             registry_contract.ASSERT.event: partial(assert_members, seats=seats, callers=callers),
         },
         otherwise=lambda row: notify if row.notifies is not None else None,
@@ -130,6 +131,7 @@ async def _serving(bus: Bus, dispatcher: Dispatcher) -> AsyncIterator[None]:
         for subject, route in (
             (subjects.SERVER_ALL, registry_route),
             (subjects.HOSTS_LEASE_ALL, host_route),
+            (subjects.HOSTS_GATEWAY_LEASE_ALL, host_route),
             (subjects.HOSTS_ASSERT_ALL, host_route),
         )
     ]

@@ -14,7 +14,15 @@ from typing import Any, Final
 
 import bcrypt
 
-from smcp_bus.subjects import HOSTS, HOSTS_ASSERT_ALL, HOSTS_LEASE_ALL, OWNER_QUEUE, REGISTRY_QUEUE, ROOT
+from smcp_bus.subjects import (
+    HOSTS,
+    HOSTS_ASSERT_ALL,
+    HOSTS_GATEWAY_LEASE_ALL,
+    HOSTS_LEASE_ALL,
+    OWNER_QUEUE,
+    REGISTRY_QUEUE,
+    ROOT,
+)
 from smcp_proto.member_names import encode_name
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_standalone.nats_config_file import Cluster, ComputerHost, NatsModel
@@ -75,7 +83,14 @@ def _gateway(credential: str) -> Grant:
     own = f"{HOSTS}.{encode_name(credential)}"
     return Grant(
         {"kind": "gateway"},
-        publish=(f"{ROOT}.*.client.>", f"{ROOT}.*.server.>", f"{own}.*.lease", f"{own}.*.assert", f"{_INBOX}.>"),
+        publish=(
+            f"{ROOT}.*.client.>",
+            f"{ROOT}.*.server.>",
+            f"{own}.*.gateway_lease",
+            f"{own}.*.lease",  # an older gateway renews here
+            f"{own}.*.assert",
+            f"{_INBOX}.>",
+        ),
         subscribe=(
             f"{ROOT}.*.notify.>",
             f"{ROOT}.*.client.> {OWNER_QUEUE}",
@@ -93,6 +108,7 @@ def _registry(credential: str) -> Grant:
         subscribe=(
             f"{ROOT}.*.server.> {REGISTRY_QUEUE}",
             f"{HOSTS_LEASE_ALL} {REGISTRY_QUEUE}",
+            f"{HOSTS_GATEWAY_LEASE_ALL} {REGISTRY_QUEUE}",
             f"{HOSTS_ASSERT_ALL} {REGISTRY_QUEUE}",
             f"{inbox_prefix(credential)}.>",
         ),

@@ -156,7 +156,9 @@ class ToolCalls:
 
         try:
             left = call.deadline - asyncio.get_running_loop().time()
-            body = await self._owner.call(self._seat, request, left, start, timed_out=timed_out)
+            body = await self._owner.call(
+                self._seat, request, left, start, subject=call.caller.subject, timed_out=timed_out
+            )
             if len(body) > self._max_body:
                 raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(body), "limit": self._max_body})
         except SmcpError as error:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
+from smcp_bus.callers import with_caller
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Observe, RawJson
 from smcp_bus.outbox import Outbox, Start
 from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
@@ -228,12 +229,13 @@ class SocketIoComputer:
             withdraw = self._ask(call, answered)
             return stop
 
-        return RawJson(await owner.call(self.seat, request, call.deadline - self._loop.time(), start))
+        left, subject = call.deadline - self._loop.time(), call.caller.subject
+        return RawJson(await owner.call(self.seat, request, left, start, subject=subject))
 
     def _ask(self, call: Call, answered: Answered) -> Callable[[], None]:
         """Emit the request, and have `answered` called once. Returns what stops waiting for it."""
         session, deps = self.session, self._deps
-        body = exact_json.written(call.payload)
+        body = exact_json.written(with_caller(call.payload, call.caller, session.caller_key))
         number = next(session.ask_ids)
         session.asks[number] = lambda argument: end(_checked(argument, deps.max_body))
         frame = request_frame(number, call.row.event, body)

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Headers, Reply
+from smcp_bus.callers import to_headers
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REPLY_LIMIT, REQ_ID
@@ -135,7 +136,7 @@ class Relay:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
         body = exact_json.written(self._with_age(call))
         with sending(subject) as trace_headers:
-            headers = {**call.headers, **trace_headers}
+            headers = {**call.headers, **trace_headers, **to_headers(call.caller)}
             if "req_id" not in call.payload:
                 headers[REQ_ID] = call.req_id
             try:

@@ -125,6 +125,8 @@ class Session:
     engine_id: str
     max_message: int = DEFAULT_MAX_MESSAGE
     flat_errors: bool = False
+    caller_key: str | None = None
+    """For a Computer that wants to be told who calls: proves that a gateway told it (`smcp_bus.callers`)."""
     a2c_version: str | None = None
     principal: Principal | None = None
     """Identity and permissions; None: authentication is off."""
@@ -165,8 +167,9 @@ class Session:
         known = self._caller
         if known is None or known[0] is not membership or known[1].role != self.role:
             office = membership.office if membership else None
+            subject = "" if self.principal is None else self.principal.identity
             authenticated = self.principal is not None
-            caller = Caller(self.role, office, self.name, self.id, authenticated=authenticated)
+            caller = Caller(self.role, office, self.name, self.id, authenticated=authenticated, subject=subject)
             self._caller = known = membership, caller
         return known[1]
 

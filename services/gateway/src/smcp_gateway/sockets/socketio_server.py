@@ -14,6 +14,7 @@ import socketio
 from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
+from smcp_bus.callers import CALLER_KEY
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.sockets.engine import Engine
@@ -224,7 +225,7 @@ class SocketIoServer:
             self._engine.ended(engine_id)
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
-        a2c_version, max_message, flat_errors = _greeting(environ, auth)
+        a2c_version, max_message, flat_errors, caller_key = _greeting(environ, auth)
         principal = None
         if self._guard is not None:
             try:
@@ -233,7 +234,7 @@ class SocketIoServer:
                 raise _refused(error) from None
         engine_id = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
         replies = ReplyBudget(FETCHED * self._max_payload, UNASKED * self._max_payload)
-        session = Session(sid, engine_id, max_message, flat_errors, a2c_version, principal, replies=replies)
+        session = Session(sid, engine_id, max_message, flat_errors, caller_key, a2c_version, principal, replies=replies)
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
         self._forget_deadline(engine_id)
@@ -342,9 +343,9 @@ def _ack(session: Session, row: Row | None, answer: Answer) -> bytes:
     return ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
 
 
-def _greeting(environ: dict[str, Any], auth: object) -> tuple[str | None, int, bool]:
-    """What a client says when it connects: the version of its protocol, bytes of the largest message that it takes, and
-    whether it reads flat errors. Refuses it where a field has the wrong type."""
+def _greeting(environ: dict[str, Any], auth: object) -> tuple[str | None, int, bool, str | None]:
+    """What a client says when it connects: the version of its protocol, bytes of the largest message that it takes,
+    whether it reads flat errors, and its `caller_key`. Refuses it where a field has the wrong type."""
     request: web.Request = environ["aiohttp.request"]
     said = {} if auth is None else auth
     if said == OVERSIZED:
@@ -357,7 +358,10 @@ def _greeting(environ: dict[str, Any], auth: object) -> tuple[str | None, int, b
         raise _malformed("auth.max_message", "is not a positive integer")
     if not isinstance(flat_errors, bool):
         raise _malformed("auth.flat_errors", "is not true or false")
-    return request.query.get(VERSION_PARAMETER), max_message, flat_errors
+    caller_key = said.get(CALLER_KEY)
+    if not (caller_key is None or isinstance(caller_key, str)):
+        raise _malformed(f"auth.{CALLER_KEY}", "is not a string")
+    return request.query.get(VERSION_PARAMETER), max_message, flat_errors, caller_key
 
 
 def _malformed(field: str, reason: str) -> Exception:

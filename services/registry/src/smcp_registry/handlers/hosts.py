@@ -27,6 +27,12 @@ RESERVE_S: Final = 0.2
 
 
 async def lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
+    """Of a Computer, which has no part in the fair share of the gateways; or of a gateway that is older."""
+    return await leases.renew(*_host(call), LeaseRenewal(members=request.members))
+
+
+async def gateway_lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
+    """Of a gateway: nats-server lets nobody else publish on this subject."""
     return await leases.renew(*_host(call), request)
 
 
