@@ -8,7 +8,7 @@ smcp nats-config /etc/smcp/offices.yaml --out /run/smcp/all
 # The gateways know keys by their hashes; the key itself is for Agents alone.
 if [ ! -e /run/smcp/all/token ]; then
     rm -f /run/smcp/all/keys.json
-    smcp keys add --file /run/smcp/all/keys.json --office 'demo office' --subject demo > /run/smcp/all/token.new
+    smcp keys add --file /run/smcp/all/keys.json --office 'demo office' --role agent --name '*' --subject demo > /run/smcp/all/token.new
     mv /run/smcp/all/token.new /run/smcp/all/token
 fi
 

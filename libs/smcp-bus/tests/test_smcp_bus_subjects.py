@@ -20,6 +20,7 @@ LITERALS = [
     (subjects.hosts("host 1", "ab12", "lease"), "smcp.hosts.v1.host=201.ab12.lease"),
     (subjects.SERVER_ALL, "smcp.v1.*.server.*.*.*"),
     (subjects.HOSTS_LEASE_ALL, "smcp.hosts.v1.*.*.lease"),
+    (subjects.HOSTS_GATEWAY_LEASE_ALL, "smcp.hosts.v1.*.*.gateway_lease"),
     (subjects.HOSTS_ASSERT_ALL, "smcp.hosts.v1.*.*.assert"),
 ]
 

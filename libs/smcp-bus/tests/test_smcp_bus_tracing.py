@@ -173,6 +173,7 @@ def test_a_joins_spans_carry_the_requested_office_on_both_sides() -> None:
         (subjects.server("x", "agent", "y", "find"), "smcp.v1.{office}.server.agent.{name}.find", "registry"),
         (subjects.notify("x", "update_config"), "smcp.v1.{office}.notify.update_config", ""),
         (subjects.hosts("x", "y", "lease"), "smcp.hosts.v1.{credential}.{process}.lease", "registry"),
+        (subjects.hosts("x", "y", "gateway_lease"), "smcp.hosts.v1.{credential}.{process}.gateway_lease", "registry"),
         (subjects.hosts("x", "y", "alive"), "smcp.hosts.v1.{credential}.{process}.alive", ""),
         ("something.else", "something.else", ""),
         ("smcp.v1.x.client", "smcp.v1.x.client", ""),

@@ -191,3 +191,49 @@ async def test_a_call_that_runs_when_the_token_expires_is_cancelled(nats_url: st
             await in_time(asyncio.ensure_future(asked.wait()))
             await gone(anna)
             await in_time(asyncio.ensure_future(cancelled.wait()), 15)
+
+
+@pytest.mark.rule("answers.connect.token.revoked")
+async def test_revoking_a_token_or_a_subject_ends_its_sessions_and_no_others(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "smcp_gateway.auth")
+    path = tmp_path / "revoked.json"
+    path.write_text('{"jti": ["lost long ago"]}')
+    by_id, by_subject, other = token(sub="box", jti="lost"), token(sub="mallory"), token(sub="box", jti="kept")
+    async with (
+        gateway_world(nats_url, settings={**SETTINGS, "auth_revoked": path}) as world,
+        connected(world.url, auth=other) as car,
+        connected(world.url, auth=by_id) as box,
+        connected(world.url, auth=by_subject) as mallory,
+    ):
+        for client, role, name in ((car, "computer", "car"), (box, "computer", "box"), (mallory, "agent", "mallory")):
+            assert await client.join(role, name, "office") == [True, None]
+        path.write_text('{"jti": ["lost"], "sub": ["mallory"]}')
+        for client in (box, mallory):
+            await gone(client)
+        left = [{"office_id": "office", "agent": "mallory"}, {"office_id": "office", "computer": "box"}]
+        await eventually(lambda: all(each in car.told("notify:leave_office") for each in left))
+        for revoked in (by_id, by_subject, token(sub="mallory", exp=time.time() + 900)):
+            for how in ({"auth": revoked}, {"headers": {"Authorization": f"Bearer {revoked['token']}"}}):
+                with pytest.raises(Refused):
+                    async with connected(world.url, **how):  # type: ignore[arg-type]
+                        raise AssertionError("it was let in")
+        assert not car.gone.is_set()
+        path.write_text('{"jti": ["lost"]}')
+        await eventually(lambda: caplog.text.count("the file of revoked tokens has changed, and was read") == 2)
+        async with connected(world.url, auth=by_subject) as back:
+            assert (await back.join("agent", "mallory", "office"))[0] is True
+
+
+async def test_an_invalid_file_of_revoked_tokens_lets_nobody_back_in(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "revoked.json"
+    path.write_text('{"sub": ["mallory"]}')
+    async with gateway_world(nats_url, settings={**SETTINGS, "auth_revoked": path}) as world:
+        path.write_text('{"sub": "mallory"}')
+        await eventually(lambda: "the file of revoked tokens has changed and cannot be used" in caplog.text)
+        with pytest.raises(Refused):
+            async with connected(world.url, auth=token(sub="mallory")):
+                raise AssertionError("it was let in")

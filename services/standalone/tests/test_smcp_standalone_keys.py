@@ -20,6 +20,8 @@ from smcp_testing.waiting import eventually
 
 SMCP = Path(sys.executable).parent / "smcp"
 AGENT = Path(sys.executable).parent / "smcp-agent"
+ANY = ["--role", "agent", "--name", "*"]
+"""What `add` demands beside an office."""
 
 
 def keys(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +69,7 @@ def test_a_key_is_printed_once_listed_without_itself_and_removed(path: Path) -> 
 
 
 def test_programs_get_json(path: Path) -> None:
-    made = json.loads(keys("add", "-f", str(path), "--office", "*", "--json").stdout)
+    made = json.loads(keys("add", "-f", str(path), *ANY, "--office", "*", "--json").stdout)
     assert made["key"].startswith(f"smcp_{made['id']}_")
     listed = json.loads(keys("list", "-f", str(path), "--json").stdout)
     assert listed == {"keys": [{name: value for name, value in made.items() if name != "key"}]}
@@ -77,15 +79,17 @@ def test_programs_get_json(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ([], "--office"),
-        (["--office", "a\\"], "--office"),
-        (["--office", ""], "--office"),
-        (["--office", "lab", "--role", "root"], "--role"),
-        (["--office", "lab", "--name", ""], "--name"),
-        (["--office", "lab", "--subject", ""], "--subject"),
-        (["--office", "lab", "--expires", "soon"], "--expires"),
-        (["--office", "lab", "--expires", "2020-01-01T00:00Z"], "--expires"),
-        (["--office", "lab", "--expires", "2090-01-01T00:00"], "time zone"),
+        (ANY, "--office"),
+        (["--office", "lab", "--name", "*"], "--role"),
+        (["--office", "lab", "--role", "agent"], "--name"),
+        ([*ANY, "--office", "a\\"], "--office"),
+        ([*ANY, "--office", ""], "--office"),
+        (["--office", "lab", "--name", "*", "--role", "root"], "--role"),
+        (["--office", "lab", "--role", "agent", "--name", ""], "--name"),
+        ([*ANY, "--office", "lab", "--subject", ""], "--subject"),
+        ([*ANY, "--office", "lab", "--expires", "soon"], "--expires"),
+        ([*ANY, "--office", "lab", "--expires", "2020-01-01T00:00Z"], "--expires"),
+        ([*ANY, "--office", "lab", "--expires", "2090-01-01T00:00"], "time zone"),
     ],
 )
 def test_a_wrong_option_is_named_and_no_key_is_made(path: Path, arguments: list[str], named: str) -> None:
@@ -97,13 +101,13 @@ def test_a_wrong_option_is_named_and_no_key_is_made(path: Path, arguments: list[
 
 
 def test_an_unknown_role_is_refused_with_the_known_ones(path: Path) -> None:
-    wrong = keys("add", "-f", str(path), "--office", "lab", "--role", "root")
+    wrong = keys("add", "-f", str(path), "--office", "lab", "--role", "root", "--name", "*")
     assert wrong.stderr == "error: --role: Input should be 'computer' or 'agent'\n"
 
 
 def test_a_file_that_cannot_be_used_is_said_in_a_sentence(path: Path) -> None:
     path.write_text("[]")
-    for command in (["add", "--office", "lab"], ["list"], ["rm", "x"]):
+    for command in (["add", "--office", "lab", *ANY], ["list"], ["rm", "x"]):
         failed = keys(*command, "-f", str(path))
         assert failed.returncode == 1
         assert str(path) in failed.stderr
@@ -113,7 +117,7 @@ def test_a_file_that_cannot_be_used_is_said_in_a_sentence(path: Path) -> None:
 
 
 async def test_up_with_keys_lets_their_holders_in_and_nobody_else(path: Path, tmp_path: Path) -> None:
-    key = (await asyncio.to_thread(keys, "add", "-f", str(path), "--office", "home")).stdout.strip()
+    key = (await asyncio.to_thread(keys, "add", "-f", str(path), "--office", "home", *ANY)).stdout.strip()
     config = tmp_path / "computer.json"
     config.write_text('{"servers": {}}')
     env = {"SMCP_AUTH_KEYS": str(path)}

@@ -51,6 +51,7 @@ async def a_computers_credential_cannot_send_for_others(world: World) -> None:
             subjects.server(ELSEWHERE, "computer", "beta", "join_office"),
             subjects.client(LAB, "alpha", "tool_call"),
             subjects.hosts("host-alpha", PROCESS, "lease"),
+            subjects.hosts(BETA.credential, PROCESS, "gateway_lease"),
             subjects.hosts("gateway-1", PROCESS, "assert"),
             subjects.hosts(BETA.credential, PROCESS, "assert"),
             "$JS.API.STREAM.DELETE.KV_members",

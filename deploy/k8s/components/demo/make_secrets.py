@@ -79,7 +79,8 @@ def made_now(offices: Path, office: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory)
         subprocess.run(["smcp", "nats-config", str(offices), "--out", directory], check=True, stdout=sys.stderr)  # noqa: S603, S607
-        keys = ["smcp", "keys", "add", "--file", str(out / "keys.json"), "--office", office, "--subject", "demo"]
+        keys = ["smcp", "keys", "add", "--file", str(out / "keys.json"), "--office", office]
+        keys += ["--role", "agent", "--name", "*", "--subject", "demo"]
         key = subprocess.run(keys, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
         (out / "token").write_text(key.stdout.strip())
         files = [out / "nats-server.conf", out / "keys.json", out / "token", *(out / "creds").glob("*.json")]

@@ -39,11 +39,10 @@ def add(
             metavar="PATTERN", help="An office that it is for; * any text, ? one character, \\ escapes. More: or."
         ),
     ],
-    role: Annotated[list[str] | None, typer.Option(metavar="ROLE", help="agent or computer; without it, both.")] = None,
+    role: Annotated[list[str], typer.Option(metavar="ROLE", help="agent or computer. Twice: both.")],
     name: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="A name that its holder may have; without it, any."),
-    ] = None,
+        list[str], typer.Option(metavar="PATTERN", help="A name that its holder may have; '*' is any. More: or.")
+    ],
     subject: Annotated[
         str | None,
         typer.Option(help="Who holds it: with a new key of one subject he takes up the seat of the old one."),
@@ -56,9 +55,7 @@ def add(
     """Make a key and print it. It is printed this once: the file holds its hash alone."""
     until = None if expires is None else _until(expires)
     try:
-        key, entry = new_key(
-            subject=subject, offices=office, roles=role or ("agent", "computer"), names=name or ("*",), expires=until
-        )
+        key, entry = new_key(subject=subject, offices=office, roles=role, names=name, expires=until)
     except ValidationError as error:
         raise SettingsError(*_problems(error)) from None
     key_file.add(file, entry)

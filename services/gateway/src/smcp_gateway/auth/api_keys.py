@@ -9,7 +9,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -19,7 +19,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_gateway.auth.grants import Grants, check_subject, first_problem
-from smcp_service.lifecycle import Failure
+from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile, content
 
 PREFIX: Final = "smcp_"
 """Distinguishes a key from a JWT."""
@@ -79,43 +79,30 @@ def _hash(key: str) -> str:
     return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-_LARGEST: Final = 16 * 1024 * 1024
-
-
-class KeyFileError(Failure):
-    """The file cannot be used. The message names it, and the field, never a hash."""
-
-
 def read(path: Path) -> tuple[KeyEntry, ...]:
-    """The entries, in the file's order. Raises KeyFileError."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise KeyFileError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(text) > _LARGEST:
-        raise KeyFileError(f"{path}: is larger than {_LARGEST} bytes")
+    """The entries, in the file's order. Raises AuthFileError."""
+    text = content(path)
     try:
         entries = _KeyList.model_validate_json(text).keys
     except ValidationError as error:
-        raise KeyFileError(f"{path}: {first_problem(error)}") from None
+        raise AuthFileError(f"{path}: {first_problem(error)}") from None
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
-            raise KeyFileError(f"{path}: keys: the id {entry.id!r} is there twice")
+            raise AuthFileError(f"{path}: keys: the id {entry.id!r} is there twice")
         seen.add(entry.id)
     return entries
 
 
 def add(path: Path, entry: KeyEntry) -> None:
-    """Append an entry; creates the file if needed. Raises KeyFileError: nothing has changed then."""
+    """Append an entry; creates the file if needed. Raises AuthFileError: nothing has changed then."""
     with _alone(path):
         entries = read(path) if path.exists() else ()
         _write(path, (*entries, entry))
 
 
 def remove(path: Path, wanted: str) -> tuple[KeyEntry, ...]:
-    """Remove the entry of that id, or all of that subject; returns the removed ones. Raises KeyFileError: as `add`."""
+    """Remove the entry of that id, or all of that subject; returns the removed ones. Raises AuthFileError: as `add`."""
     with _alone(path):
         entries = read(path)
         removed = tuple(entry for entry in entries if entry.id == wanted)
@@ -125,48 +112,18 @@ def remove(path: Path, wanted: str) -> tuple[KeyEntry, ...]:
         return removed
 
 
-class WatchedKeys:
-    """The keys of a file that may change. Raises KeyFileError: it cannot be read the first time."""
+class WatchedKeys(WatchedFile[Mapping[str, KeyEntry]]):
+    """The keys of a file that may change, by id. Raises AuthFileError: it cannot be read the first time."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = self._stamp()
-        self._refused = self._seen
-        """The last change that could not be read and was reported."""
-        self.entries = {entry.id: entry for entry in read(path)}
+        super().__init__(path, lambda path: {entry.id: entry for entry in read(path)})
 
     def find(self, key: str) -> KeyEntry | None:
         """The entry of this key, even if it has expired. Takes the same time for every wrong key."""
         key_id, _, _ = key.removeprefix(PREFIX).partition("_")
-        entry = self.entries.get(key_id)
+        entry = self.value.get(key_id)
         same = hmac.compare_digest(_hash(key), _NOBODY if entry is None else entry.hash)
         return entry if same else None
-
-    def refresh(self) -> bool:
-        """Read the file again if it has changed; returns whether it had. Blocks: call it in a thread.
-
-        Raises:
-            KeyFileError: it has changed and cannot be read; the keys stay as they are. Raised once for a change.
-        """
-        stamp = self._stamp()  # before reading: a change meanwhile is seen next time
-        if stamp == self._seen:
-            return False
-        try:
-            self.entries = {entry.id: entry for entry in read(self._path)}
-        except KeyFileError:  # tried again each time: the cause may be temporary
-            if stamp == self._refused:
-                return False
-            self._refused = stamp
-            raise
-        self._seen = self._refused = stamp
-        return True
-
-    def _stamp(self) -> tuple[int, int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
@@ -188,7 +145,7 @@ def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
     except OSError as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-        raise KeyFileError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise AuthFileError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 @contextmanager
@@ -199,7 +156,7 @@ def _alone(path: Path) -> Iterator[None]:
     try:
         handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise KeyFileError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise AuthFileError(f"{path}: cannot be written: {error.strerror or error}") from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -99,6 +99,8 @@ class Principal:
     expires_at: float | None = None
     """Unix seconds; None: never."""
     kind: Literal["jwt", "key"] = "jwt"
+    token_id: str | None = None
+    """`jti` of the token."""
 
     @property
     def identity(self) -> str:

@@ -14,11 +14,13 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from smcp_gateway.auth.api_keys import PREFIX, KeyEntry, KeyFileError, WatchedKeys
+from smcp_gateway.auth.api_keys import PREFIX, KeyEntry, WatchedKeys
 from smcp_gateway.auth.grants import Principal
 from smcp_gateway.auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
 from smcp_gateway.auth.login_throttle import LoginThrottle, Network, client_address
+from smcp_gateway.auth.revocations import Revocations, read_revocations
 from smcp_gateway.auth.settings import AuthSettings
+from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile
 from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
 
 HEADER: Final = "Authorization"
@@ -32,11 +34,13 @@ _PRESENTED: Final = web.RequestKey("token", str)
 _UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
 """Characters that are not allowed in a quoted parameter of a header (RFC 6750, 3)."""
 
+REVOKED: Final = "the token was revoked"
+
 _log: Final = logging.getLogger("smcp_gateway.auth")
 
 
 def open_guard(settings: AuthSettings) -> "Guard | None":
-    """The guard of these settings; None: no client needs a token. Raises KeyFileError: the key file cannot be used."""
+    """The guard of these settings; None: no client needs a token. Raises AuthFileError: a file cannot be used."""
     if not settings.auth_configured:
         return None
     keys = None if settings.auth_keys is None else WatchedKeys(settings.auth_keys)
@@ -54,7 +58,8 @@ def open_guard(settings: AuthSettings) -> "Guard | None":
         secret=None if settings.auth_secret is None else settings.auth_secret.get_secret_value(),
         jwks=jwks,
     )
-    return Guard(keys, tokens, settings.proxies)
+    revoked = None if settings.auth_revoked is None else WatchedFile(settings.auth_revoked, read_revocations)
+    return Guard(keys, tokens, settings.proxies, revoked)
 
 
 class Guard:
@@ -64,12 +69,20 @@ class Guard:
         keys: None: no API key is accepted.
         tokens: None: no JWT is accepted.
         proxies: trusted in `X-Forwarded-For`.
+        revoked: JWTs that are not accepted any more.
     """
 
-    def __init__(self, keys: WatchedKeys | None, tokens: JwtVerifier | None, proxies: Sequence[Network]) -> None:
+    def __init__(
+        self,
+        keys: WatchedKeys | None,
+        tokens: JwtVerifier | None,
+        proxies: Sequence[Network],
+        revoked: WatchedFile[Revocations] | None = None,
+    ) -> None:
         self._keys = keys
         self._tokens = tokens
         self._proxies = proxies
+        self._revoked = revoked
         self._throttle = LoginThrottle()
 
     async def run(self) -> None:
@@ -78,25 +91,31 @@ class Guard:
             await self._tokens.jwks.run()
 
     async def refresh(self) -> None:
-        """Read the key file again if it has changed."""
-        if self._keys is None:
-            return
-        try:
-            if await asyncio.to_thread(self._keys.refresh):
-                _log.info("the file of keys has changed, and was read")
-        except KeyFileError as error:
-            _log.error("the file of keys has changed and cannot be used; the keys stay as they were: %s", error)
+        """Read the files of keys and of revoked tokens again if they have changed."""
+        for file, what in ((self._keys, "keys"), (self._revoked, "revoked tokens")):
+            try:
+                if file is not None and await asyncio.to_thread(file.refresh):
+                    _log.info("the file of %s has changed, and was read", what)
+            except AuthFileError as error:
+                _log.error("the file of %s has changed and cannot be used; they stay as they were: %s", what, error)
 
     def ended(self, principal: Principal) -> str | None:
         """Why the sessions of this holder have to end; None: they do not."""
         if principal.expires_at is not None and principal.expires_at <= time.time():
             return "its token has expired"
+        if self._is_revoked(principal):
+            return REVOKED
         return None if self.may_return(principal) else "its key was removed or changed"
 
     def may_return(self, principal: Principal) -> bool:
-        """Whether the holder may come back with a new token: its key was not removed."""
+        """Whether the holder may come back with a new token: its key was not removed, nor its token revoked."""
         key = principal.grants
-        return not isinstance(key, KeyEntry) or (self._keys is not None and self._keys.entries.get(key.id) == key)
+        if not isinstance(key, KeyEntry):
+            return not self._is_revoked(principal)
+        return self._keys is not None and self._keys.value.get(key.id) == key
+
+    def _is_revoked(self, principal: Principal) -> bool:
+        return self._revoked is not None and self._revoked.value.holds(principal)
 
     async def check(self, request: web.Request) -> web.Response | None:
         """Check a request that begins a connection. Returns the refusal, or None."""
@@ -157,7 +176,10 @@ class Guard:
         if not token.startswith(PREFIX):
             if self._tokens is None:
                 raise NotAccepted("it is no API key, and no JWT is accepted here")
-            return await self._tokens.verify(token)
+            holder = await self._tokens.verify(token)
+            if self._is_revoked(holder):
+                raise NotAuthenticated(REVOKED)
+            return holder
         key = None if self._keys is None else self._keys.find(token)
         if key is None:
             raise NotAccepted("there is no such API key" if self._keys is not None else "no API key is accepted here")

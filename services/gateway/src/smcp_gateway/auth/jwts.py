@@ -318,7 +318,7 @@ class JwtVerifier:
         return claims
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
-        expires, issuer, claim = claims.get("exp"), claims.get("iss"), self._claim
+        expires, issuer, token_id, claim = claims.get("exp"), claims.get("iss"), claims.get("jti"), self._claim
         if not isinstance(expires, int | float) or isinstance(expires, bool):
             raise NotAuthenticated("the token's claim 'exp' is not a number")
         if expires <= time.time():
@@ -329,6 +329,8 @@ class JwtVerifier:
             raise NotAuthenticated(f"the token's claim 'sub' {error}") from None
         if not (issuer is None or isinstance(issuer, str)):
             raise NotAuthenticated("the token's claim 'iss' is not a string")
+        if not (token_id is None or isinstance(token_id, str)):
+            raise NotAuthenticated("the token's claim 'jti' is not a string")
         if claim not in claims:
             raise NotAuthenticated(f"the token has no claim {claim!r}, so it is for no office")
         if not isinstance(claims[claim], dict):
@@ -337,7 +339,7 @@ class JwtVerifier:
             grants = Grants.model_validate(claims[claim])
         except ValidationError as error:
             raise NotAuthenticated(f"the token's claim {claim!r}: {first_problem(error)}") from None
-        return Principal(subject, grants, issuer=issuer, expires_at=float(expires))
+        return Principal(subject, grants, issuer=issuer, expires_at=float(expires), token_id=token_id)
 
     def _wrong_claim(self, error: Exception) -> str | None:
         """PyJWT checks the claims after the signature. None: not a claim is wrong, but something else."""

@@ -1,15 +1,18 @@
 """The settings of authentication: `SMCP_AUTH_*` and `SMCP_INSECURE`."""
 
 import ipaddress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, FilePath, SecretStr
 
-from smcp_gateway.auth.api_keys import KeyFileError, read
+from smcp_gateway.auth.api_keys import read
 from smcp_gateway.auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_gateway.auth.login_throttle import Network, read_networks
+from smcp_gateway.auth.revocations import read_revocations
+from smcp_gateway.auth.watched_file import AuthFileError
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError
 
 _HTTP: Final = ("http", "https")
@@ -53,6 +56,9 @@ class AuthSettings(ServiceSettings):
     )
     auth_audience: str | None = Field(default=None, min_length=1, description="what JWTs have to say in `aud`")
     auth_issuer: str | None = Field(default=None, min_length=1, description="what JWTs have to say in `iss`")
+    auth_revoked: FilePath | None = Field(
+        default=None, description="file of revoked JWTs (`jti` and `sub`); read when it changes"
+    )
     auth_claim: str = Field(default="smcp", min_length=1, description="the claim of JWTs that says what is allowed")
     auth_leeway_s: Annotated[Seconds, Field(ge=0, le=600)] = Field(
         default=30.0, description="how much later the issuer's clock may be; `exp` counts to the second"
@@ -113,7 +119,11 @@ def _contradictions(settings: AuthSettings) -> list[str]:
             "another service would do"
         )
     if not settings.auth_with_tokens:
-        given = {"SMCP_AUTH_AUDIENCE": settings.auth_audience, "SMCP_AUTH_ISSUER": settings.auth_issuer}
+        given = {
+            "SMCP_AUTH_AUDIENCE": settings.auth_audience,
+            "SMCP_AUTH_ISSUER": settings.auth_issuer,
+            "SMCP_AUTH_REVOKED": settings.auth_revoked,
+        }
         problems += [
             f"{name}: has no effect without SMCP_AUTH_JWKS or SMCP_AUTH_SECRET"
             for name, value in given.items()
@@ -130,11 +140,16 @@ def _contradictions(settings: AuthSettings) -> list[str]:
 
 def _unreadable(settings: AuthSettings) -> list[str]:
     problems = []
-    if settings.auth_keys is not None:
+    files: list[tuple[str, Path | None, Callable[[Path], object]]] = [
+        ("SMCP_AUTH_KEYS", settings.auth_keys, read),
+        ("SMCP_AUTH_REVOKED", settings.auth_revoked, read_revocations),
+    ]
+    for name, path, look in files:
         try:
-            read(settings.auth_keys)
-        except KeyFileError as error:
-            problems.append(f"SMCP_AUTH_KEYS: {error}")
+            if path is not None:
+                look(path)
+        except AuthFileError as error:
+            problems.append(f"{name}: {error}")
     if settings.auth_jwks is not None and "://" not in settings.auth_jwks:
         try:
             if not read_key_set(Path(settings.auth_jwks).read_bytes()).keys:
