@@ -17,7 +17,7 @@ from docs.contract.messages import INTERNAL, examples, key_of, native_updates, p
 from docs.contract.operations import SMALL_BYTES
 from docs.contract.schemas import all_schemas, models, unions
 from smcp_bus import headers, subjects
-from smcp_gateway.sockets.socketio_server import SMALL_BYTES as ENFORCED_BYTES
+from smcp_bus.exact_json import SMALL_BYTES as ENFORCED_BYTES
 from smcp_proto.catalog import CATALOG, Ack, Row
 from smcp_proto.errors import ErrorBody, ErrorCode
 from smcp_proto.member_names import encode_name

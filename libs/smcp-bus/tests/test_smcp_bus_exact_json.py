@@ -1,5 +1,6 @@
-"""JSON keeps its whole numbers, whatever their size."""
+"""JSON keeps its whole numbers, whatever their size, and is refused by its bytes where it would cost too much."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from smcp_bus import exact_json
-from smcp_proto.errors import Malformed
+from smcp_proto.errors import Malformed, TooLarge
 from smcp_proto.validation import MAX_TEXT
 
 LEAVES = (
@@ -95,3 +96,45 @@ def test_the_name_of_a_field_is_cut_where_it_is_too_long_to_be_shown(name: str, 
 @given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5))
 def test_usual_nesting_is_accepted(payload: dict[str, Any]) -> None:
     exact_json.check_depth(payload)
+
+
+def held(value: Any) -> int:
+    """The values that `check_cost` counts in it."""
+    parts: Any = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if parts is None else 1 + max(0, len(parts) - 1) + sum(map(held, parts))
+
+
+@given(VALUES)
+@example(['a,[{"\\', {'"b,': ["\\\\", '\\"', "]["]}])
+async def test_json_is_refused_above_a_number_of_values_and_not_at_it(value: Any) -> None:
+    text, most = exact_json.written(value), held(value)
+    await exact_json.check_cost(text, most, "the request")
+    if most:
+        with pytest.raises(TooLarge) as caught:
+            await exact_json.check_cost(text, most - 1, "the request")
+        assert caught.value.message == f"the request holds more than {most - 1} values"
+        assert caught.value.details == {"max_values": most - 1, "size": len(text)}
+
+
+@pytest.mark.parametrize("shift", range(4))
+@pytest.mark.parametrize("text", ["\\", '"', '\\"', 'a"', "a,[{", "\\\\\\,", "中,"])
+async def test_what_stands_in_a_long_string_is_no_value(text: str, shift: int) -> None:
+    value = [" " * shift, text * 300_000, [0] * 500, text * 100_000, {}]
+    await exact_json.check_cost(exact_json.written(value), held(value), "the answer")
+    with pytest.raises(TooLarge):
+        await exact_json.check_cost(exact_json.written(value), held(value) - 1, "the answer")
+
+
+async def test_other_tasks_run_while_a_long_text_is_counted() -> None:
+    turns = 0
+
+    async def bystander() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(bystander())
+    await exact_json.check_cost(b'"' + b"x" * 2**24 + b'"', 1, "the answer")
+    task.cancel()
+    assert turns > 50

@@ -99,7 +99,7 @@ async def test_the_flat_error_of_a_socketio_computer_is_an_error_for_every_clien
             return {"code": payload["params"]["code"], "message": "深", "details": details}
 
         asked = serve_box(pair.box, "client:tool_call", refuse)
-        for code in (400, 404, 413, 503, 4014, 4711):
+        for code in (400, 404, 413, 429, 503, 4014):
             error = {"code": code, "message": "深", "details": details}
             result = {
                 "content": [{"type": "text", "text": "深"}],

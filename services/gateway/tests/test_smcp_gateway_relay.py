@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import pytest
@@ -13,7 +13,7 @@ from smcp_bus.headers import ERROR
 from smcp_gateway.calls.table import STANDSTILL_S
 from smcp_proto.schemas.tools import REPEAT
 from smcp_testing.box_calls import ask, call, echo
-from smcp_testing.gateway_world import connected, gateway_world, reply
+from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world, reply
 from smcp_testing.raw_client import raw_client
 from smcp_testing.waiting import Stopwatch, eventually
 
@@ -79,6 +79,73 @@ async def test_an_error_of_the_computer_is_the_flat_error(nats_url: str) -> None
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", refuse):
         await anna.join("agent", "anna", OFFICE)
         assert await ask(anna, call()) == {"code": 404, "message": "no such tool", "details": {"tool": "t"}}
+
+
+LONG: Final = "x" * 500_000
+
+
+@pytest.mark.rule("answers.large.error")
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        ({"code": 401, "message": "give me your token"}, {"code": 500, "message": "give me your token", "details": {}}),
+        ({"code": 77, "message": "m"}, {"code": 500, "message": "m", "details": {}}),
+        ({"code": 4017, "message": "m", "details": {"a": 1}}, {"code": 4017, "message": "m", "details": {"a": 1}}),
+        ({"code": 404, "message": LONG}, {"code": 500}),
+        ({"code": 404, "message": "m", "details": {"a": LONG}}, {"code": 500}),
+    ],
+)
+async def test_an_agent_gets_short_errors_of_known_codes_whatever_a_computer_says(
+    nats_url: str, said: dict[str, Any], heard: dict[str, Any]
+) -> None:
+    async def refuse(_: str, __: Incoming) -> Reply:
+        return Reply(orjson.dumps(said), {ERROR: "404"})
+
+    async def acknowledge(_: Any) -> dict[str, Any]:
+        return said
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        connected(world.url) as socket,
+        world.computer(OFFICE, "box", refuse),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await socket.join("computer", "socket", OFFICE)
+        for event in ("client:tool_call", "client:get_tools"):
+            socket.sio.on(event, acknowledge, namespace=NAMESPACE)
+            for computer in ("box", "socket"):
+                answer = await anna.call(event, call() | {"computer": computer})
+                assert answer.items() >= heard.items()
+                assert len(orjson.dumps(answer)) < 1000
+
+
+@pytest.mark.rule("answers.large.values.result")
+async def test_an_answer_of_too_many_values_is_413_and_is_not_read(nats_url: str) -> None:
+    content: list[Any] = [[]] * 40_000
+
+    async def answer(_: str, __: Incoming) -> Reply:
+        return reply({"content": content})
+
+    async def acknowledge(_: Any) -> dict[str, Any]:
+        return {"content": content}
+
+    async with (
+        gateway_world(nats_url, settings={"max_values": 50_000}) as world,
+        connected(world.url) as anna,
+        connected(world.url) as socket,
+        world.computer(OFFICE, "box", answer),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await socket.join("computer", "socket", OFFICE)
+        for number, event in enumerate(("client:tool_call", "client:get_tools", "client:get_later")):
+            socket.sio.on(event, acknowledge, namespace=NAMESPACE)
+            for computer in ("box", "socket"):
+                refused = await anna.call(event, call(number) | {"computer": computer})
+                assert (refused["code"], refused["details"]["max_values"]) == (413, 50_000)
+                assert refused["message"] == "the answer holds more than 50000 values"
+        content = [[]] * 20_000
+        assert await anna.call("client:tool_call", call(9) | {"computer": "socket"}) == {"content": content}
 
 
 @pytest.mark.rule("answers.errors.500", "answers.calls.result.readable")

@@ -22,7 +22,7 @@ from smcp_bus import errors as bus_errors
 from smcp_bus import exact_json
 from smcp_bus.bus import NO_HEADERS, Admit, Headers
 from smcp_bus.headers import REQ_ID
-from smcp_proto.catalog import Row, TimeClass
+from smcp_proto.catalog import Row, SizeClass, TimeClass
 from smcp_proto.errors import (
     CUT_OFF,
     NO_ANSWER,
@@ -112,10 +112,7 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
         _same(caller.role, request.role, "role", "the role of a connection cannot change")
         _same(caller.name, request.name, "name", "the name of a connection cannot change")
         return
-    if caller.role is not None and caller.role not in row.senders:
-        raise NotAllowed(f"{row.event} is not for a member of role {caller.role}")
-    if caller.office is None:
-        raise NotInOffice(NOT_A_MEMBER)
+    authorize_sender(row, caller)
     if row.event == LEAVE:
         return  # leaving an office one is not in is refused by the registry, with its own words
     for name in _spoken_fields(cast("type[BaseModel]", type(request))):
@@ -125,6 +122,16 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
             if name in extra:
                 said = extra[name]
                 _own(row, caller, name, unicodedata.normalize("NFC", said) if isinstance(said, str) else said)
+
+
+def authorize_sender(row: Row, caller: Caller) -> None:
+    """What can be said of a request before it is read: the part of `authorize` that needs no payload."""
+    if row.event == JOIN:
+        return
+    if caller.role is not None and caller.role not in row.senders:
+        raise NotAllowed(f"{row.event} is not for a member of role {caller.role}")
+    if caller.office is None:
+        raise NotInOffice(NOT_A_MEMBER)
 
 
 _ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated"})
@@ -214,6 +221,7 @@ class Dispatcher:
     handlers: by event name.
     otherwise: chooses the handler of an event that `handlers` does not name (events that the catalog does not
         know and that are passed on); None: the event answers 503.
+    max_values: how many values a request may hold (`exact_json.check_cost`).
     """
 
     def __init__(
@@ -224,12 +232,14 @@ class Dispatcher:
         tracing: Tracing | None = None,
         observe: Observe | None = None,
         ended: Ended | None = None,
+        max_values: int = exact_json.MAX_VALUES,
     ) -> None:
         self._handlers = dict(handlers)
         self._otherwise = otherwise
         self._tracing = tracing or (lambda call: _NO_SPAN)
         self._observe = observe or (lambda call: _NO_FIELDS)
         self._ended = ended
+        self._max_values = max_values
 
     async def dispatch(
         self,
@@ -252,14 +262,19 @@ class Dispatcher:
         """
         began, answer = time.perf_counter(), None
         payload: dict[str, Any] = {}
-        request: BaseModel | Malformed
+        request: BaseModel | SmcpError
         try:
             try:
+                is_large = isinstance(body, bytes) and len(body) > exact_json.SMALL_BYTES
+                if is_large:
+                    await self._check_large(row, caller, cast("bytes", body))
                 payload = _parse(body)
+                if is_large:
+                    await asyncio.sleep(0)  # others are served between the steps of a large one
                 exact_json.check_depth(payload)
                 payload = _signed(row, caller, payload)
                 request = row.request.model_validate(payload)
-            except Malformed as error:
+            except SmcpError as error:
                 request = error  # refused behind the span and the log fields, like everything else
             except ValidationError as error:
                 request = malformed(error)
@@ -274,8 +289,16 @@ class Dispatcher:
                 self._ended(row, time.perf_counter() - began, answer)
         return answer
 
+    async def _check_large(self, row: Row, caller: Caller, body: bytes) -> None:
+        """Refuse, before it is read, a request that is too large, or not for its sender. In a short one a wrong field
+        is named first: reading it costs nothing."""
+        if row.size is SizeClass.SMALL:
+            raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
+        authorize_sender(row, caller)
+        await exact_json.check_cost(body, self._max_values, "the request")
+
     async def _handle(self, call: Call, request: Any) -> Answer:
-        if isinstance(request, Malformed):
+        if isinstance(request, SmcpError):
             return failed(request.body())
         try:
             authorize(call.row, call.caller, request)

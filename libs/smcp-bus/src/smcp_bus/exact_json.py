@@ -1,15 +1,18 @@
-"""JSON with whole numbers of any size, for what is executed or written anew, and how deep it may be nested.
+"""JSON with whole numbers of any size, for what is executed or written anew; and how much of it a process reads.
 
-orjson makes floats of whole numbers beyond 64 bits when it reads, and refuses them when it writes.
+orjson makes floats of whole numbers beyond 64 bits when it reads, and refuses them when it writes. What JSON costs is
+known before it is parsed: `check_cost` counts the values in its bytes (ADR 0038), `check_depth` their levels.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
 from pydantic_core import from_json
 
+from smcp_proto.errors import TooLarge
 from smcp_proto.validation import refused
 
 _AS_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
@@ -57,6 +60,50 @@ def written(value: Any, *, sort_keys: bool = False) -> bytes:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort_keys else None)
     except TypeError:
         return json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=sort_keys).encode()
+
+
+MAX_VALUES: Final = 200_000
+"""Values of one request or answer, where nothing else is set: reading and writing so many takes some 50 ms."""
+SMALL_BYTES: Final = 64 * 1024
+"""What is read without a thought: it takes less than 1 ms, whatever it holds."""
+_SLICE: Final = 256 * 1024
+"""Bytes that are counted in one go; the worst take 8 ms."""
+
+
+async def check_cost(text: bytes, most: int, what: str) -> None:
+    """Let JSON through that holds at most `most` values, by its bytes. Other tasks run while a long text is counted.
+
+    A list or object and each further item in it is one value. What stands in strings does not count. Text that is no
+    JSON may get through: a parser costs no more before its first mistake than what was counted until there.
+
+    Raises:
+        TooLarge: it holds more. `what` begins the message; `details` are `max_values`, and `size` in bytes.
+    """
+    if len(text) <= 2 * most:  # a value and its comma have two bytes
+        return
+    values = 0
+    for counted in _values(text):
+        values += counted
+        if values > most:
+            raise TooLarge(f"{what} holds more than {most} values", details={"max_values": most, "size": len(text)})
+        await asyncio.sleep(0)
+
+
+def _values(text: bytes) -> Iterator[int]:
+    """How many values begin in each slice of the text."""
+    start, in_string = 0, False
+    while start < len(text):
+        part = text[start : start + _SLICE]
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:
+            part = part[:-1] or part  # the character that it escapes is in the next slice
+        start += len(part)
+        if b'"' in part:
+            pieces = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+            outside = b"".join(pieces[in_string::2])
+            in_string ^= len(pieces) % 2 == 0
+        else:
+            outside = b"" if in_string else part
+        yield outside.count(b"[") + outside.count(b"{") + outside.count(b",")
 
 
 MAX_DEPTH: Final = 128

@@ -179,6 +179,20 @@ def flat_error(data: object, expected: Collection[str]) -> SmcpError | None:
     return error_of(code, message, details if isinstance(details, dict) else {})
 
 
+LONGEST_ERROR: Final = 16 * 1024
+"""Bytes of an error of a Computer. Those of ours are below 2 KiB."""
+_OF_COMPUTERS: Final = frozenset({*ErrorCode, *range(4006, 4020)} - {ErrorCode.NOT_AUTHENTICATED})
+"""The codes of a Computer's errors: all but the one that asks for a token, and those of published Computers."""
+
+
+def error_of_computer(code: int, message: str, details: Mapping[str, Any], size: int) -> SmcpError:
+    """The exception for an error that a Computer sent in `size` bytes, as an Agent may see it: a Computer may be
+    hostile. Too long an error loses its text, and one of another code becomes a 500."""
+    if size > LONGEST_ERROR:
+        return Internal(f"the Computer sent an error of {size} bytes, which is not passed on")
+    return error_of(code if code in _OF_COMPUTERS else ErrorCode.INTERNAL, message, details)
+
+
 def refusal(error: ErrorBody) -> str:
     """The "why" of `[false, why]`: the code, a space, the message."""
     return f"{error.code} {error.message}"

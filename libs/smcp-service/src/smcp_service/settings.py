@@ -111,6 +111,9 @@ class ServiceSettings(BaseSettings):
     max_payload: Annotated[int, Field(ge=64 * KIB, le=1024 * MIB)] = Field(
         default=32 * MIB, description="the largest request or reply that is carried, in bytes"
     )
+    max_values: Annotated[int, Field(ge=KIB, le=100_000_000)] = Field(
+        default=200_000, description="how many values (items of lists and objects) a request or reply may hold"
+    )
     health_host: BindHost = Field(default="127.0.0.1", description="where /livez and /readyz are answered")
     health_port: Port = Field(default=0, description="port of /livez and /readyz; 0 takes any free one")
     stats: bool = Field(default=False, description="answer /statz, too: how many of what this process holds")

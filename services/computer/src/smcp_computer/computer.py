@@ -183,6 +183,7 @@ class Computer:
             },
             tracing=tracing,
             observe=log_fields(bind_call),
+            max_values=settings.max_values,
         )
         self._config = shown(config)
         self._head_start_s = max(HEAD_START_S, settings.move_s / 2 if settings.restart else 0.0)

@@ -75,6 +75,7 @@ class Gateway:
             is_present=lambda office, member: self.offices.has(office, member),  # noqa: PLW0108 -- it is made below
             unconfirmed=generations.want,
             lease_s=settings.lease_s,
+            max_values=settings.max_values,
             observe=log_fields(bind_call),
         )
         listeners = Listeners(self.transport.tell, self.computers.cancelled, self.computers.agent_left)
@@ -110,10 +111,10 @@ class Gateway:
             unwritten=self.transport.unsent_bytes,
             move_s=settings.move_s,
         )
-        relay = Relay(self.route, registry, calls, sessions, self._background)
+        relay = Relay(self.route, registry, calls, sessions, self._background, max_values=settings.max_values)
         clock = asyncio.get_running_loop().time
         limits = ReadLimits(per_s=settings.gateway_reads_per_s, burst=settings.gateway_reads_burst, clock=clock)
-        self.transport.dispatcher = self._client_dispatcher(relay, limits)
+        self.transport.dispatcher = self._client_dispatcher(relay, limits, settings.max_values)
         self._rebalance = Rebalance(
             sessions,
             hang_up=self.transport.hang_up,
@@ -186,7 +187,7 @@ class Gateway:
             await self.route.close()
             await serving.drain()
 
-    def _client_dispatcher(self, relay: Relay, limits: ReadLimits) -> Dispatcher:
+    def _client_dispatcher(self, relay: Relay, limits: ReadLimits, max_values: int) -> Dispatcher:
         lists = ListResources(relay, self.offices)
         measure_lists(self.front.metrics, lists)
         listing = limits.before(lists)
@@ -221,6 +222,7 @@ class Gateway:
             tracing=client_spans(),
             observe=log_fields(bind_call),
             ended=calls_timed(self.front.metrics),
+            max_values=max_values,
         )
 
     async def _stop(self) -> None:

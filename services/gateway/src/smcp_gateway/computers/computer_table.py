@@ -52,6 +52,7 @@ class ComputerTable:
         is_present: Callable[[str, MemberKey], bool],
         unconfirmed: Callable[[], None],
         lease_s: float,
+        max_values: int,
         observe: Observe | None = None,
     ) -> None:
         self._bus = bus
@@ -72,6 +73,7 @@ class ComputerTable:
             room,
             self.owner,
             bus.max_body,
+            max_values,
             observe,
             partial(background_tasks.once, "sending updates"),
             self._tell,

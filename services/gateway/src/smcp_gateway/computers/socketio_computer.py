@@ -5,7 +5,7 @@ for native Computers. During an office switch one connection is served in two of
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -29,6 +29,7 @@ from smcp_gateway.sockets.session import Session
 from smcp_proto.errors import (
     ANSWER_TOO_LARGE,
     GONE,
+    LONGEST_ERROR,
     NO_ANSWER,
     ErrorBody,
     Internal,
@@ -37,6 +38,7 @@ from smcp_proto.errors import (
     TimedOut,
     TooLarge,
     Unavailable,
+    error_of_computer,
     flat_error,
 )
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
@@ -72,6 +74,7 @@ class ComputerDeps:
     room: Room
     owner: Owner
     max_body: int
+    max_values: int
     observe: Observe | None
     start: Start
     tell: Callable[[str, str, str, bytes], Awaitable[object]]
@@ -104,6 +107,8 @@ class SocketIoComputer:
         """Its resource updates."""
         self._deps = deps
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
+        self._counting: set[asyncio.Task[None]] = set()
+        """Count what is in large results."""
         self.closed = False
         """It is no longer a member."""
         self.handle = owned(self._handle, self._refusal)
@@ -115,7 +120,13 @@ class SocketIoComputer:
             "client:resources/unsubscribe": self._unsubscribe,
             registry_contract.PENDING.event: self._pending,
         }
-        dispatcher = Dispatcher(handlers, otherwise=lambda row: self._query, tracing=bus_spans(), observe=deps.observe)
+        dispatcher = Dispatcher(
+            handlers,
+            otherwise=lambda row: self._query,
+            tracing=bus_spans(),
+            observe=deps.observe,
+            max_values=deps.max_values,
+        )
         self._dispatch = request_handler(dispatcher, computer_route)
 
     @property
@@ -191,6 +202,10 @@ class SocketIoComputer:
             raise TimedOut(NO_ANSWER) from None
         finally:
             withdraw()
+        if isinstance(outcome, bytes):
+            await exact_json.check_cost(outcome, self._deps.max_values, "the answer")
+            fields = {} if call.row.reply is None else call.row.reply.model_fields
+            outcome = _read_error(outcome, fields.keys() - {"req_id"})
         if isinstance(outcome, SmcpError):
             raise outcome
         return RawJson(outcome)
@@ -218,7 +233,20 @@ class SocketIoComputer:
 
         def start(running: RunningCall) -> Stop:
             def answered(outcome: bytes | SmcpError) -> None:
-                owner.settle(running, _tool_result(outcome) if isinstance(outcome, bytes) else outcome)
+                if isinstance(outcome, bytes) and len(outcome) > exact_json.SMALL_BYTES:
+                    counting = self._loop.create_task(settle_counted(outcome))
+                    self._counting.add(counting)
+                    counting.add_done_callback(self._counting.discard)
+                else:
+                    owner.settle(running, _tool_result(outcome) if isinstance(outcome, bytes) else outcome)
+
+            async def settle_counted(answer: bytes) -> None:
+                try:
+                    await exact_json.check_cost(answer, self._deps.max_values, "the answer")
+                except TooLarge as error:
+                    owner.settle(running, error)
+                else:
+                    owner.settle(running, _tool_result(answer))
 
             def stop(why: str) -> None:
                 withdraw()
@@ -274,23 +302,40 @@ class SocketIoComputer:
         return withdraw
 
 
-def _tool_result(answer: bytes) -> bytes | SmcpError:
-    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is; or its error.
+def _read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
+    """The answer, or the error that it is: then it has none of the fields that are `expected`; without any, nobody can
+    tell.
 
     An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014).
     """
-    may_be_error = b'"code"' in answer and b'"message"' in answer
-    if not may_be_error and b'"_meta"' not in answer:
+    if not expected or b'"code"' not in answer or b'"message"' not in answer:
         return answer
     try:
         result = exact_json.read(answer)
-        if may_be_error and (error := flat_error(result, RESULT_FIELDS)) is not None:
-            if error.code in READ_BY_PUBLISHED and not result.keys() <= ErrorBody.model_fields.keys():
-                return answer
-            exact_json.check_depth(error.details)
-            return error
+        error = flat_error(result, expected)
+        if error is None:
+            return answer
+        exact_json.check_depth(error.details)
+    except (orjson.JSONDecodeError, Malformed):
+        return answer  # the Agent's gateway refuses or mends it
+    if (
+        len(answer) <= LONGEST_ERROR
+        and error.code in READ_BY_PUBLISHED
+        and not result.keys() <= ErrorBody.model_fields.keys()
+    ):
+        return answer
+    return error_of_computer(error.code, error.message, error.details, len(answer))
+
+
+def _tool_result(answer: bytes) -> bytes | SmcpError:
+    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is; or its error."""
+    outcome = _read_error(answer, RESULT_FIELDS)
+    if isinstance(outcome, SmcpError) or b'"_meta"' not in answer:
+        return outcome
+    try:
+        result = exact_json.read(answer)
         return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
-    except (orjson.JSONDecodeError, RecursionError, Malformed):
+    except (orjson.JSONDecodeError, RecursionError):
         return answer  # the Agent's gateway refuses or mends it
 
 

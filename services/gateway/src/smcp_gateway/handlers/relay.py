@@ -30,6 +30,7 @@ from smcp_gateway.sockets.session import Sessions
 from smcp_proto.backoff import Backoff
 from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import (
+    LONGEST_ERROR,
     NO_ANSWER,
     NOT_A_MEMBER,
     Internal,
@@ -37,6 +38,7 @@ from smcp_proto.errors import (
     SmcpError,
     TimedOut,
     Unavailable,
+    error_of_computer,
     no_such_computer,
 )
 from smcp_proto.schemas import AgentCallData
@@ -52,6 +54,8 @@ FIND_S: Final = 0.5
 """How long the registry has to answer then (seconds)."""
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
+MENDED_BYTES: Final = 1024 * 1024
+"""The longest answer that is mended: Python's reader takes 20 ms for it."""
 DEEPEST: Final = 254
 """Levels of an answer, as many as orjson writes. Readers of JSON in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
@@ -65,7 +69,10 @@ class Relay:
         calls: CallTable,
         sessions: Sessions,
         background_tasks: BackgroundTasks,
+        *,
+        max_values: int,
     ) -> None:
+        self._max_values = max_values
         self._route = route
         self._registry = registry
         self._calls = calls
@@ -78,7 +85,7 @@ class Relay:
 
         Raises:
             SmcpError: what the Computer answered; NotFound: no such Computer in the office; TimedOut; Unavailable
-                (`details.may_have_run`); Internal: the Computer's answer is not JSON, or nested too deeply.
+                (`details.may_have_run`); Internal, TooLarge: see `checked`.
             BusError: the bus failed before the Computer had the request, or while its answer was awaited.
         """
         caller = call.caller
@@ -140,7 +147,8 @@ class Relay:
             if "req_id" not in call.payload:
                 headers[REQ_ID] = call.req_id
             try:
-                return checked(await self._until_run(subject, body, headers, pending, call))
+                reply = await self._until_run(subject, body, headers, pending, call)
+                return await checked(reply, self._max_values)
             except RequestTimedOut:
                 if pending.tracked:
                     self._cancel_late(pending)
@@ -220,15 +228,18 @@ def _target(request: Any) -> str:
     return name
 
 
-def checked(reply: Reply) -> RawJson:
-    """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON.
+async def checked(reply: Reply, max_values: int) -> RawJson:
+    """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON, nor
+    to hold this process up.
 
     Raises:
-        SmcpError: what the Computer answered; Internal: its answer is no JSON, or nested too deeply.
+        SmcpError: what the Computer answered; Internal: its answer is no JSON, or nested too deeply; TooLarge: it holds
+            more than `max_values` values.
     """
-    if ERROR in reply.headers:
-        raise to_error(reply)
     body = reply.body
+    if ERROR in reply.headers:
+        raise _error(reply)
+    await exact_json.check_cost(body, max_values, "the answer")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -240,6 +251,11 @@ def checked(reply: Reply) -> RawJson:
         except TypeError:
             raise Internal(f"the Computer's answer is nested more than {DEEPEST} levels deep") from None
     return RawJson(body)
+
+
+def _error(reply: Reply) -> SmcpError:
+    error = to_error(reply) if len(reply.body) <= LONGEST_ERROR else Internal("is not read")
+    return error_of_computer(int(error.code), error.message, error.details, len(reply.body))
 
 
 def _has_many(body: bytes, bracket: bytes) -> bool:
@@ -256,6 +272,8 @@ def _has_many(body: bytes, bracket: bytes) -> bool:
 def _mended(body: bytes) -> bytes:
     """An answer that may be JSON but for halves of surrogate pairs, which only a native Computer takes out of what MCP
     servers send."""
+    if len(body) > MENDED_BYTES:
+        raise Internal("the Computer's answer is not JSON")
     try:
         whole = mended(body).encode()
         orjson.loads(whole)

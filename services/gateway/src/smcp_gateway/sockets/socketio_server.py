@@ -34,7 +34,7 @@ from smcp_gateway.sockets.packet import (
 )
 from smcp_gateway.sockets.session import DEFAULT_MAX_MESSAGE, ReplyBudget, ReplyShare, Session, Sessions
 from smcp_proto import catalog
-from smcp_proto.catalog import CATALOG, Row, SizeClass, upstream
+from smcp_proto.catalog import CATALOG, Row, upstream
 from smcp_proto.errors import (
     NOTHING_BEGUN,
     REQUEST_TOO_LARGE,
@@ -46,8 +46,6 @@ from smcp_proto.errors import (
     Unavailable,
 )
 
-SMALL_BYTES: Final = 64 * 1024
-"""The limit of a request of `SizeClass.SMALL`."""
 LARGE_REPLY: Final = 64 * 1024
 """Bytes from which a reply waits until the client has read what was sent before."""
 HEADROOM: Final = 64 * 1024
@@ -324,9 +322,8 @@ class SocketIoServer:
             return Malformed(f"{row.event} is not for clients; say {SAID_AS[row.event]}", details={"field": ""})
         if event.body is None:
             return Malformed(event.fault or "the event needs one argument, an object", details={"field": ""})
-        limit = SMALL_BYTES if row.size is SizeClass.SMALL else self._max_payload
-        if len(event.body) > limit:
-            return TooLarge(REQUEST_TOO_LARGE, details={"limit": limit, "size": len(event.body)})
+        if len(event.body) > self._max_payload:
+            return TooLarge(REQUEST_TOO_LARGE, details={"limit": self._max_payload, "size": len(event.body)})
         if session.in_flight > MAX_IN_FLIGHT:
             return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
         most = IN_FLIGHT * self._max_payload

@@ -1,0 +1,123 @@
+"""Members attack a gateway that runs as a process with JSON that is expensive to read; another office goes on.
+
+Each test names what the same attack took before values were counted in the bytes.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from smcp_testing.gateway_world import MIB, NAMESPACE, Client, connected
+from smcp_testing.raw_client import RawClient, raw_client
+from smcp_testing.service_process import ServiceProcess, service_process
+
+BIN: Final = Path(sys.executable).parent
+LISTS: Final = '{"computer":"box","params":{"v":[' + "[]," * 10_000_000 + "[]]}}"
+NUMBERS: Final = '{"computer":"box","params":{"v":[' + "123456789012345678901," * 1_300_000 + "1]}}"
+
+
+@dataclass
+class Scene:
+    gateway: ServiceProcess
+    url: str
+    bob: Client
+    """A member of another office, where a Computer answers him."""
+
+
+@dataclass
+class Cost:
+    """Of the gateway, for one attack."""
+
+    cpu_s: float
+    peak_mib: float
+    """Above what it had before."""
+
+
+@asynccontextmanager
+async def scene(nats_url: str) -> AsyncIterator[Scene]:
+    common = {"SMCP_NATS_URL": nats_url, "SMCP_LOG_FORMAT": "json", "SMCP_LEASE_S": "5"}
+    async with (
+        service_process(BIN / "smcp-registry", env=common) as registry,
+        service_process(BIN / "smcp-gateway", env=common | {"SMCP_GATEWAY_PORT": "0"}) as gateway,
+    ):
+        await registry.logged("ready")
+        url = (await gateway.logged("ready"))["url"]
+        async with connected(url) as bob, connected(url) as box:
+
+            async def skills(_: Any) -> dict[str, str]:
+                return {"from": "box"}
+
+            box.sio.on("client:get_skills", skills, namespace=NAMESPACE)
+            assert await bob.join("agent", "bob", "there") == [True, None]
+            assert await box.join("computer", "box", "there") == [True, None]
+            yield Scene(gateway, url, bob)
+            assert not bob.gone.is_set()
+            assert bob.told("notify:leave_office") == []
+
+
+async def costs(scene: Scene, attack: Callable[[], Awaitable[object]]) -> Cost:
+    """Run it while the bystander calls his Computer; each of his calls is answered."""
+    over, calls = asyncio.Event(), 0
+
+    async def bystander() -> None:
+        nonlocal calls
+        while not over.is_set():
+            answer = await scene.bob.call("client:get_skills", {"agent": "bob", "computer": "box"}, timeout=30)
+            assert answer == {"from": "box"}
+            calls += 1
+
+    victim = psutil.Process(scene.gateway.pid)
+    before, size = victim.cpu_times(), victim.memory_info().rss
+    Path(f"/proc/{victim.pid}/clear_refs").write_text("5")  # its peak counts from now on
+    calling = asyncio.create_task(bystander())
+    try:
+        await attack()
+    finally:
+        over.set()
+        await calling
+    after = victim.cpu_times()
+    peak = int(Path(f"/proc/{victim.pid}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+    assert calls > 0
+    return Cost(after.user + after.system - before.user - before.system, (peak - size) / MIB)
+
+
+async def refused(client: RawClient, body: str, code: int) -> None:
+    answer = await client.ack(await client.event("client:tool_call", body))
+    assert answer["code"] == code, answer
+
+
+async def test_requests_of_millions_of_values_are_refused_for_little(nats_url: str) -> None:
+    async with scene(nats_url) as here, raw_client(here.url) as stranger, raw_client(here.url) as eve:
+        await eve.join("agent", "eve", "here")
+
+        async def attack() -> None:
+            await refused(stranger, LISTS, 4103)
+            await refused(eve, LISTS, 413)
+            await refused(eve, NUMBERS, 413)
+
+        cost = await costs(here, attack)
+        assert cost.cpu_s < 5, "9.5 s each before, of which nobody else had any"
+        assert cost.peak_mib < 300, "1,000 MiB before"
+
+
+async def test_an_answer_of_millions_of_lists_costs_another_office_little(nats_url: str) -> None:
+    async with scene(nats_url) as here, raw_client(here.url) as evil, connected(here.url) as eve:
+        await evil.join("computer", "evil", "here")
+        await eve.join("agent", "eve", "here")
+        asked = {"agent": "eve", "req_id": "1", "computer": "evil"}
+
+        async def attack() -> None:
+            asking = asyncio.create_task(eve.call("client:get_tools", asked))
+            await evil.asked("client:get_tools")
+            await evil.socket.send_str('43/smcp,1[{"tools":[' + "[]," * 10_000_000 + "[]]}]")
+            assert (await asking)["details"]["max_values"] == 200_000
+
+        cost = await costs(here, attack)
+        assert cost.cpu_s < 3, "9 s before"
+        assert cost.peak_mib < 300, "1,000 MiB before"
