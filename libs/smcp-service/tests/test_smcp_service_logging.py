@@ -116,6 +116,53 @@ def test_a_value_that_json_cannot_hold_does_not_lose_the_line() -> None:
     assert lines(stream)[0]["number"] == 1 << 70
 
 
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+HOLDS_ITSELF: list[Any] = []
+HOLDS_ITSELF.append(HOLDS_ITSELF)
+
+
+@pytest.mark.parametrize("value", [10**5000, HOLDS_ITSELF, Unprintable()], ids=["long", "endless", "unprintable"])
+def test_a_value_that_cannot_be_written_at_all_does_not_lose_the_line(value: object) -> None:
+    stream = io.StringIO()
+    configure_logging("gateway", stream=stream)
+
+    get_logger("x").info("odd", value=value, other="kept")
+
+    assert (lines(stream)[0]["value"], lines(stream)[0]["other"]) == (None, "kept")
+
+
+def test_a_trace_id_that_cannot_be_found_without_a_log_line_does_not_recurse() -> None:
+    stream = io.StringIO()
+    configure_logging("gateway", stream=stream)
+
+    def complaining() -> int:
+        logging.getLogger("theirs").warning("too long")
+        raise RuntimeError
+
+    with bind_call(req_id="r1", trace_id=complaining):
+        get_logger("ours").info("it happened")
+
+    assert [(line["event"], line["req_id"]) for line in lines(stream)] == [("too long", "r1"), ("it happened", "r1")]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
+def test_a_line_that_cannot_be_written_harms_nobody(error: Exception) -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise error
+
+        def flush(self) -> None:
+            raise error
+
+    configure_logging("gateway", stream=Broken())
+    get_logger("ours").info("lost")
+    logging.getLogger("theirs").warning("lost, too")
+
+
 @pytest.mark.parametrize("level", ["debug", "info"])
 def test_libraries_that_log_payloads_are_kept_quiet(level: Any) -> None:
     stream = io.StringIO()

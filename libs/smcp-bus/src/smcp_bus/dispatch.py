@@ -10,7 +10,7 @@ import time
 import unicodedata
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, cast
@@ -281,13 +281,23 @@ class Dispatcher:
             if deadline is None:
                 deadline = asyncio.get_running_loop().time() + _seconds(row, request)
             call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, admit)
-            with self._observe(call), self._tracing(call) as record:
-                answer = await self._handle(call, request)
-                record(answer)
+            try:
+                with self._observe(call), self._tracing(call) as record:
+                    answer = await self._handle(call, request)
+                    record(answer)
+            except Exception as error:  # noqa: BLE001 -- of the log fields or the span: `_handle` raises none
+                _failed("a request could not be traced", error)
+                answer = answer or await self._handle(call, request)
         finally:
-            if self._ended is not None:
-                self._ended(row, time.perf_counter() - began, answer)
+            self._end(row, time.perf_counter() - began, answer)
         return answer
+
+    def _end(self, row: Row, seconds: float, answer: Answer | None) -> None:
+        try:
+            if self._ended is not None:
+                self._ended(row, seconds, answer)
+        except Exception as error:  # noqa: BLE001 -- no metric may replace an answer
+            _failed("a request could not be counted", error)
 
     async def _check_large(self, row: Row, caller: Caller, body: bytes) -> None:
         """Refuse, before it is read, a request that is too large, or not for its sender. In a short one a wrong field
@@ -306,6 +316,11 @@ class Dispatcher:
             return _answer(await handler(request, call))
         except Exception as error:  # noqa: BLE001 -- the dispatcher is where every exception becomes an answer
             return failed(to_smcp_error(error).body())
+
+
+def _failed(what: str, error: Exception) -> None:
+    with suppress(Exception):  # it may be the log that fails
+        _log.error(what, exc_info=error)
 
 
 async def _not_available(request: Any, call: Call) -> None:

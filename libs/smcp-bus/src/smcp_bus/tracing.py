@@ -5,6 +5,9 @@ asks, `process <destination>` (CONSUMER) on the side that answers, where the des
 (`smcp.v1.{office}.client.{computer}.tool_call`); and a SERVER span named after the event where a Socket.IO client
 came in. Every span has `smcp.req_id` and `smcp.office`. Arguments, results and texts of errors are never recorded.
 
+The parent of a span is what a peer says, so it is read here and not by OpenTelemetry's propagator, which logs where it
+does not like it: a line of the log asks for its trace id.
+
 A trace is of a request. What processes ask each other beside (leases, `alive`, `pending`) is recorded only where it
 is asked for the sake of one. Nothing here costs more than a comparison while no tracer provider is configured.
 """
@@ -21,12 +24,24 @@ import orjson
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    ProxyTracerProvider,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    TraceState,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.dispatch import Answer, Call, Ended, Observe, Tracing
 from smcp_bus.errors import RequestTimedOut
+from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_proto.catalog import CATALOG, Row
 from smcp_proto.errors import ErrorCode, SmcpError
@@ -45,8 +60,21 @@ LONGEST: Final = 256
 
 _TOOL_FAILED: Final = re.compile(rb'"isError"\s*:\s*true|"a2c_')
 """A cheap test: the result of a failed tool matches it, so most results need not be parsed."""
+LONGEST_TRACEPARENT: Final = 128
+"""Characters. Version 0 has 55; later ones may add fields."""
+LONGEST_TRACESTATE: Final = 512
+"""Characters, as the specification of W3C asks to carry on; a longer one is dropped."""
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+MOST_MEMBERS: Final = 32
+"""Of a tracestate, by the same specification."""
+_REST: Final = r"[a-z0-9_\-*/]"
+_MEMBER: Final = re.compile(
+    rf"([a-z]{_REST}{{0,255}}|[a-z0-9]{_REST}{{0,240}}@[a-z]{_REST}{{0,13}})"
+    r"=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e])"
+)
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
+"""Writes what is sent on."""
 
 Record = Callable[[Answer], None]
 """Marks the span of a request that was refused or failed, and of a call whose tool failed."""
@@ -91,12 +119,8 @@ def office_of(call: Call) -> str:
 
 def trace_id_of(call: Call) -> int:
     """The id of the trace that a request belongs to, whether it is recorded or not; for log lines."""
-    traceparent, _ = _traceparent(call)
-    if traceparent:
-        parent = trace.get_current_span(_PROPAGATOR.extract(traceparent, context=Context())).get_span_context()
-        if parent.is_valid:
-            return parent.trace_id
-    return _own_trace_id(call)
+    parent, _ = _parent(call)
+    return _own_trace_id(call) if parent is None else parent.trace_id
 
 
 def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
@@ -143,12 +167,13 @@ def _spans(open_span: Callable[[Tracer, Call], AbstractContextManager[Record]]) 
 @contextmanager
 def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dict[str, str]) -> Iterator[Record]:
     labels = {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]}
-    traceparent, doubted = _traceparent(call)
+    parent, doubted = _parent(call)
     # An empty context: a request's parent is only what it names, not what this task inherited.
     context = otel_context.set_value(TRACE_ID_KEY, _own_trace_id(call), Context())
     context = otel_context.set_value(OWN_DECISION_KEY, doubted, context)
     context = otel_context.set_value(LABELS_KEY, labels, context)
-    context = _PROPAGATOR.extract(traceparent, context=context)
+    if parent is not None:
+        context = trace.set_span_in_context(NonRecordingSpan(parent), context)
     token = otel_context.attach(context)
     try:
         with (
@@ -194,13 +219,32 @@ def _destination(operation: str, subject: str) -> tuple[str, dict[str, str]]:
     }
 
 
-def _traceparent(call: Call) -> tuple[dict[str, str], bool]:
-    """What continues a trace, and whether its sampled flag is not to be believed: a client's field in the request
-    counts where no process of ours recorded anything before, and its flag where a token says who the client is."""
+def _parent(call: Call) -> tuple[SpanContext | None, bool]:
+    """The span that asks, and whether its sampled flag is not to be believed: a client's field in the request counts
+    where no process of ours recorded anything before, and its flag where a token says who the client is."""
     if TRACEPARENT in call.headers:
-        return {name: call.headers[name] for name in (TRACEPARENT, TRACESTATE) if name in call.headers}, False
-    said = _text(call.payload, TRACEPARENT)
-    return ({TRACEPARENT: said} if said else {}), not call.caller.authenticated
+        return read_span_context(call.headers[TRACEPARENT], call.headers.get(TRACESTATE, "")), False
+    return read_span_context(_text(call.payload, TRACEPARENT)), not call.caller.authenticated
+
+
+def read_span_context(traceparent: str, tracestate: str = "") -> SpanContext | None:
+    """A span of another process, by the W3C's Trace Context; None: it says none. Whatever they hold, this neither
+    raises nor logs."""
+    found = _TRACEPARENT.fullmatch(traceparent) if len(traceparent) <= LONGEST_TRACEPARENT else None
+    if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
+        return None
+    flags = TraceFlags(int(found[4], 16))
+    state = _read_trace_state(tracestate)
+    context = SpanContext(int(found[2], 16), int(found[3], 16), is_remote=True, trace_flags=flags, trace_state=state)
+    return context if context.is_valid else None
+
+
+def _read_trace_state(text: str) -> TraceState | None:
+    if not text or len(text) > LONGEST_TRACESTATE:
+        return None
+    members = [_MEMBER.fullmatch(member.strip(" \t")) for member in text.split(",")]
+    pairs = {member[1]: member[2] for member in members if member is not None}
+    return TraceState(list(pairs.items())) if len(pairs) == len(members) <= MOST_MEMBERS else None
 
 
 def _own_trace_id(call: Call) -> int:
@@ -241,8 +285,9 @@ def _kind(error: BaseException) -> str:
 
 
 def tool_failure(body: bytes) -> str:
-    """`timeout`, `cancelled` or `tool_error` for the result of a tool that says so, else empty."""
-    if not _TOOL_FAILED.search(body):
+    """`timeout`, `cancelled` or `tool_error` for the result of a tool that says so, else empty; also of a large one, in
+    which it is not looked for."""
+    if len(body) > SMALL_BYTES or not _TOOL_FAILED.search(body):
         return ""
     try:
         result = orjson.loads(body)

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from typing import Any, Final, TextIO, cast
 from zlib import crc32
@@ -118,7 +118,11 @@ def configure_logging(
 
 
 class LogOutput:
-    """The stream that log lines go to. `rewrites` change each text before it is written, in their order."""
+    """The stream that log lines go to. `rewrites` change each text before it is written, in their order.
+
+    A line that cannot be written (a full disk, a pipe that nobody reads any more) is lost: it must not replace the
+    answer to the request in the middle of which it was written.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -127,10 +131,13 @@ class LogOutput:
     def write(self, text: str) -> int:
         for rewrite in self.rewrites:
             text = rewrite(text)
-        return self._stream.write(text)
+        with suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return 0
 
     def flush(self) -> None:
-        self._stream.flush()
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 @contextmanager
@@ -160,7 +167,10 @@ def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
         event.setdefault("trace_id", f"{span.trace_id:032x}")
         event.setdefault("span_id", f"{span.span_id:016x}")
     elif trace_id is not None:
-        event.setdefault("trace_id", f"{trace_id() if callable(trace_id) else trace_id:032x}")
+        token = _CALL.set((req_id, office, None))  # a line that is written to find the id has none
+        with suppress(Exception):  # a line without its trace id is better than none
+            event.setdefault("trace_id", f"{trace_id() if callable(trace_id) else trace_id:032x}")
+        _CALL.reset(token)
     if req_id is not None:
         event.setdefault("req_id", req_id)
     if office is not None:
@@ -204,4 +214,7 @@ def _render_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
         return orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
     except orjson.JSONEncodeError:
         # Integers above 64 bits and lone surrogates: rare, and no reason to lose the line.
-        return json.dumps(line, default=repr, skipkeys=True)
+        with suppress(Exception):
+            return json.dumps(line, default=repr, skipkeys=True)
+        # A list that holds itself, an integer of 5,000 digits, a `repr` that raises.
+        return json.dumps({str(name): value if isinstance(value, str) else None for name, value in line.items()})

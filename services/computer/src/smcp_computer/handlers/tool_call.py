@@ -5,6 +5,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -165,8 +166,9 @@ class ToolCalls:
             record.ended(str(error.code), str(error))
             raise
         finally:
-            record.log()
-            self._ended(record.seconds, record.outcome)
+            with suppress(Exception):  # neither may replace the answer
+                record.log()
+                self._ended(record.seconds, record.outcome)
         return RawJson(body)
 
     def held(self) -> dict[str, int]:

@@ -36,6 +36,9 @@ SHARED: Final = "HS256"
 PUBLIC: Final = ("RS256", "ES256")
 SECRET_BYTES: Final = 32
 """The length of the shortest accepted secret (RFC 7518, 3.2)."""
+LATEST: Final = 253_402_300_799
+"""The last second of the year 9999. JSON has numbers that no clock and no float has."""
+
 _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256"}
 _PUBLIC_PART: Final = ("kty", "kid", "n", "e", "crv", "x", "y")
 """The members of a JWK that are read; a private half is ignored."""
@@ -323,6 +326,8 @@ class JwtVerifier:
             raise NotAuthenticated("the token's claim 'exp' is not a number")
         if expires <= time.time():
             raise NotAuthenticated("the token has expired")
+        if expires > LATEST:
+            raise NotAuthenticated("the token's claim 'exp' is later than any date")
         try:
             subject = check_subject(claims.get("sub"))
         except ValueError as error:
