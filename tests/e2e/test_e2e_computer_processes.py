@@ -6,7 +6,9 @@ import pwd
 import shutil
 import signal
 import socket
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,19 +17,22 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from smcp_computer.mcp import cgroups
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.status import State
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.supervised import call, pid_of, running
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 from tests.e2e.worlds.layout import command
 
 RESTARTS = scaled(ci=100, soak=1000)
 CRASHES = scaled(ci=10, soak=100)
 KILLS = scaled(ci=5, soak=50)
 MIB = 1024 * 1024
+NO_CGROUP = "no cgroup v2 that this user may write: how the kernel ends a server's cgroup was not run"
+NO_LIMITS = "cgroup v2 has not the controllers cpu, memory and pids here (v1 has them): real limits were not run"
 
 pytestmark = pytest.mark.timeout(scaled(ci=300, soak=3000))
 
@@ -57,6 +62,36 @@ def held(process: psutil.Process) -> tuple[int, int]:
     return process.num_fds(), len(process.children())
 
 
+def cgroup_of(pid: int) -> Path | None:
+    """The directory of its cgroup (v2); None: the Computer makes none here."""
+    return cgroups.find(Path("/proc/self/mountinfo").read_text(), Path(f"/proc/{pid}/cgroup").read_text())
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A cgroup (v2) for a Computer. Afterwards nothing lives there."""
+    place = cgroups.own()
+    if place is None:
+        pytest.skip(NO_CGROUP)
+    switch, made = place / "cgroup.subtree_control", place / f"test-{uuid4().hex}"
+    shared = switch.read_text().split()
+    made.mkdir()
+    try:
+        yield made
+        assert "populated 0" in (made / "cgroup.events").read_text().splitlines()
+    finally:
+        (made / "cgroup.kill").write_text("1")
+        for directory, _, _ in os.walk(made, topdown=False):
+            Path(directory).rmdir()
+        for controller in set(switch.read_text().split()).difference(shared):
+            switch.write_text(f"-{controller}")
+
+
+def started_in(group: Path) -> tuple[str, ...]:
+    """What starts the command behind it in a cgroup."""
+    return "sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"', str(group)
+
+
 @pytest.mark.rule("computer.process.stop", "computer.safety.zombies")
 async def test_restarts_of_a_server_leave_no_process_descriptor_or_memory() -> None:
     mark = uuid4().hex
@@ -76,7 +111,14 @@ async def test_restarts_of_a_server_leave_no_process_descriptor_or_memory() -> N
 
 
 @pytest.mark.rule("computer.challenge.isolation")
-async def test_a_crash_of_a_server_leaves_none_of_its_detached_children() -> None:
+@pytest.mark.parametrize("with_cgroup", [True, False], ids=["cgroup", "subreaper"])
+async def test_a_crash_of_a_server_leaves_none_of_its_detached_children(
+    monkeypatch: pytest.MonkeyPatch, with_cgroup: bool
+) -> None:
+    if not with_cgroup:
+        monkeypatch.setattr(cgroups, "own", lambda: None)
+    elif cgroups.own() is None:
+        pytest.skip(NO_CGROUP)
     mark = uuid4().hex
     crashing = configs.hostile("--leaves", "--dies", "tools/call", "--mark", mark)
     for _ in range(CRASHES):
@@ -93,12 +135,14 @@ async def test_a_killed_keeper_leaves_nothing_and_its_server_starts_again() -> N
     mark = uuid4().hex
     async with running(box=configs.hostile("--leaves", "--mark", mark)) as servers:
         family = marked(mark)
-        keeper = psutil.Process(await pid_of(servers["box"])).parent()
+        server = await pid_of(servers["box"])
+        keeper, group = psutil.Process(server).parent(), cgroup_of(server)
         assert keeper is not None
         keeper.kill()
         await ended(family)
         await eventually(lambda: servers["box"].starts == 2 and servers["box"].ready)
     assert marked(mark) == []
+    assert group is None or not group.exists()
 
 
 async def test_without_the_killed_reaper_servers_go_on_and_others_start() -> None:
@@ -140,6 +184,83 @@ async def test_kill_9_of_a_computer_ends_its_servers_and_all_that_they_started(t
             process.signal(signal.SIGKILL)
             await ended(helpers)
             assert marked(mark) == []
+
+
+async def test_kill_9_of_a_computer_ends_a_server_that_forks_faster_than_it_can_be_found(
+    tmp_path: Path, group: Path
+) -> None:
+    servers = {"away": configs.hostile("--runs-away"), "calm": configs.hostile()}
+    async with computer(tmp_path, servers, *started_in(group)) as process:
+        for name in servers:
+            await process.logged(f"MCP server {name!r} is ready with 1 tool", timeout=60)
+        assert len(list(group.glob("smcp-*"))) == 2
+        process.signal(signal.SIGKILL)
+        await eventually(lambda: "populated 0" in (group / "cgroup.events").read_text().splitlines())
+    assert list(group.glob("smcp-*")) == []
+
+
+SHARES = """
+import subprocess, sys
+from smcp_computer.mcp import cgroups
+subprocess.Popen(["sleep", "600"], stderr=subprocess.DEVNULL)
+cgroups.share(cgroups.own(), sys.argv[1])
+"""
+
+
+def share(group: Path) -> tuple[str, str]:
+    """Have a process in this cgroup, with a child, share a controller. Returns which, and why that failed."""
+    controllers = (group.parent / "cgroup.controllers").read_text().split()
+    if not controllers:
+        pytest.skip("cgroup v2 has no controller here (v1 has them): how a Computer shares them out was not run")
+    cgroups.share(group.parent, controllers[0])
+    command = [*started_in(group), sys.executable, "-c", SHARES, controllers[0]]
+    ran = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    (group / "cgroup.kill").write_text("1")
+    return controllers[0], ran.stderr
+
+
+async def test_a_computer_that_limits_servers_moves_its_own_processes_further_down(group: Path) -> None:
+    controller, failed = share(group)
+    assert (group / "cgroup.subtree_control").read_text().split() == [controller], failed
+    assert [each.name for each in group.iterdir() if each.is_dir()] == ["computer"]
+    await eventually(lambda: "populated 0" in (group / "cgroup.events").read_text().splitlines())
+
+
+async def test_a_computer_leaves_the_processes_of_others_in_its_cgroup_alone(group: Path) -> None:
+    with subprocess.Popen([*started_in(group), "sleep", "600"]):
+        await eventually((group / "cgroup.procs").read_text)
+        _, failed = share(group)
+    assert "it has processes beside the Computer's" in failed
+    assert (group / "cgroup.subtree_control").read_text().split() == []
+    await eventually(lambda: "populated 0" in (group / "cgroup.events").read_text().splitlines())
+
+
+async def test_the_limits_of_a_cgroup_hold_for_all_processes_of_a_server(tmp_path: Path, group: Path) -> None:
+    if not {"cpu", "memory", "pids"} <= set((group.parent / "cgroup.controllers").read_text().split()):
+        pytest.skip(NO_LIMITS)
+    for controller in ("cpu", "memory", "pids"):
+        cgroups.share(group.parent, controller)
+    limited = configs.hostile("--leaves", cgroup={"memory_mb": 64, "processes": 4, "cpus": 0.5})
+    tight = configs.hostile("--leaves", cgroup={"processes": 3})
+    async with computer(tmp_path, {"limited": limited, "tight": tight}, *started_in(group)) as process:
+        await process.logged("MCP server 'limited' is ready with 1 tool", timeout=60)
+        await eventually(
+            lambda: "'tight': its process ended" in " ".join(line.get("event", "") for line in process.log)
+        )
+        made = next(each for each in group.glob("smcp-*") if (each / "pids.max").read_text() == "4\n")
+        assert (made / "memory.max").read_text() == f"{64 * MIB}\n"
+        assert (made / "cpu.max").read_text() == "50000 100000\n"
+
+
+async def test_a_hang_is_found_within_30_seconds_by_default_and_its_server_killed(tmp_path: Path) -> None:
+    mark = uuid4().hex
+    async with computer(tmp_path, {"box": configs.hostile("--ignores-sigterm", "--mark", mark)}) as process:
+        await process.logged("MCP server 'box' is ready with 1 tool", timeout=60)
+        (server,) = marked(mark)
+        server.suspend()
+        async with within(30.5):  # with the time that the log's line takes
+            await process.logged("MCP server 'box': has stopped answering; it is started again", timeout=90)
+        await eventually(lambda: not server.is_running() and len(marked(mark)) == 1)
 
 
 async def test_a_computer_that_is_process_1_reaps_orphans_and_ends_as_it_is_told(tmp_path: Path) -> None:

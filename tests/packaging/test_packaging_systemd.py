@@ -97,6 +97,12 @@ def test_the_unit_restarts_after_every_exit_but_a_wrong_configuration() -> None:
     assert (SERVICE["Restart"], SERVICE["StartLimitIntervalSec"]) == (["always"], ["0"])
 
 
+def test_the_computer_may_divide_the_cgroup_of_its_unit() -> None:
+    assert SERVICE["Delegate"] == ["yes"]
+    assert "ProtectControlGroups" not in SERVICE, "the Computer has to write below its cgroup"
+    assert SERVICE["KillMode"] == ["mixed"], "what is left below it is killed, too"
+
+
 @pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not here")
 def test_systemd_accepts_the_unit_and_rates_it_as_hardened(tmp_path: Path) -> None:
     assert ANALYZE is not None

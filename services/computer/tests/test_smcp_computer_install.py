@@ -28,7 +28,7 @@ def install(config: Path, *arguments: str) -> Result:
 def test_it_shows_the_unit_with_this_command_and_the_files_and_writes_nothing(config: Path, tmp_path: Path) -> None:
     shown = install(config, *PLACE, "--user", "robots", "--root", str(tmp_path / "root"))
     assert shown.exit_code == 0
-    for line in ("User=robots", "ProtectSystem=strict", "SMCP_GATEWAY_URL=https://gateway.example", '{"servers": {}}'):
+    for line in ("User=robots", "Delegate=yes", "SMCP_GATEWAY_URL=https://gateway.example", '{"servers": {}}'):
         assert line in shown.stdout.splitlines()
     (start,) = (line for line in shown.stdout.splitlines() if line.startswith("ExecStart="))
     program, run = start.removeprefix("ExecStart=").split()

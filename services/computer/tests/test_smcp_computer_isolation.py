@@ -5,14 +5,18 @@ import os
 import pwd
 import resource
 import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import CannotRun, ConfigError
+from smcp_computer.mcp import cgroups
 from smcp_computer.mcp.isolation import launch_of
 from smcp_computer.mcp.process import Launch
+from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import running
 
 AS_ROOT = os.geteuid() == 0
@@ -106,9 +110,75 @@ async def test_a_sandbox_without_bubblewrap_is_a_failed_server_that_names_it(mon
     [
         ({"limits": {"memory_mb": 0}}, r"servers\.box\.limits\.memory_mb: "),
         ({"limits": {"disk": 1}}, r"servers\.box\.limits\.disk: "),
+        ({"cgroup": {"cpus": 0}}, r"servers\.box\.cgroup\.cpus: "),
         ({"sandbox": {"read": ["here"]}}, r"servers\.box\.sandbox\.read\.0: .*absolute path"),
     ],
 )
 def test_a_wrong_setting_is_a_mistake_of_the_file_with_its_place(host: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         launch(**host)
+
+
+MOUNT = "41 31 0:38 {root} {point} rw,relatime - {kind} cgroup2 rw"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "memberships", "found"),
+    [
+        (["/ {there} cgroup2"], ["0::/here/it"], "here/it"),
+        (["/ {elsewhere} cgroup2", "/ {there} cgroup2"], ["4:memory:/away", "0::/here/it"], "here/it"),
+        (["/docker/7f {there} cgroup2"], ["0::/docker/7f/here"], "here"),
+        (["/ {there} cgroup2"], ["0::/"], "."),
+        (["/ {there} cgroup"], ["4:memory:/here", "0::/here"], None),
+        (["/ {there} cgroup2"], ["4:memory:/here"], None),
+        (["/docker/7f {there} cgroup2"], ["0::/"], None),
+        (["/ {there} cgroup2"], ["0::/../here"], None),
+        (["/ {there} cgroup2"], ["0::/nowhere"], None),
+    ],
+    ids=["unified", "hybrid", "container", "namespace", "v1", "no v2", "another mount", "outside", "not seen"],
+)
+def test_the_own_cgroup_is_found_where_others_can_be_made_below_it(
+    tmp_path: Path, mounts: list[str], memberships: list[str], found: str | None
+) -> None:
+    (tmp_path / "here" / "it").mkdir(parents=True)
+    for directory in (tmp_path, tmp_path / "here", tmp_path / "here" / "it"):
+        (directory / "cgroup.procs").touch()
+    lines = []
+    for mount in mounts:
+        root, point, kind = mount.format(there=tmp_path, elsewhere=tmp_path / "else").split()
+        lines.append(MOUNT.format(root=root, point=point, kind=kind))
+    place = cgroups.find("\n".join(lines), "\n".join(memberships))
+    assert place == (None if found is None else tmp_path / found)
+
+
+@pytest.fixture
+def hierarchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the files of a cgroup, in the place of the own one."""
+    for name, text in (("controllers", "cpu memory pids"), ("subtree_control", "memory pids"), ("procs", "")):
+        (tmp_path / f"cgroup.{name}").write_text(text)
+    monkeypatch.setattr(cgroups, "own", lambda: tmp_path)
+    return tmp_path
+
+
+async def test_the_limits_of_a_cgroup_are_written_before_the_server_starts_in_it(hierarchy: Path) -> None:
+    asked = {"memory_mb": 64, "processes": 20, "cpus": 1.5}
+    async with running(box=configs.hostile(cgroup=asked), other=configs.hostile()) as servers:
+        assert all(each.ready for each in servers.values())
+    made = [{file.name: file.read_text() for file in group.iterdir()} for group in hierarchy.glob("smcp-*")]
+    limits = {"memory.max": "67108864", "pids.max": "20", "cpu.max": "150000 100000"}
+    started = {"cgroup.procs": "0", "cgroup.kill": "1"}
+    assert sorted(made, key=len) == [started, limits | started]
+    assert (hierarchy / "cgroup.subtree_control").read_text() == "+cpu"  # it had the others
+
+
+@pytest.mark.parametrize("limit", ["memory_mb", "processes", "cpus"])
+async def test_a_cgroup_limit_that_this_host_cannot_enforce_is_a_failed_server_that_names_it(
+    hierarchy: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    (hierarchy / "cgroup.controllers").write_text("hugetlb")
+    server = {"type": "stdio", "server_parameters": {"command": sys.executable}, "cgroup": {limit: 1}}
+    async with running(box=server) as servers:
+        assert f"server 'box': cgroup.{limit}: {hierarchy} gives no limits by" in servers["box"].status().reason
+    monkeypatch.setattr(cgroups, "own", lambda: None)
+    with pytest.raises(CannotRun, match=f"cgroup.{limit}: needs a cgroup"):
+        launch(cgroup={limit: 1})

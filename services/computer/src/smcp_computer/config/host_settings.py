@@ -8,7 +8,7 @@ them with their docstrings into the JSON Schema of the file.
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, PositiveInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
 
 def _absolute(path: str) -> str:
@@ -36,6 +36,19 @@ class ProcessLimits(BaseModel):
     """How many files and sockets it may have open."""
     processes: PositiveInt | None = None
     """How many processes and threads its user may have, all of them counted: it should have a user of its own."""
+
+
+class CgroupLimits(BaseModel):
+    """For all processes of a server together, by its cgroup (Linux, cgroup v2). None: no limit of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    memory_mb: PositiveInt | None = None
+    """MiB of memory, without swap; the kernel ends a process that needs more."""
+    processes: PositiveInt | None = None
+    """How many processes and threads there may be."""
+    cpus: float | None = Field(default=None, ge=0.01)
+    """How many processors they may use, as a number such as 0.5."""
 
 
 class Sandbox(BaseModel):
@@ -83,7 +96,7 @@ class HostSettings(BaseModel):
 
     LIVE: ClassVar[frozenset[str]] = frozenset({"confirm", "unchecked_tools", "replace_content", "env_file"})
     """Names of the fields whose change alone restarts no server. The variables of `env_file` are in its `env`."""
-    STDIO_ONLY: ClassVar[frozenset[str]] = frozenset({"env_file", "user", "environment", "limits", "sandbox"})
+    STDIO_ONLY: ClassVar[frozenset[str]] = frozenset({"env_file", "user", "environment", "limits", "cgroup", "sandbox"})
     """Names of the fields that say something about a program of this host: none about a server over HTTP."""
 
     env_file: str | None = None
@@ -100,5 +113,7 @@ class HostSettings(BaseModel):
     """The variables of the Computer that a stdio server gets beside its own `env`; None: those that all get."""
     limits: ProcessLimits = ProcessLimits()
     """What each process of a stdio server may use."""
+    cgroup: CgroupLimits = CgroupLimits()
+    """What all processes of a stdio server may use together (Linux, cgroup v2)."""
     sandbox: Sandbox | None = None
     """What a stdio server may see of this host (Linux, by bubblewrap); None: all that its user may."""

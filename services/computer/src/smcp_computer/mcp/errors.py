@@ -74,3 +74,7 @@ class NotSubscribable(ServerError):
 
 class ServerFailed(Exception):
     """A server cannot be started, or went away. The message is for the user of this host."""
+
+
+class ServerHangs(ServerFailed):
+    """It has not answered for too long."""

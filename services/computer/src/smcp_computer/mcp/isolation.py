@@ -1,4 +1,4 @@
-"""What the process of an MCP server may do on this host: user, environment, limits, sandbox.
+"""What the process of an MCP server may do on this host: user, environment, limits, cgroup, sandbox.
 
 It makes the `Launch` of `process` from a server's settings. What cannot be enforced here is an error that names it: a
 server never runs with less than its file says.
@@ -19,6 +19,7 @@ from mcp.client.stdio import get_default_environment
 
 from smcp_computer.config.host_settings import HostSettings, ProcessLimits, Sandbox
 from smcp_computer.config.lint import CannotRun
+from smcp_computer.mcp.cgroups import limits_of
 from smcp_computer.mcp.process import Launch
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
@@ -53,6 +54,7 @@ def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> Launc
         limits=_limits(host.limits, os.geteuid() if user is None else user[0]),
         # bubblewrap sets it itself; where it is installed setuid it could not start with it
         no_new_privileges=host.sandbox is None,
+        cgroup=limits_of(host.cgroup),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Final
 import psutil
 
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.mcp import reaper
+from smcp_computer.mcp import cgroups, reaper
 from smcp_computer.mcp.errors import ServerFailed
 
 EXIT_GRACE_S: Final = 2.0
@@ -42,6 +42,8 @@ class Launch:
     limits: Sequence[tuple[int, tuple[int, int]]] = ()
     """A number of `resource.RLIMIT_…`, and its soft and hard limit."""
     no_new_privileges: bool = True
+    cgroup: Sequence[tuple[str, str]] = ()
+    """Files of its cgroup, and what is written there."""
 
 
 class ServerProcess:
@@ -76,7 +78,7 @@ class ServerProcess:
         match answer:
             case ["started", pid]:
                 self.pid = int(pid)
-            case ["failed", "user" | "limits" as setting, number]:
+            case ["failed", "user" | "limits" | "cgroup" as setting, number]:
                 raise CannotRun(f"{setting}: cannot be set on this host: {_reason(int(number))}")
             case ["failed", step, number]:
                 raise ServerFailed(_failure(step, int(number), launch))
@@ -88,6 +90,11 @@ class ServerProcess:
         while line := await self._lines.readline():
             self.status = int(line.split()[1])
         self.gone.set()
+
+    async def kill(self) -> None:
+        """End it whole, without giving it time; `watch` must be running."""
+        self._control.write(b"kill\n")
+        await self._gone_within(KILL_S)
 
     async def stop(self, *, hurry: bool = False) -> None:
         """Close its input, give it time (none in a `hurry`), then end it whole; `watch` must be running. Idempotent."""
@@ -158,7 +165,7 @@ class _Reaper:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 -- our own program
-                [sys.executable, "-I", "-S", reaper.__file__, str(theirs.fileno())],
+                [sys.executable, "-I", "-S", reaper.__file__, str(theirs.fileno()), str(cgroups.own() or "")],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -1,14 +1,17 @@
 """A small program beside a Computer: it starts MCP servers, and ends whatever they leave behind.
 
-    python -I -S reaper.py FD
+    python -I -S reaper.py FD CGROUP
 
 Over the socket FD the Computer sends, for each server, four descriptors: a socket for this one server, and the server's
 standard streams. For each server the program forks a keeper. A keeper is the subreaper of its server: processes that
 detach themselves become its children, so the kernel knows them all. Once the server ended, or the Computer closed its
-end of the socket (or was killed), the keeper ends the whole family, then itself.
+end of the socket (or was killed), the keeper ends the whole family, then itself. CGROUP is a directory of cgroup v2,
+or empty: each server gets a cgroup below it, which the kernel ends at once, also where a family forks faster than it is
+looked at.
 
-From the Computer comes one line of JSON (see `process`), then nothing until the end. To it go lines: `started PID`, or
-`failed WHAT ERRNO`; later `ended STATUS`. The socket is closed once no process of the server is left.
+From the Computer comes one line of JSON (see `process`), then nothing until the end, or `kill`: without SIGTERM. To it
+go lines: `started PID`, or `failed WHAT ERRNO`; later `ended STATUS`. The socket is closed once no process of the
+server is left.
 
 It imports little, and keepers touch little of what they inherit: each server costs about half a megabyte.
 """
@@ -44,27 +47,32 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     wakeups = _prepare()
     listened: list[Any] = [control, wakeups]
-    keepers: set[int] = set()
+    keepers: dict[int, str] = {}
+    """The cgroup of its server, by the keeper's process."""
+    left: list[str] = []
+    """Cgroups of keepers that have ended."""
     gc.disable()
     gc.freeze()
-    while control in listened or keepers:
+    while control in listened or _has_children():
         ready, _, _ = select.select(listened, [], [])
         if wakeups in ready:
             os.read(wakeups, 4096)
-            keepers.difference_update(pid for pid, _ in _ended())
+            left += [keepers.pop(pid) for pid, _ in _ended() if pid in keepers]
+            left = [group for group in left if not _end_group(group)]
             _kill(signal.SIGKILL, beside=keepers)  # what a keeper left that was killed itself
         if control in ready:
             _, descriptors, _, _ = socket.recv_fds(control, 1, 1 + _STREAMS)
             if not descriptors:
                 listened.remove(control)  # the Computer has ended, or wants no more servers
                 continue
+            group = f"{sys.argv[2]}/smcp-{os.urandom(8).hex()}" if sys.argv[2] else ""
             if (pid := os.fork()) == 0:
                 try:
                     control.close()
-                    _keep(*descriptors)
+                    _keep(group, *descriptors)
                 finally:
                     os._exit(1)
-            keepers.add(pid)
+            keepers[pid] = group
             for descriptor in descriptors:
                 os.close(descriptor)
     os._exit(0)
@@ -82,10 +90,10 @@ def _prepare() -> int:
     return readable
 
 
-def _keep(for_server: int, *streams: int) -> NoReturn:
+def _keep(group: str, for_server: int, *streams: int) -> NoReturn:
     control = socket.socket(fileno=for_server)
     wakeups = _prepare()
-    server = _start(control, streams)
+    server = _start(control, group, streams)
     listened: list[Any] = [control, wakeups]
     kill_at = math.inf
     while True:
@@ -93,9 +101,12 @@ def _keep(for_server: int, *streams: int) -> NoReturn:
         if wakeups in ready:
             os.read(wakeups, 4096)
         if control in ready:
-            listened.remove(control)
-            kill_at = min(kill_at, time.monotonic() + TERM_GRACE_S)
-            _kill(signal.SIGTERM)
+            if _said(control):
+                kill_at = 0
+            else:
+                listened.remove(control)
+                kill_at = min(kill_at, time.monotonic() + TERM_GRACE_S)
+                _kill(signal.SIGTERM)
         for pid, status in _ended():
             if pid == server:
                 kill_at = 0
@@ -103,17 +114,19 @@ def _keep(for_server: int, *streams: int) -> NoReturn:
                 if not _LINUX:  # without a subreaper only the group tells who belonged to it
                     os.killpg(server, signal.SIGKILL)
         if time.monotonic() >= kill_at:
+            _end_group(group)
             _kill(signal.SIGKILL)
         if not _has_children():
+            _end_group(group)
             os._exit(0)
 
 
-def _start(control: socket.socket, streams: tuple[int, ...]) -> int:
+def _start(control: socket.socket, group: str, streams: tuple[int, ...]) -> int:
     report, reported = os.pipe()
     for descriptor in (control.fileno(), *streams):
         os.set_inheritable(descriptor, False)
     if (server := os.fork()) == 0:
-        _become_server(control, streams, reported)
+        _become_server(control, group, streams, reported)
     for descriptor in (*streams, reported):
         os.close(descriptor)
     failure = os.read(report, 100)  # nothing, once the server's program runs
@@ -122,7 +135,7 @@ def _start(control: socket.socket, streams: tuple[int, ...]) -> int:
     return server
 
 
-def _become_server(control: socket.socket, streams: tuple[int, ...], reported: int) -> NoReturn:
+def _become_server(control: socket.socket, group: str, streams: tuple[int, ...], reported: int) -> NoReturn:
     step = "request"
     try:
         with control.makefile("rb") as lines:
@@ -130,6 +143,8 @@ def _become_server(control: socket.socket, streams: tuple[int, ...], reported: i
         os.setsid()
         for target, stream in enumerate(streams):
             os.dup2(stream, target)
+        step = "cgroup"
+        _enter_group(group, request["cgroup"])
         step = "limits"
         for limit, value in request["limits"]:
             resource.setrlimit(limit, value)
@@ -152,6 +167,41 @@ def _become_server(control: socket.socket, streams: tuple[int, ...], reported: i
         os.write(reported, b"failed %s %d\n" % (step.encode(), getattr(error, "errno", None) or 0))
     finally:
         os._exit(127)
+
+
+def _enter_group(group: str, limits: list[tuple[str, str]]) -> None:
+    try:
+        os.mkdir(group)
+        for file, value in limits:
+            _write(f"{group}/{file}", value)
+        _write(f"{group}/cgroup.procs", "0")
+    except OSError:
+        if limits:
+            raise
+
+
+def _end_group(group: str) -> bool:
+    """Kill what is in it, and remove it. Returns whether there is none."""
+    if not os.path.exists(group):
+        return True
+    with suppress(OSError):
+        _write(f"{group}/cgroup.kill", "1")
+    for directory, _, _ in os.walk(group, topdown=False):  # a server may have made others in its own
+        with suppress(OSError):
+            os.rmdir(directory)
+    return not os.path.exists(group)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _said(control: socket.socket) -> bytes:
+    """Nothing: the Computer closed its end."""
+    with suppress(OSError):
+        return control.recv(16)
+    return b""
 
 
 def _send(control: socket.socket, line: bytes) -> None:

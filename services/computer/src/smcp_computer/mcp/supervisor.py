@@ -28,7 +28,7 @@ from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
 from smcp_computer.mcp.calls import ServerCalls
-from smcp_computer.mcp.errors import RequestRefused, ServerFailed
+from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerHangs
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
@@ -319,7 +319,7 @@ class Supervisor:
             )
         while connection.heard < asked and self._goes_on(connection):
             if time.monotonic() >= min(until, connection.busy_until):
-                raise ServerFailed(SILENT)
+                raise ServerHangs(SILENT)
             self._wake.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(silence_s / 30):

@@ -1,13 +1,14 @@
 """An MCP server over stdio that behaves as badly as it is told. It imports next to nothing, so that it starts fast.
 
     python -I -S hostile.py [--dies WHERE] [--hangs WHERE] [--after N] [--garbage] [--huge WHERE] [--tools N]
-        [--flips] [--ignores-sigterm] [--leaves] [--mark TEXT]
+        [--flips] [--ignores-sigterm] [--leaves] [--runs-away] [--mark TEXT]
 
 WHERE is `start` or a method, such as `tools/list`; with `--after N` it comes N times before that. `--garbage` writes
 lines that are no messages before each answer, `--huge` sends 100 MB instead of an answer. `--flips` changes the list of
 tools 100 times a second, in which names stand twice or are illegal. `--leaves` starts three
 processes that ignore SIGTERM and keep the streams open: a child, one in a session of its own, and a double-forked one.
-They have the same command line: `--mark` finds them. Its tools are `pid`, and `tool-1`, `tool-2`, …
+They have the same command line: `--mark` finds them. `--runs-away` starts a detached process that forks and ends, for
+ever: whoever looks for it finds one that has ended. Its tools are `pid`, and `tool-1`, `tool-2`, …
 """
 
 import json
@@ -98,11 +99,22 @@ def leave() -> None:
         os._exit(0)
 
 
+def run_away() -> None:
+    if os.fork():
+        return
+    os.setsid()
+    while True:
+        if os.fork():
+            os._exit(0)
+
+
 if __name__ == "__main__":
     if "--ignores-sigterm" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "--leaves" in sys.argv:
         leave()
+    if "--runs-away" in sys.argv:
+        run_away()
     try:
         Server().run()
     finally:
