@@ -1,5 +1,7 @@
 """The budget of bytes in flight."""
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,4 +58,96 @@ def test_the_budget_is_never_overdrawn_and_is_whole_again_at_the_end(limit: int,
         assert budget.used == sum(grant.size for grant in grants if grant.given)
     for grant in grants:
         grant.release()
+    assert budget.used == budget.waiting == 0
+
+
+def test_offices_that_wait_take_turns() -> None:
+    given_to: list[str] = []
+    budget = ByteBudget(8)
+    first = budget.ask(8, lambda: given_to.append("first"))
+    grants = [budget.ask(1, partial(given_to.append, office + str(n)), office) for office in "ab" for n in range(2)]
+    first.release()
+    assert given_to == ["first", "a0", "b0", "a1", "b1"]
+    for grant in grants:
+        grant.release()
+    assert budget.used == 0
+
+
+def test_an_office_that_gives_nothing_back_leaves_room_for_others() -> None:
+    given_to: list[str] = []
+    budget = ByteBudget(128)
+    for office in ("slow", "slower"):
+        for number in range(4):
+            budget.ask(32, partial(given_to.append, f"{office} {number}"), office)
+    small = budget.ask(2, partial(given_to.append, "small"), "other")
+    large = budget.ask(28, partial(given_to.append, "large"), "other")
+    assert given_to == ["slow 0", "slow 1", "slower 0", "small", "large"]
+    small.release()
+    large.release()
+    assert budget.used == 96  # half went to the first, while it was alone, and a quarter to the next one
+
+
+def test_what_cannot_wait_is_taken_or_not() -> None:
+    budget = ByteBudget(16)
+    assert [budget.take(4, "a") is not None for _ in range(4)] == [True, True, False, False]
+    other = budget.take(8, "b")
+    assert other is not None
+    assert budget.take(1, "c") is None
+    other.release()
+    assert budget.take(8, "c") is not None
+    assert budget.waiting == 0
+
+
+OFFICES = "abc"
+STEPS = st.lists(
+    st.tuples(st.sampled_from((*OFFICES, "release")), st.integers(1, 12)),
+    min_size=80,  # fewer hardly fill it
+    max_size=120,
+)
+
+
+@given(limit=st.integers(10, 40), steps=STEPS)
+def test_no_office_starves_and_none_has_more_than_its_share_while_others_wait(
+    limit: int, steps: list[tuple[str, int]]
+) -> None:
+    budget = ByteBudget(limit)
+    asked: list[Grant] = []
+    passed: dict[Grant, list[str]] = {}
+    """What others were given since then, by the request for which an office waits that holds nothing."""
+
+    def held(office: str) -> int:
+        return sum(grant.size for grant in asked if grant.given and grant.office == office)
+
+    def observe(before: list[Grant]) -> None:
+        """`before`: what had been given."""
+        new = [grant for grant in asked if grant.given and grant not in before]
+        assert budget.used == sum(grant.size for grant in asked if grant.given) <= limit
+        for grant in new:
+            office, size = grant.office, held(grant.office)
+            alone = size == grant.size
+            assert alone or size <= limit // 4 or 2 * budget.used <= limit + 2 * sum(g.size for g in new if g != grant)
+        for office in OFFICES:
+            waiting = [grant for grant in asked if not grant.given and grant.office == office]
+            if waiting and not held(office):
+                mine = passed.setdefault(waiting[0], [])
+                mine += [grant.office for grant in new]
+                assert len(mine) == len(set(mine)), "an office had two turns while another one waited for its first"
+        for grant in [grant for grant in passed if grant.given]:
+            del passed[grant]
+
+    for step, number in steps:
+        before = [grant for grant in asked if grant.given]
+        if step != "release":
+            asked.append(budget.ask(number, lambda: None, step))
+        elif asked:
+            gone = asked.pop(number % len(asked))
+            passed.pop(gone, None)
+            gone.release()
+        observe(before)
+    while asked:
+        given = [grant for grant in asked if grant.given]
+        assert given, "requests wait although nothing is given out"
+        for grant in given:
+            grant.release()
+            asked.remove(grant)
     assert budget.used == budget.waiting == 0

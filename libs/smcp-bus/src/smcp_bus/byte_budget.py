@@ -1,17 +1,23 @@
-"""A budget of bytes in flight, given out in the order of asking."""
+"""A budget of bytes in flight, given out to the offices that wait in turn."""
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
+
+SHARE: Final = 4
+"""An office may always hold a quarter: one largest body of a budget of four, so slow peers of one office leave room for
+three others."""
 
 
 class Grant:
     """A share of a budget; it is `given` from its turn until it is released."""
 
-    __slots__ = ("_budget", "given", "size", "start")
+    __slots__ = ("_budget", "given", "office", "size", "start")
 
-    def __init__(self, budget: "ByteBudget", size: int, start: Callable[[], None]) -> None:
+    def __init__(self, budget: "ByteBudget", size: int, office: str, start: Callable[[], None]) -> None:
         self._budget = budget
         self.start = start
+        self.office = office
         self.size = size
         self.given = False
 
@@ -20,42 +26,79 @@ class Grant:
 
 
 class ByteBudget:
-    """At most `limit` bytes are given out at any time.
+    """At most `limit` bytes are given out at any time. A share above the limit is given alone.
 
-    First come, first served: small shares do not overtake a large one. A share above the limit is given alone.
+    Offices that wait take turns, and the requests of one office come in the order of asking. Nobody overtakes a large
+    request whose turn it is. An office holds more than a quarter only while half of the budget stays free, or in a
+    single share: then it waits, and the others go on. What is asked for without an office has no such bound.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._queue: deque[Grant] = deque()
+        self._held: dict[str, int] = {}
+        self._queues: dict[str, deque[Grant]] = {}
+        """What waits, by office; in the order of their turns."""
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return sum(map(len, self._queues.values()))
 
-    def ask(self, size: int, start: Callable[[], None]) -> Grant:
-        """Call `start` as soon as `size` bytes are free, at once if they are."""
-        grant = Grant(self, min(size, self.limit), start)
-        self._queue.append(grant)
+    def held(self, office: str) -> int:
+        return self._held.get(office, 0)
+
+    def ask(self, size: int, start: Callable[[], None], office: str = "") -> Grant:
+        """Call `start` as soon as it is the office's turn and `size` bytes are free; at once if they are."""
+        grant = Grant(self, min(size, self.limit), office, start)
+        self._queues.setdefault(office, deque()).append(grant)
         self._serve()
         return grant
+
+    def take(self, size: int, office: str = "") -> Grant | None:
+        """As `ask`, for what cannot wait; None: there is no room now."""
+        grant = self.ask(size, lambda: None, office)
+        if grant.given:
+            return grant
+        grant.release()
+        return None
 
     def release(self, grant: Grant) -> None:
         if grant.given:
             grant.given = False
             self.used -= grant.size
-        elif grant in self._queue:
-            self._queue.remove(grant)
+            self._held[grant.office] = self.held(grant.office) - grant.size
+            if not self._held[grant.office]:
+                del self._held[grant.office]
         else:
-            return
+            queue = self._queues.get(grant.office)
+            if queue is None or grant not in queue:
+                return
+            queue.remove(grant)
+            if not queue:
+                del self._queues[grant.office]
         self._serve()
 
     def _serve(self) -> None:
-        while self._queue and self.used + self._queue[0].size <= self.limit:
-            grant = self._queue.popleft()
+        while (office := self._next()) is not None:
+            queue = self._queues.pop(office)
+            grant = queue.popleft()
+            if queue:
+                self._queues[office] = queue  # behind the others
             grant.given = True
             self.used += grant.size
+            self._held[office] = self.held(office) + grant.size
             start = grant.start
             del grant.start  # a share that is held long must not hold what it was asked for
             start()
+
+    def _next(self) -> str | None:
+        for office, queue in self._queues.items():
+            if self._may_hold(office, queue[0].size):
+                return office if self.used + queue[0].size <= self.limit else None
+        return None
+
+    def _may_hold(self, office: str, size: int) -> bool:
+        held = self.held(office)
+        if not office or not held or SHARE * (held + size) <= self.limit:
+            return True
+        return 2 * (self.used + size) <= self.limit

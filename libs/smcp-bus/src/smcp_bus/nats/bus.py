@@ -110,7 +110,7 @@ class NatsBus:
             pending=len(self._inbox.entries),
             running=sum(received.running for received in self._received.values()),
             waiting=sum(received.waiting for received in self._received.values()),
-            outgoing_bytes=self.transfers.kept_bytes + sum(outgoing.plan.total for outgoing in requests if outgoing),
+            outgoing_bytes=self.transfers.kept.used + sum(outgoing.plan.total for outgoing in requests if outgoing),
             budget_used=self.transfers.budget.used,
             budget_waiting=self.transfers.budget.waiting,
             subscriptions=len(self._received),
@@ -167,7 +167,7 @@ class NatsBus:
         if SIZE in answer_headers:
             if progress is not None:
                 progress.watched()
-            return await self.transfers.read_reply(address, answer_headers, answer, deadline, admit)
+            return await self.transfers.read_reply(subject, address, answer_headers, answer, deadline, admit)
         return Reply(answer, answer_headers)
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:

@@ -145,13 +145,19 @@ _ABSENT_S: Final = 0.4
 _SIGN_S: Final = 2.0
 """How often a receiver that waits for its share of the budget tells the sender so (seconds)."""
 _STALL_S: Final = 15.0
-"""How long nothing at all may come: a peer that is suspended must not hold its share of the budget for an hour."""
+"""How long no new chunk may come: a peer that is suspended must not hold its share of the budget for an hour."""
+SLOWEST: Final = 16 * 1024
+"""New bytes a second, on average, after the first `_STALL_S`: else chunks of a few bytes would be progress."""
+LONGEST_S: Final = 300.0
+"""How long a body may take, however long its request may: 32 MiB over a line of 1 MBit/s. Others wait for its share."""
 
 
 class Pulling(Awaited[bytes]):
     """One body on its way in; an entry of the inbox. Nothing is asked for before `start`."""
 
-    def __init__(self, send: Send, flights: ByteBudget, address: str, plan: Plan, first: bytes) -> None:
+    def __init__(
+        self, send: Send, flights: ByteBudget, address: str, plan: Plan, first: bytes, office: str = ""
+    ) -> None:
         """`flights` bounds what all bodies of the process have asked for and not got."""
         super().__init__()
         self._send = send
@@ -159,13 +165,20 @@ class Pulling(Awaited[bytes]):
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._plan = plan
+        self._office = office
         self._chunks: dict[int, bytes] = {0: first}
         self._next = 1
         self._grants: dict[int, Grant] = {}
         self._asked: dict[int, float] = {}
         self._retries = Backoff(*_RETRY_S)
         self._patience = self._retries.next()
+        self._began = 0.0
+        self._came = 0
+        """New bytes since then."""
         self._progress = 0.0
+        """When the last new chunk came."""
+        self._heard = 0.0
+        """When any came, also one that was sent twice: the others may stand behind it."""
         self._ticked = 0.0
         self._probed = 0.0
         self._absent_since: float | None = None
@@ -186,7 +199,7 @@ class Pulling(Awaited[bytes]):
         if self._timer is not None:
             self._timer.cancel()
         self.started = True
-        self._progress = self._ticked = self._loop.time()
+        self._began = self._progress = self._heard = self._ticked = self._loop.time()
         while self._next < min(self._plan.count, 1 + WINDOW):
             self._want_next()
         self._timer = self._loop.call_later(_TICK_S, self._tick)
@@ -212,13 +225,14 @@ class Pulling(Awaited[bytes]):
     def _receive_chunk(self, index: int | None, body: bytes) -> None:
         now = self._loop.time()
         if index in self._chunks:
-            self._progress = now  # it was sent twice; the others may stand behind it
+            self._heard = now
             return
         if index is None or index not in self._grants or len(body) != self._plan.length(index):
             self.fail(TransferFailed("a chunk that was not asked for, or of a wrong size"))
             return
         self._absent_since = None
-        self._progress = now
+        self._progress = self._heard = now
+        self._came += len(body)
         self._chunks[index] = body
         self._asked.pop(index, None)
         self._grants.pop(index).release()
@@ -233,7 +247,7 @@ class Pulling(Awaited[bytes]):
         self._want(self._next - 1)
 
     def _want(self, index: int) -> None:
-        self._grants[index] = self._flights.ask(self._plan.length(index), partial(self._ask, index))
+        self._grants[index] = self._flights.ask(self._plan.length(index), partial(self._ask, index), self._office)
 
     def _ask(self, index: int) -> None:
         self._asked[index] = self._loop.time()
@@ -248,23 +262,20 @@ class Pulling(Awaited[bytes]):
 
     def _tick(self) -> None:
         now = self._loop.time()
-        stood_still = now - self._ticked - _TICK_S
-        if stood_still > _TICK_S:
-            # What came meanwhile is in this process's socket, and not read yet. Were that time counted, a process that
-            # has too much to do would ask for everything twice, and have more to do.
-            self._progress = min(self._progress + stood_still, now)
-            self._absent_since = None
+        self._forgive(now)
         self._ticked = now
         if now - self._progress > _STALL_S:
             self.fail(TransferFailed("the peer that has the rest of the body hangs"))
+        elif self._came < SLOWEST * (now - self._began - _STALL_S) or now - self._began > LONGEST_S:
+            self.fail(TransferFailed("the peer that has the rest of the body is too slow"))
         if self.future.done():
             return
-        if self._asked and now - max(self._progress, self._probed) > _PROBE_S:
+        if self._asked and now - max(self._heard, self._probed) > _PROBE_S:
             self._probed = now
             self._send(self._address, self.subject, chunk_head(PROBE), b"")
         # On a slow line a chunk stands behind others: while any comes, none is asked for twice.
         pause = self._patience if self._absent_since is None else _TICK_S
-        late = [index for index, asked in self._asked.items() if now - max(asked, self._progress) >= pause]
+        late = [index for index, asked in self._asked.items() if now - max(asked, self._heard) >= pause]
         for index in late:
             # Behind the others again: what a silent peer keeps waiting must not keep them waiting too.
             del self._asked[index]
@@ -273,3 +284,18 @@ class Pulling(Awaited[bytes]):
         if late and self._absent_since is None:
             self._patience = self._retries.next()
         self._timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def _forgive(self, now: float) -> None:
+        """Do not count the time in which this process is the one that was waited for."""
+        since = now - self._ticked
+        if not self._asked:  # the chunks of others come first
+            self._progress = now
+            self._began += since
+        elif since > 2 * _TICK_S:
+            # What came meanwhile is in this process's socket, and not read yet. Were that time counted, a process that
+            # has too much to do would ask for everything twice, and have more to do.
+            stood_still = since - _TICK_S
+            self._progress = min(self._progress + stood_still, now)
+            self._heard = min(self._heard + stood_still, now)
+            self._began += stood_still
+            self._absent_since = None

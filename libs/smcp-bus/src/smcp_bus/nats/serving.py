@@ -131,7 +131,7 @@ class Serving:
             answer = await self._answer(incoming, reply)
         except asyncio.CancelledError:
             if reply:  # Only the bus cancels: it closes. Who waits should not wait until its time is over.
-                self._respond(reply, error_reply(ErrorCode.UNAVAILABLE, "shutting down"), None)
+                self._respond(reply, error_reply(ErrorCode.UNAVAILABLE, "shutting down"), incoming)
             raise
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
@@ -146,18 +146,18 @@ class Serving:
                 _log.info("an answer was dropped: %s", error)
                 return
             except asyncio.CancelledError:
-                self._respond(reply, answer, incoming.deadline)  # the bus closes, and sends what there is
+                self._respond(reply, answer, incoming)  # the bus closes, and sends what there is
                 raise
-        self._respond(reply, answer, incoming.deadline)
+        self._respond(reply, answer, incoming)
 
-    def _respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
+    def _respond(self, subject: str, reply: Reply, request: Incoming) -> None:
         """Send an answer, in chunks if it has to be; above the limit a 413 in its place."""
         size, limit = len(reply.body), self._bus.max_body
         if size > limit:
             reply = error_reply(ErrorCode.TOO_LARGE, ANSWER_TOO_LARGE, limit=limit, size=size)
         try:
             if len(reply.body) > self._bus.client.chunk:
-                refusal = self._bus.transfers.keep(subject, reply, deadline)
+                refusal = self._bus.transfers.keep(subject, reply, request)
                 if refusal is None:
                     return
                 reply = refusal
@@ -175,7 +175,7 @@ class Serving:
 
     async def _answer(self, incoming: Incoming, reply: str) -> Reply | None:
         if self._answers and SIZE in incoming.headers:
-            body = await self._bus.transfers.read_request(reply, incoming.headers, incoming.body, incoming.deadline)
+            body = await self._bus.transfers.read_request(reply, incoming)
             if not isinstance(body, bytes):
                 return body
             headers = {name: value for name, value in incoming.headers.items() if name not in (SIZE, CHUNKS)}

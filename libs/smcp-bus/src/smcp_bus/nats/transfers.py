@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Final
 
-from smcp_bus.bus import Admit, Headers, Reply
+from smcp_bus.bus import Admit, Headers, Incoming, Reply
 from smcp_bus.byte_budget import ByteBudget, Grant
 from smcp_bus.errors import BodyTooLarge, BusError, ConnectionLost, RequestTimedOut, TransferFailed
 from smcp_bus.headers import NOT_RUN
@@ -38,6 +38,13 @@ IDLE_S: Final = 10.0
 2 s while it waits for its share of its budget."""
 
 
+def office_of(subject: str) -> str:
+    """The token by which budgets are shared out: the office's (`smcp_bus.subjects`, which is above this layer); empty
+    for a subject of none."""
+    parts = subject.split(".", 3)
+    return parts[2] if len(parts) == 4 and parts[:2] == ["smcp", "v1"] else ""
+
+
 class Transfers:
     """The chunked bodies of one process."""
 
@@ -50,17 +57,17 @@ class Transfers:
         self.max_body = max_body
         self.budget = ByteBudget(budget)
         """Bytes of incoming bodies."""
-        self._kept_limit = kept
-        self.kept_bytes = 0
-        """Bytes of answers being pulled; at most `kept`, except for a single larger one."""
+        self.kept = ByteBudget(kept)
+        """Bytes of answers being pulled; a single one may be larger."""
 
     def outgoing(self, body: bytes) -> Outgoing:
         return Outgoing(self._send, body, self._client.chunk)
 
     async def pull(
-        self, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None = None
+        self, office: str, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None = None
     ) -> bytes:
-        """The whole body of which `first` came; the rest is not asked for before `admit` lets it come.
+        """The whole body of which `first` came, from the office's share of the budgets; the rest is not asked for
+        before `admit` lets it come.
 
         Raises:
             BodyTooLarge: it says it is above the limit; nothing was asked for.
@@ -69,14 +76,14 @@ class Transfers:
         plan = announced_plan(headers, len(first), self.max_body)
         if not address:
             raise TransferFailed("a chunked body without a way to its rest")
-        pulling = Pulling(self._send, self._flights, address, plan, first)
+        pulling = Pulling(self._send, self._flights, address, plan, first, office)
         token, pulling.subject = self.inbox.enter(pulling)
         timer = self._loop.call_at(deadline, pulling.expire)
         grants: list[Grant] = []
 
         def admitted() -> None:
             if not pulling.future.done():
-                grants.append(self.budget.ask(plan.total, pulling.start))
+                grants.append(self.budget.ask(plan.total, pulling.start, office))
 
         try:
             if admit is None:
@@ -97,12 +104,12 @@ class Transfers:
         return result
 
     async def read_reply(
-        self, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None = None
+        self, subject: str, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None
     ) -> Reply:
-        """The whole of a reply whose headers announce chunks; above the limit a 413 in its place, as `respond` does at
-        the other end, whose limit may be another. Raises what `Bus.request` may."""
+        """The whole of a reply, to a request on `subject`, whose headers announce chunks; above the limit a 413 in its
+        place, as `respond` does at the other end, whose limit may be another. Raises what `Bus.request` may."""
         try:
-            body = await self.pull(address, headers, first, deadline, admit)
+            body = await self.pull(office_of(subject), address, headers, first, deadline, admit)
         except BodyTooLarge as error:
             self._release(address)
             return error_reply(ErrorCode.TOO_LARGE, ANSWER_TOO_LARGE, limit=error.limit, size=error.size)
@@ -111,13 +118,11 @@ class Transfers:
             raise
         return Reply(body, {name: value for name, value in headers.items() if name not in (SIZE, CHUNKS)})
 
-    async def read_request(
-        self, address: str, headers: Headers, first: bytes, deadline: float | None
-    ) -> bytes | Reply | None:
+    async def read_request(self, address: str, request: Incoming) -> bytes | Reply | None:
         """The whole body of a request; the Reply that refuses it; None where nobody waits any more."""
-        until = self._until(deadline)
+        office, until = office_of(request.subject), self._until(request.deadline)
         try:
-            return await self.pull(address, headers, first, until)
+            return await self.pull(office, address, request.headers, request.body, until)
         except BodyTooLarge as error:
             return error_reply(ErrorCode.TOO_LARGE, REQUEST_TOO_LARGE, limit=error.limit, size=error.size)
         except (RequestTimedOut, ConnectionLost):
@@ -129,17 +134,18 @@ class Transfers:
     async def room(self, deadline: float | None) -> None:
         await self._client.room(self._until(deadline))
 
-    def keep(self, subject: str, reply: Reply, deadline: float | None) -> Reply | None:
-        """Send the first chunk of a large answer, and keep it for the others; the Reply that takes its place where too
-        many are kept. Raises as `NatsClient.check`."""
+    def keep(self, subject: str, reply: Reply, request: Incoming) -> Reply | None:
+        """Send the first chunk of a large answer to `request`, and keep it for the others; the Reply that takes its
+        place where too many are kept, of all offices or of this one. Raises as `NatsClient.check`."""
         outgoing = self.outgoing(reply.body)
         head = encode_head({**outgoing.headers, **reply.headers})
         self._client.check(subject, len(outgoing.first), len(head))
-        if self.kept_bytes and self.kept_bytes + outgoing.plan.total > self._kept_limit:
-            _log.warning("a large answer was not sent: %d bytes of others are being taken", self.kept_bytes)
+        grant = self.kept.take(outgoing.plan.total, office_of(request.subject))
+        if grant is None:
+            _log.warning("a large answer was not sent: %d bytes of others are being taken", self.kept.used)
             full = "too many large answers are on their way; ask again"
             return error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True)
-        kept = _Kept(self, outgoing, self._until(deadline))
+        kept = _Kept(self.inbox, outgoing, self._until(request.deadline), grant)
         self._client.send(subject, kept.subject, head, outgoing.first)
         return None
 
@@ -164,14 +170,14 @@ class Transfers:
 class _Kept:
     """The rest of one answer; an entry of the inbox until it was pulled, at most until `until` (loop time)."""
 
-    def __init__(self, transfers: Transfers, outgoing: Outgoing, until: float) -> None:
-        self._transfers = transfers
+    def __init__(self, inbox: Inbox, outgoing: Outgoing, until: float, grant: Grant) -> None:
+        self._inbox = inbox
+        self._grant = grant
         self._loop = asyncio.get_running_loop()
         self._until = until
         self._asked = self._loop.time()
         self.outgoing = outgoing
-        self.token, self.subject = transfers.inbox.enter(self)
-        transfers.kept_bytes += outgoing.plan.total
+        self.token, self.subject = inbox.enter(self)
         self._timer = self._loop.call_at(min(until, self._asked + IDLE_S), self._expire)
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
@@ -193,5 +199,5 @@ class _Kept:
 
     def _drop(self) -> None:
         self._timer.cancel()
-        self._transfers.inbox.leave(self.token)
-        self._transfers.kept_bytes -= self.outgoing.plan.total
+        self._inbox.leave(self.token)
+        self._grant.release()

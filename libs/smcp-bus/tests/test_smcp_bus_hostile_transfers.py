@@ -1,0 +1,166 @@
+"""Offices whose transfers do not end take no room from others."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.byte_budget import ByteBudget
+from smcp_bus.errors import TransferFailed
+from smcp_bus.headers import ERROR
+from smcp_bus.nats import chunks
+from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.nats.chunks import CHUNK, CHUNKS, SIZE, Pulling, chunk_head, plan_for
+from smcp_bus.nats.transfers import office_of
+from smcp_proto.member_names import encode_name
+from smcp_testing.waiting import eventually
+
+MIB = 1024 * 1024
+FIRST = 4096
+HOUR = 3600.0
+
+
+def reads(office: str) -> str:
+    return subjects.client(office, "pc", "resources_read")
+
+
+class Trickle:
+    """A Computer that announces 32 MiB, and sends chunks of `size` bytes, one each `pause` seconds: the first one
+    again and again, or, if `new`, those that are asked for."""
+
+    def __init__(self, client: Client, *, size: int = FIRST, pause: float = 0.2, new: bool = False) -> None:
+        self._client = client
+        self._size = size
+        self._pause = pause
+        self._new = new
+        self.sent = 0
+
+    async def serve(self, office: str) -> None:
+        rest = f"_INBOX.trickle.{office}"
+        announced = {SIZE: str(32 * MIB), CHUNKS: str(32 * MIB // self._size)}
+
+        async def begin(message: Msg) -> None:
+            await self._client.publish(message.reply, bytes(self._size), reply=rest, headers=announced)
+
+        async def give(message: Msg) -> None:
+            asked = (message.headers or {}).get(CHUNK, "")
+            if message.reply and asked.isdigit():
+                await self._client.publish(
+                    message.reply, bytes(self._size), headers={CHUNK: asked if self._new else "0"}
+                )
+                self.sent += 1
+                await asyncio.sleep(self._pause)  # one callback runs at a time: this is the pace
+
+        await self._client.subscribe(reads(office), cb=begin)
+        await self._client.subscribe(rest, cb=give)
+        await self._client.flush()
+        await self._client.flush()
+
+
+@asynccontextmanager
+async def attacker(url: str) -> AsyncIterator[Client]:
+    client = await nats.connect(url)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def test_two_offices_that_repeat_a_chunk_for_ever_delay_no_answer_of_a_third_one(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        attacker(nats_url) as client,
+        open_bus(BusConfig(url=nats_url)) as gateway,
+        open_bus(BusConfig(url=nats_url)) as computer,
+    ):
+        answer = bytes(2 * MIB)
+
+        async def honest(_: Incoming) -> Reply:
+            return Reply(answer)
+
+        await computer.serve(reads("b"), honest)
+        trickle = Trickle(client)
+        for office in ("a", "c"):
+            await trickle.serve(office)
+        attacks = [asyncio.create_task(gateway.request(reads(office), b"", timeout=HOUR)) for office in ("a", "c") * 4]
+        await eventually(lambda: gateway.stats().budget_waiting == 5)
+        assert gateway.stats().budget_used == 96 * MIB  # all of 128 MiB, where offices have no shares
+        for _ in range(3):
+            assert (await gateway.request(reads("b"), b"", timeout=20)).body == answer
+        await eventually(lambda: trickle.sent > 8)
+        monkeypatch.setattr(chunks, "_STALL_S", 0.5)
+        outcomes = await asyncio.gather(*attacks, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [TransferFailed] * 8
+        assert gateway.stats().budget_used == gateway.stats().budget_waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("bound", "seconds", "size"), [("_STALL_S", 0.5, FIRST), ("LONGEST_S", 1.0, 128 * 1024)], ids=["rate", "time"]
+)
+async def test_a_body_that_comes_too_slowly_is_given_up_although_its_request_has_time(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, bound: str, seconds: float, size: int
+) -> None:
+    monkeypatch.setattr(chunks, bound, seconds)
+    async with attacker(nats_url) as client, open_bus(BusConfig(url=nats_url)) as gateway:
+        trickle = Trickle(client, size=size, pause=0.4, new=True)
+        await trickle.serve("a")
+        with pytest.raises(TransferFailed, match="too slow"):
+            await gateway.request(reads("a"), b"", timeout=HOUR)
+        assert trickle.sent > 1
+        assert gateway.stats().budget_used == 0
+
+
+async def test_the_time_in_which_the_chunks_of_others_come_first_is_not_the_peers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chunks, "_STALL_S", 0.2)
+    flights, asked = ByteBudget(FIRST), []
+    others = flights.ask(FIRST, lambda: None)
+    plan = plan_for(2 * FIRST, FIRST)
+    pulling = Pulling(lambda subject, reply, head, body: asked.append(head), flights, "_INBOX.peer", plan, bytes(FIRST))
+    pulling.start()
+    loop = asyncio.get_running_loop()
+    over = loop.time() + 0.6
+    await eventually(lambda: loop.time() > over)
+    assert not asked
+    assert not pulling.future.done()
+    others.release()
+    assert asked == [chunk_head(b"1")]
+    pulling.receive("", chunk_head(b"1"), bytes(FIRST))
+    assert pulling.future.result() == bytes(2 * FIRST)
+    pulling.stop()
+
+
+async def test_an_office_whose_answers_nobody_takes_leaves_room_for_those_of_others(nats_url: str) -> None:
+    async with (
+        attacker(nats_url) as client,
+        open_bus(BusConfig(url=nats_url, budget_bytes=16 * MIB, drain_timeout=0)) as gateway,
+    ):
+
+        async def large(_: Incoming) -> Reply:
+            return Reply(bytes(2 * MIB))
+
+        for office in ("a", "b"):
+            await gateway.serve(reads(office), large)
+        codes = []
+        for office in "aaaaaabb":
+            taken = await client.request(reads(office), b"", timeout=30)
+            codes.append((taken.headers or {}).get(ERROR))
+        assert codes == [None] * 4 + ["503"] * 2 + [None] * 2
+
+
+def test_the_budgets_tell_offices_apart_by_their_token_in_every_subject() -> None:
+    of_an_office = [
+        subjects.client("büro.1", "pc", "read"),
+        subjects.server("büro.1", "agent", "anna", "join_office"),
+        subjects.notify("büro.1", "enter_office"),
+    ]
+    assert {office_of(subject) for subject in of_an_office} == {encode_name("büro.1")}
+    assert office_of(subjects.hosts("credential", "process", "lease")) == ""
