@@ -1,8 +1,10 @@
 """The desktop of a Computer: the windows of its MCP servers (desktop.txt)."""
 
 import asyncio
+import hmac
 import logging
 import re
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +16,21 @@ from smcp_agent.errors import SmcpError
 from smcp_agent.rpc import RpcClient
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
 
-_END: Final = re.compile(r"<(/\s*(?:window|desktop))", re.IGNORECASE)
+_PROCESS_KEY: Final = secrets.token_bytes()
+
+_UNSEEN: Final = r"[\s\u00ad\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]*+"
+
+
+def _in_any_form(word: str) -> str:
+    """A pattern for the word in letters of either width, with unseen characters between them."""
+    return _UNSEEN.join(f"[{letter}{chr(ord(letter) + 0xFEE0)}]" for letter in word)
+
+
+_TAG: Final = re.compile(
+    f"([<＜﹤])(?={_UNSEEN}[/／∕⁄]?{_UNSEEN}(?:{_in_any_form('window')}|{_in_any_form('desktop')}))",
+    re.IGNORECASE,
+)
+"""What a model might read as one of our tags. Possessive, so that no text takes more than one pass."""
 
 MAX_AGE_S: Final = 10.0
 """Not every MCP server announces that a window changed. A window is read again when it is older (seconds)."""
@@ -55,17 +71,23 @@ def windows(desktop: Desktop) -> tuple[Window, ...]:
 def prompt_text(desktops: Mapping[str, Desktop]) -> str:
     """Desktops, by their Computers, as a block of text for a model's prompt; empty where no window is open.
 
-    A window of a slow MCP server says how old it is. What a window shows was written by others. It cannot end its own
-    block: `</window` and `</desktop` in it get a backslash behind the `<`.
+    A window of a slow MCP server says how old it is. What a window shows was written by others. It can neither end its
+    own block nor open another one's: the tags end with a code that it cannot know (`<window-3f9a1c20 uri="…">`), and
+    what looks like a tag of ours in it gets a backslash behind the `<`.
+
+    The same desktops give the same text for as long as the process lives, so that a model's cache of prompts holds.
     """
+    opened = {computer: windows(desktop) for computer, desktop in desktops.items()}
+    code = hmac.digest(_PROCESS_KEY, repr(opened).encode("utf-8", "surrogatepass"), "sha256").hex()[:8]
     blocks = []
-    for computer, desktop in desktops.items():
+    for computer, its_windows in opened.items():
         shown = [
-            f'<window uri="{_attribute(window.uri)}"{_age(window)}>\n{_inside(window.text)}\n</window>'
-            for window in windows(desktop)
+            f'<window-{code} uri="{_attribute(window.uri)}"{_age(window)}>\n{_inside(window.text)}\n</window-{code}>'
+            for window in its_windows
         ]
         if shown:
-            blocks.append("\n".join([f'<desktop computer="{_attribute(computer)}">', *shown, "</desktop>"]))
+            head, tail = f'<desktop-{code} computer="{_attribute(computer)}">', f"</desktop-{code}>"
+            blocks.append("\n".join([head, *shown, tail]))
     return "\n".join(blocks)
 
 
@@ -141,4 +163,4 @@ def _attribute(text: str) -> str:
 
 
 def _inside(text: str) -> str:
-    return _END.sub(r"<\\\1", text)
+    return _TAG.sub(r"\1\\", text)
