@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from smcp_agent import SmcpAgent
+from smcp_agent import NotAuthenticated, SmcpAgent
 from smcp_standalone.app import OPTIONS
 from smcp_testing.fork_server import born
 from smcp_testing.service_process import ServiceProcess, service_process
@@ -80,7 +80,8 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
         printed = "\n".join(process.output)
         assert f"smcp-agent --url {url} --office 'an office' list" in printed
         assert "MCP servers        toolbox" in printed
-        elsewhere = {"PATH": os.defpath, "HOME": os.environ["HOME"]}  # a terminal in which no environment is activated
+        kept = {name: os.environ[name] for name in ("HOME", "XDG_STATE_HOME")}
+        elsewhere = {"PATH": os.defpath, **kept}  # a terminal in which no environment is activated
         typed = next(line for line in process.output if line.endswith(" list"))
         listed = await asyncio.to_thread(
             subprocess.run, ["sh", "-c", typed], check=False, capture_output=True, text=True, timeout=60, env=elsewhere
@@ -302,3 +303,37 @@ def test_the_demo_of_a_system_that_does_not_answer_says_so_and_ends_with_1() -> 
     assert told.returncode == 1
     assert "http://127.0.0.1:1" in told.stderr
     assert "Traceback" not in told.stderr
+
+
+async def test_up_lets_its_own_user_in_by_the_key_of_the_run_and_nobody_else(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running("--config", str(config)) as (process, url):
+        key = re.search(r"Key of this run +(\S+)", "\n".join(process.output))
+        assert key is not None
+        async with SmcpAgent(url, office="home", name="anna") as agent:
+            assert agent.computers() == ["computer"]
+        [file] = (Path(os.environ["XDG_STATE_HOME"]) / "a2c-smcp" / "keys").glob(f"*-{url.rpartition(':')[2]}")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        with monkeypatch.context() as another_user:
+            another_user.setenv("XDG_STATE_HOME", str(tmp_path))
+            with pytest.raises(NotAuthenticated):
+                async with SmcpAgent(url, office="home", name="anna"):
+                    raise AssertionError("it was let in")
+            async with SmcpAgent(url, office="home", name="anna", token=key[1]) as agent:
+                assert agent.computers() == ["computer"]
+        with pytest.raises(NotAuthenticated):
+            async with SmcpAgent(url.replace("127.0.0.1", "localhost"), office="home", name="anna"):
+                raise AssertionError("it was let in")
+        assert await ended(process, signal.SIGINT) == 0
+        assert not file.exists()
+
+
+async def test_up_insecure_lets_everybody_in_without_a_key(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running("--config", str(config), "--insecure") as (process, url):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        async with SmcpAgent(url, office="home", name="anna") as agent:
+            assert agent.computers() == ["computer"]
+        assert "Key of this run" not in "\n".join(process.output)

@@ -46,6 +46,7 @@ async def open_standalone(
         [
             *(command("smcp"), "up", "--port", str(gateway_port), "--data", str(data), "--hosts", str(hosts_file)),
             *("--config", str(ALPHA.config(directory)), "--office", ALPHA.office, "--name", ALPHA.name),
+            "--insecure",  # clients of these scenarios have no tokens
         ],
         child_environment(mark, **settings),
         directory,

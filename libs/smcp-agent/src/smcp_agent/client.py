@@ -65,7 +65,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods, St
     Args:
         url: where a gateway listens, or several that are tried in turn; a query string is kept.
         office, name: the seat to take. There is one Agent per office.
-        token: an API key, a JWT, or an async function that gives a fresh one before each connection.
+        token: an API key, a JWT, or an async function that gives a fresh one before each connection. None: the key of
+            the `smcp up` of this user at that URL, if there is one.
         auth: what else the server wants to know at connect.
         transports: in the order in which they are tried; see `ConnectionOptions`.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.

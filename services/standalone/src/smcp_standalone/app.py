@@ -10,12 +10,13 @@ import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from smcp_agent.connecting.local_key import shared_key
 from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
@@ -28,6 +29,7 @@ from smcp_computer.control import open_control
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import open_terminal
 from smcp_gateway.app import open_gateway
+from smcp_gateway.auth import api_keys
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.settings import GatewaySettings
@@ -43,6 +45,8 @@ from smcp_standalone.nats_server import NatsServer, find_command, open_nats_serv
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
+KEYS: Final = "key-of-this-run.json"
+"""The file of the key that is made for a run (`with_key`)."""
 _ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
 OPTIONS: Final[Mapping[str, str]] = {
     "SMCP_CONFIG": "--config",
@@ -84,6 +88,8 @@ class UpSettings:
     gateway: GatewaySettings
     computer: ComputerSettings
     configuration: ComputerConfig
+    key: str | None = field(default=None, repr=False)
+    """See `with_key`: neither a web page nor another user of this machine can join without it."""
 
 
 def without_data(options: UpOptions) -> UpOptions:
@@ -112,6 +118,17 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     if problems or configuration is None or gateway is None or registry is None or computer is None:
         raise SettingsError(*dict.fromkeys(problems))
     return UpSettings(registry, gateway, computer, configuration)
+
+
+def with_key(settings: UpSettings, directory: Path) -> UpSettings:
+    """The settings with a key that is made for this run, unless they say who may connect, or let everybody in."""
+    if settings.gateway.auth_configured or settings.gateway.insecure:
+        return settings
+    path = directory / KEYS
+    path.unlink(missing_ok=True)  # the key of an earlier run is worth nothing
+    key, entry = api_keys.new_key(subject="smcp up", offices=["*"], roles=["agent", "computer"], names=["*"])
+    api_keys.add(path, entry)
+    return replace(settings, gateway=settings.gateway.model_copy(update={"auth_keys": path}), key=key)
 
 
 def _read(problems: list[str], read: Callable[[], T]) -> T | None:
@@ -246,6 +263,8 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
             open_gateway(settings.gateway, gateway_bus, front=front) as gateway,
             _connected(nats, COMPUTER, settings.computer) as computer_bus,
         ):
+            if settings.key is not None:
+                stack.enter_context(_shared(gateway.url, settings.key))
             terminal = stack.enter_context(open_terminal())
             asker = None if terminal is None else AtTerminal(terminal)
             front.stats.add("gateway", gateway.held)
@@ -274,6 +293,17 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
                     failed=tuple(name for name, server in computer.fleet.supervisors.items() if not server.ready),
                     confirmation=computer.confirmation.policy,
                 )
+
+
+@contextmanager
+def _shared(url: str, key: str) -> Iterator[None]:
+    """See `shared_key`. Where the file cannot be written, the key is still printed."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(shared_key(url, key))
+        except OSError as error:
+            _log.warning("smcp-agent will not find the key by itself, give it as SMCP_TOKEN: %s", error.strerror)
+        yield
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ from smcp_computer.config.host_settings import Confirm
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone import die_with_parent
-from smcp_standalone.app import System, UpOptions, UpSettings, load_up_settings, open_system, uvx_server
+from smcp_standalone.app import System, UpOptions, UpSettings, load_up_settings, open_system, uvx_server, with_key
 from smcp_standalone.nats_server import find_command
 
 OFFICE: Final = "demo office"
@@ -74,14 +74,14 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
         encoding="utf-8",
     )
     chosen = UpOptions(office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository), hosts=hosts)
-    settings = _patient(load_up_settings(chosen, directory))
+    settings = with_key(_patient(load_up_settings(chosen, directory)), directory)
     async with AsyncExitStack() as stack:
         with _waiting(console, "Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ..."):
             system = await stack.enter_async_context(open_system(chosen, settings, directory))
         raise_if_cancelled()
         if system.failed:
             raise Failure(f"did not start: {', '.join(system.failed)} (see above)")
-        first, process = await stack.enter_async_context(_gateway(system))
+        first, process = await stack.enter_async_context(_gateway(system, settings))
         raise_if_cancelled()
         console.print(
             f"nats-server, a registry, the gateways {first} and {system.url}, and a Computer with the MCP servers "
@@ -89,7 +89,7 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
             highlight=False,
         )
         with _said():
-            async with SmcpAgent([first, system.url], office=OFFICE, name="demo agent") as agent:
+            async with SmcpAgent([first, system.url], office=OFFICE, name="demo agent", token=settings.key) as agent:
                 await _two_calls(console, agent, repository)
                 await _lose_a_gateway(console, agent, first, process)
     console.print("Everything has been stopped. Your own turn: [bold]make up[/bold]")
@@ -122,7 +122,7 @@ async def _two_calls(console: Console, agent: SmcpAgent, repository: Path) -> No
 
 
 @asynccontextmanager
-async def _gateway(system: System) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+async def _gateway(system: System, settings: UpSettings) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     """A gateway as a process of its own, beside the one of `system`: its URL and the process."""
     command = find_command("smcp-gateway")
     if command is None:
@@ -138,6 +138,7 @@ async def _gateway(system: System) -> AsyncIterator[tuple[str, asyncio.subproces
             **kept,
             "SMCP_NATS_URL": system.nats.url,
             "SMCP_NATS_CREDS": str(system.nats.credentials[GATEWAY]),
+            "SMCP_AUTH_KEYS": str(settings.gateway.auth_keys),
             "SMCP_GATEWAY_HOST": "127.0.0.1",
             "SMCP_GATEWAY_PORT": "0",
             "SMCP_LOG_FORMAT": "json",
@@ -212,12 +213,12 @@ def _config(directory: Path, repository: Path) -> Path:
 
 
 def _patient(settings: UpSettings) -> UpSettings:
-    """Time for downloads, no questions, and only Agents of this machine, without a token."""
+    """Time for downloads, no questions, and only Agents of this machine, by the key of this run."""
     no_tokens = dict.fromkeys(("auth_keys", "auth_secret", "auth_jwks", "auth_audience", "auth_issuer"))
     changed = {"confirm": Confirm.ALLOW, "start_s": max(settings.computer.start_s, FIRST_START_S)}
     return replace(
         settings,
-        gateway=settings.gateway.model_copy(update={"gateway_host": "127.0.0.1", **no_tokens}),
+        gateway=settings.gateway.model_copy(update={"gateway_host": "127.0.0.1", "insecure": False, **no_tokens}),
         computer=settings.computer.model_copy(update=changed),
     )
 

@@ -63,7 +63,7 @@ def run_up(
     ] = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Without authentication, accept clients from elsewhere nevertheless."),
+        typer.Option("--insecure", help="Let everybody in without a key, also from elsewhere."),
     ] = False,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
@@ -78,12 +78,13 @@ def run_up(
     with system_app.up_directory(chosen) as directory:
         settings = system_app.load_up_settings(chosen, directory)
         system_app.up_model(chosen)  # what is wrong with the hosts is said before anything starts
+        settings = settings if check_config else system_app.with_key(settings, directory)
 
         @asynccontextmanager
         async def open_and_tell() -> AsyncIterator["System"]:
             typer.echo("Starting (the first start of an MCP server may download it) ...")
             async with system_app.open_system(chosen, settings, directory) as system:
-                typer.echo(_greeting(system, chosen, asks_who=settings.gateway.auth_configured))
+                typer.echo(_greeting(system, chosen, key=settings.key, asks_who=settings.gateway.auth_configured))
                 yield system
 
         serve_command(
@@ -171,7 +172,7 @@ def _end(directory: Path | None) -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _greeting(system: "System", chosen: "UpOptions", *, asks_who: bool) -> str:
+def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_who: bool) -> str:
     url, office, computer = (shlex.quote(part) for part in (system.url, system.office, system.computer))
     agent = f"{shlex.quote(_agent_command())} --url {url} --office {office}"
     servers = [f"{name} (did not start, see above)" if name in system.failed else name for name in system.servers]
@@ -185,7 +186,12 @@ def _greeting(system: "System", chosen: "UpOptions", *, asks_who: bool) -> str:
     ]
     if chosen.config is None:
         lines.append("                     (a sample; give your own with --config FILE)")
-    if asks_who:
+    if key is not None:
+        lines.append(f"  Key of this run    {key}")
+        lines.append(
+            "                     (smcp-agent and the SDK find it by themselves at this URL; others send it as token)"
+        )
+    elif asks_who:
         lines.append("  Tokens             are needed: SMCP_TOKEN or --token of smcp-agent")
     if chosen.hosts is not None:
         credentials = next(iter(system.nats.credentials.values())).parent

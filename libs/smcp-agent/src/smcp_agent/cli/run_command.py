@@ -187,7 +187,10 @@ def _hint(error: SmcpError, chosen: Options) -> str:
                 "office with --office (SMCP_OFFICE)."
             )
         case NotAuthenticated():
-            return "SMCP_TOKEN (--token) says who you are: a key of `smcp keys add`, or a JWT."
+            return (
+                "SMCP_TOKEN (--token) says who you are: a key of `smcp keys add`, or a JWT. The key of a `smcp up` on "
+                "this machine is found at the URL that it printed."
+            )
         case McpError() if error.message.startswith("the MCP server ") and error.message.endswith(" failed"):
             return "What it said is in the log of the Computer."
         case RateLimited(details={"retry_after_s": int() | float() as wait}):

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 
 from smcp_agent.connecting.connection import Connection, Notice, connect
+from smcp_agent.connecting.local_key import local_key
 from smcp_agent.connecting.options import ConnectionOptions, with_token
 from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError
 from smcp_proto.backoff import Backoff, jittered
@@ -57,12 +59,13 @@ class Addresses:
 
         Raises CannotConnect: none of them works; TokenUnavailable; SmcpError: the last refusal of a server.
         """
-        options = await with_token(options)
+        has_token, options = options.token is not None, await with_token(options)
 
         async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:
             if earlier:
                 await asyncio.wait(earlier, timeout=HEAD_START_S * len(earlier))
-            return await connect(url, options, on_notice)
+            own = options if has_token else await with_token(replace(options, token=local_key(url)))
+            return await connect(url, own, on_notice)
 
         attempts: list[asyncio.Task[Connection]] = []
         for url in self._urls:
