@@ -106,9 +106,11 @@ async def test_the_file_may_be_saved_replaced_and_swapped_and_the_signal_ends_no
     nats_url: str, tmp_path: Path
 ) -> None:
     def text(tool: str) -> str:
-        return json.dumps({"servers": {"box": toolbox(forbidden_tools=[tool])}})
+        return json.dumps({"servers": {"box": toolbox(forbidden_tools=[tool], env_file=str(variables))}})
 
-    file = tmp_path / "computer.json"
+    file, variables = tmp_path / "computer.json", tmp_path / "elsewhere" / "box.env"
+    variables.parent.mkdir()
+    variables.write_text("MARK=one")
     (tmp_path / "..v1").mkdir()
     (tmp_path / "..v1" / file.name).write_text(text("nothing"))
     (tmp_path / "..data").symlink_to("..v1")
@@ -140,6 +142,8 @@ async def test_the_file_may_be_saved_replaced_and_swapped_and_the_signal_ends_no
         await scene.process.logged("the configuration is read again (SIGHUP)")
         await followed("fail")
         assert scene.children() == children
+        variables.write_text("MARK=two")
+        await eventually(lambda: scene.children().isdisjoint(children), timeout=START_S)
 
 
 async def test_a_broken_file_changes_nothing_and_the_next_valid_one_takes_effect(nats_url: str, tmp_path: Path) -> None:

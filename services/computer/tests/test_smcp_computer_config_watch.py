@@ -54,7 +54,7 @@ async def test_a_changed_file_is_noticed(tmp_path: Path, change: Callable[[Path]
         file.symlink_to(Path("..data") / file.name)
     else:
         file.write_text("old")
-    async with aclosing(file_changes(file)) as changes:
+    async with aclosing(file_changes(lambda: [file])) as changes:
         await anext(changes)
         noticed = asyncio.ensure_future(anext(changes))
         await asyncio.sleep(0)
@@ -63,8 +63,23 @@ async def test_a_changed_file_is_noticed(tmp_path: Path, change: Callable[[Path]
             await noticed
 
 
+async def test_a_file_that_a_changed_one_names_is_followed_from_then_on(tmp_path: Path) -> None:
+    file, named = tmp_path / "computer.json", tmp_path / "elsewhere" / "box.env"
+    named.parent.mkdir()
+    files = [file]
+    async with aclosing(file_changes(lambda: files)) as changes:
+        await anext(changes)
+        files.append(named)
+        for changed in (file, named):
+            noticed = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(0)
+            changed.write_text("new")
+            async with within(NOTICED_S):
+                await noticed
+
+
 async def test_a_file_that_changed_since_it_was_read_is_noticed_at_once(tmp_path: Path) -> None:
-    async with aclosing(file_changes(tmp_path / "computer.json")) as changes:
+    async with aclosing(file_changes(lambda: [tmp_path / "computer.json"])) as changes:
         (tmp_path / "computer.json").write_text("new")
         await anext(changes)
 

@@ -118,7 +118,7 @@ async def test_a_file_that_cannot_be_read_for_a_fault_of_ours_changes_nothing(
 
     async with world(nats_url, {"config": tmp_path / "computer.json"}, box=configs.stdio()) as here:
         before = await tools(here)
-        monkeypatch.setattr("smcp_computer.computer.load_config", fails)
+        monkeypatch.setattr("smcp_computer.computer.read_config", fails)
         await here.computer.reload()
         problem = (await here.ask("get_status"))["config_problem"]
         assert "internal error" in problem

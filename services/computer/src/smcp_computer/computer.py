@@ -16,7 +16,7 @@ from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tracing import log_fields
-from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.config.file import ComputerConfig, load_config, read_config
 from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import shown
@@ -115,7 +115,7 @@ class Computer:
             _log.warning("configuration: %s", warning)
         self.config_problem: str | None = None
         """Why the file cannot be followed as it is now; None: this Computer runs what it says."""
-        self._file = settings.config
+        self._file, self._env_files = settings.config, config.env_files
         self._reloading = asyncio.Lock()
         self.tasks = tasks
         self.metrics = options.get("metrics") or Metrics()
@@ -224,18 +224,24 @@ class Computer:
         self.tasks.start(self._follow_file(), name="configuration")
 
     async def _follow_file(self) -> None:
-        with hangups(lambda: self.tasks.start(self.reload(), name="reload")):
-            async for _ in file_changes(self._file):
+        def on_hangup() -> None:
+            _log.info("the configuration is read again (SIGHUP)")
+            self.tasks.start(self.reload(), name="reload")
+
+        with hangups(on_hangup):
+            async for _ in file_changes(lambda: (self._file, *self._env_files)):
                 await self.reload()
 
     async def reload(self) -> None:
         """Read the file, and run what it says. One that is broken changes nothing, and is the `config_problem`."""
         async with self._reloading:
             try:
-                config = await asyncio.to_thread(load_config, self._file)
+                read = await asyncio.to_thread(read_config, self._file)
+                self._env_files = read.env_files  # also of a file with mistakes: one of these may be the mistake
+                config = read.valid()
             except Exception as error:  # noqa: BLE001 -- a saved file must not end what runs
                 if isinstance(error, ConfigError):
-                    problem = "; ".join(error.problems)
+                    problem = "; ".join(f"{self._file}: {each}" for each in error.problems)
                 else:  # a fault of ours
                     _log.exception("the changed configuration cannot be read")
                     problem = "the file cannot be read for an internal error, which the log shows"

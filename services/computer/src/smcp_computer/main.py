@@ -14,6 +14,7 @@ from smcp_computer.config.file import ComputerConfig, add_to_file, imported, loa
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import literal_secrets
+from smcp_computer.config.watch import spare_hangups
 from smcp_computer.install_command import app as install_app
 from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.secrets_command import store_of
@@ -66,6 +67,7 @@ def serve(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run until stopped. Further settings are environment variables, see --check-config."""
+    spare_hangups()
     _read_environment(env_file)
     urls = ",".join(gateway) if gateway else None
     settings = load_settings(

@@ -48,6 +48,8 @@ class ComputerConfig:
     """Those of the warnings that `validate` refuses unless it is lenient."""
     places: Mapping[str, Place] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    env_files: tuple[Path, ...] = ()
+    """Other files that were read, or should have been."""
 
     def valid(self) -> "ComputerConfig":
         """Raises ConfigError: there are problems."""
@@ -75,15 +77,17 @@ def read_config(path: Path) -> ComputerConfig:
     config = _read(_content(path, MAX_FILE_BYTES), variables_of(path))
     problems = list(config.problems)
     servers = dict(config.servers)
+    env_files: list[Path] = []
     for name, server in config.servers.items():
         env_file = config.host[name].env_file
         if env_file is None or not isinstance(server, MCPServerStdioConfig):
             continue
         try:
-            servers[name] = _with_environment(server, read_env_file(path.parent / _expanded(env_file)))
+            env_files.append(path.parent / _expanded(env_file))
+            servers[name] = _with_environment(server, read_env_file(env_files[-1]))
         except ConfigError as error:
             problems.append(f"{config.places[name].field('env_file')}: {error}")
-    return replace(config, servers=servers, problems=tuple(problems))
+    return replace(config, servers=servers, problems=tuple(problems), env_files=tuple(env_files))
 
 
 def imported(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
