@@ -14,9 +14,11 @@ from typing import Any
 
 from smcp_testing.computer_office import registry
 from smcp_testing.mcp_servers import configs
+from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 
 COMMAND = str(Path(sys.executable).with_name("smcp-computer"))
+PLACE = ("--office", "lab", "--name", "pc")
 PATIENCE_S = 60.0
 Json = dict[str, Any]
 
@@ -26,6 +28,7 @@ class Host:
 
     def __init__(self, nats_url: str, directory: Path, state: str) -> None:
         self.file = directory / "computer.json"
+        self.state = state
         self._environ = {**os.environ, "XDG_STATE_HOME": state, "SMCP_NATS_URL": nats_url, "SMCP_HEALTH_PORT": "0"}
 
     async def start(
@@ -51,18 +54,16 @@ class Host:
     async def servers(self) -> dict[str, Json]:
         return {each["name"]: each for each in (await self.says("status"))["servers"]}
 
+    async def is_ready(self) -> bool:
+        code, out, _ = await self.run("status", "--json")
+        return code == 0 and json.loads(out)["ready"] is True
+
     @asynccontextmanager
     async def computer(self) -> AsyncIterator[asyncio.subprocess.Process]:
         """It runs, is ready, and answers commands."""
-        place = ("--office", "lab", "--name", "pc")
-        process = await self.start("run", "--config", str(self.file), *place, stderr=asyncio.subprocess.DEVNULL)
+        process = await self.start("run", "--config", str(self.file), *PLACE, stderr=asyncio.subprocess.DEVNULL)
         try:
-
-            async def ready() -> bool:
-                code, out, _ = await self.run("status", "--json")
-                return code == 0 and json.loads(out)["ready"] is True
-
-            await eventually(ready, timeout=PATIENCE_S)
+            await eventually(self.is_ready, timeout=PATIENCE_S)
             yield process
         finally:
             if process.returncode is None:
@@ -154,3 +155,49 @@ async def test_without_a_computer_the_file_is_changed_alone(nats_url: str, tmp_p
         }  # fmt: skip
         code, _, err = await here.run("servers", "rm", "tme", *file)
         assert (code, "did you mean 'time'" in err) == (1, True)
+
+
+async def test_the_log_says_that_a_program_confirms_and_that_program_decides(nats_url: str, tmp_path: Path) -> None:
+    script, seen = tmp_path / "confirm.py", tmp_path / "seen"
+    script.write_text(
+        "import json, sys\n"
+        "asked = json.load(sys.stdin)\n"
+        f"open({str(seen)!r}, 'a').write(asked['tool'] + ' ' + asked['agent'] + '\\n')\n"
+        "sys.exit(asked['params']['b'] != 2)\n"
+    )
+    async with host(nats_url, tmp_path, box=configs.stdio(fresh=True)) as here:
+        env = {
+            "SMCP_CONFIRM_COMMAND": f"{sys.executable} {script}", "SMCP_LOG_FORMAT": "json",
+            "XDG_STATE_HOME": here.state, "SMCP_NATS_URL": nats_url, "SMCP_HEALTH_PORT": "0",
+        }  # fmt: skip
+        async with service_process(COMMAND, "run", "--config", here.file, *PLACE, env=env) as computer:
+            policy = "are confirmed by the program of SMCP_CONFIRM_COMMAND (SMCP_CONFIRM=allow asks nobody)"
+            await computer.logged(f"tool calls {policy}, unless the configuration says otherwise", timeout=PATIENCE_S)
+            await eventually(here.is_ready, timeout=PATIENCE_S)
+            code, out, _ = await here.run("call", "add", "--params", '{"a": 1, "b": 2}')
+            assert (code, out) == (0, "3\n")
+            code, out, _ = await here.run("call", "add", "--params", '{"a": 1, "b": 3}')
+            assert (code, "was declined by the user of this Computer" in out) == (1, True)
+            assert seen.read_text() == "add user of this host\n" * 2
+
+
+async def test_smcp_up_names_unknown_tools_and_answers_commands_beside_another_computer(
+    nats_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "up.json"
+    box = configs.stdio(fresh=True, forbidden_tools=["ecko"])
+    file.write_text(json.dumps({"servers": {"box": box}}))
+    async with host(nats_url, tmp_path) as here, here.computer():
+        up = (Path(COMMAND).with_name("smcp"), "up", "--port", "0", "--config", file)
+        async with service_process(*up, env={"SMCP_LOG_FORMAT": "json", "XDG_STATE_HOME": here.state}) as process:
+            await eventually(lambda: "ctrl-C stops everything." in process.output, timeout=PATIENCE_S)
+            warning = "box: forbidden_tools: 'ecko': did you mean 'echo'? It is no tool of this server"
+            assert f"  Warning            {warning}" in process.output
+            (policy,) = [line for line in process.output if line.startswith("  Tool calls")]
+            assert "run unasked (no terminal is attached; see SMCP_CONFIRM)" in policy
+            code, _, err = await here.run("status")
+            assert code == 1
+            assert "--office home --name computer" in err
+            assert "--office lab --name pc" in err
+            (server,) = (await here.says("status", "--name", "computer"))["servers"]
+            assert (server["name"], server["state"]) == ("box", "ready")

@@ -201,6 +201,8 @@ class System:
     """Those of them that did not start."""
     confirmation: str
     """What becomes of tool calls, and why."""
+    warnings: tuple[str, ...]
+    """About the MCP servers' configuration: tools that they do not have."""
 
 
 @contextmanager
@@ -292,6 +294,11 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
                     servers=tuple(computer.fleet.supervisors),
                     failed=tuple(name for name, server in computer.fleet.supervisors.items() if not server.ready),
                     confirmation=computer.confirmation.policy,
+                    warnings=tuple(
+                        f"{each.name}: {warning}"
+                        for each in computer.fleet.statuses(usage=False)
+                        for warning in each.warnings
+                    ),
                 )
 
 

@@ -200,6 +200,7 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
         credentials = next(iter(system.nats.credentials.values())).parent
         lines.append(f"  Other hosts        {system.nats.url}, credentials in {credentials}")
     lines.append(f"  Tool calls         {system.confirmation}")
+    lines += [f"  Warning            {each}" for each in system.warnings]
     lines += ["", "Try it from another terminal:", f"  {agent} list", f"  {agent} tools {computer}"]
     if chosen.config is None and "time" in system.servers:
         params = shlex.quote('{"timezone": "Asia/Shanghai"}')
