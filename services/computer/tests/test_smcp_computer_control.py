@@ -43,8 +43,8 @@ async def controlled(nats_url: str, **servers: dict[str, Any]) -> AsyncIterator[
         yield here
 
 
-async def command(*arguments: str) -> Result:
-    return await asyncio.to_thread(CliRunner().invoke, app, list(arguments), catch_exceptions=True)
+async def command(*arguments: str, typed: str = "") -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, app, list(arguments), input=typed, catch_exceptions=True)
 
 
 def why_not(result: Result) -> str:
@@ -181,6 +181,26 @@ async def test_the_inputs_are_shown_with_the_sources_of_their_values_and_without
         assert found == {"user": ("its default", ["off"]), "token": (None, []), "made": ("its program", [])}
         assert "anna" not in said.stdout
         assert "it has no value" in (await command("inputs")).stdout
+
+
+async def test_a_server_that_lacked_a_value_starts_once_that_is_kept(nats_url: str) -> None:
+    inputs = [{"id": "token", "type": "promptString", "description": "secret", "password": True}]
+    config = {"servers": {"box": configs.stdio(env={"TOKEN": "${input:token}"})}, "inputs": inputs}
+    async with controlled(nats_url, other=configs.stdio()) as here:
+        here.computer.fleet.apply(parse_config(json.dumps(config)))
+        box = here.computer.fleet.supervisors["box"]
+        await eventually(lambda: box.state == "failed")
+        assert "smcp-computer secrets set token" in box.reason
+        kept = await command("secrets", "set", "token", "--json", typed="v4lue-of-it\n")
+        said = json.loads(kept.stdout)
+        assert (said["kept"], [(each["name"], each["state"]) for each in said["servers"]]) == (
+            "token",
+            [("box", "ready")],
+        )
+        again = await command("secrets", "set", "token", typed="another-0ne\n")
+        assert (again.exit_code, again.stdout) == (0, "")
+        assert "when it is restarted" in again.stderr
+        assert json.loads((await command("inputs", "--json")).stdout)["inputs"][0]["source"] == "its kept value"
 
 
 async def test_a_file_that_cannot_be_used_is_said_to_the_user_with_its_path_and_to_agents_without(

@@ -222,6 +222,9 @@ async def test_a_file_of_another_host_is_shown_as_ours_and_written(tmp_path: Pat
     assert json.loads(out) == {"servers": {"x": {"type": "stdio", "server_parameters": {"command": "y"}}}}
     assert json.loads(ours.read_text()) == json.loads(out)
     assert {line.split(": ")[2] for line in err.splitlines()} == {"mcpServers.x.alwaysAllow", "theme"}
+    code, out, err = await run("import", str(theirs), "--json")
+    assert (code, err, json.loads(out)["configuration"]) == (0, "", json.loads(ours.read_text()))
+    assert {each.split(": ")[0] for each in json.loads(out)["warnings"]} == {"mcpServers.x.alwaysAllow", "theme"}
     code, out, err = await run("import", str(theirs), "--write", str(ours))
     assert (code, out, err.splitlines()[-1]) == (2, "", f"error: {ours}: x: is there already")
     theirs.write_text('{"mcpServers": {"x": {"command": 7}}}')
@@ -231,7 +234,7 @@ async def test_a_file_of_another_host_is_shown_as_ours_and_written(tmp_path: Pat
 
 
 async def test_the_schema_of_the_file_is_printed_as_it_is_published() -> None:
-    code, out, _ = await run("schema")
+    code, out, _ = await run("schema", "--json")
     published = Path(__file__).parents[3] / "docs" / "schemas" / "computer-config.json"
     assert (code, json.loads(out)) == (0, json.loads(published.read_text()))
 

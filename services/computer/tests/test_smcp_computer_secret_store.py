@@ -139,6 +139,9 @@ async def test_the_commands_set_list_and_remove_values_and_never_show_them(tmp_p
     assert await secrets(tmp_path, "list") == (0, "api key\n", "")
     code, out, _ = await secrets(tmp_path, "list", "--json")
     assert json.loads(out) == ["api key"]
+    code, out, err = await secrets(tmp_path, "set", "token", "--json", typed=SECRET)
+    assert (json.loads(out), err) == ({"kept": "token", "servers": []}, "")
+    assert json.loads((await secrets(tmp_path, "rm", "token", "--json"))[1]) == {"removed": ["token"]}
     assert await secrets(tmp_path, "rm", "api key", "other") == (1, "", "error: no value is kept for 'other'\n")
     assert await secrets(tmp_path, "list", "--json") == (0, "[]\n", "")
     assert await secrets(tmp_path, "list") == (0, "", "")
@@ -151,7 +154,8 @@ async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_p
     target, file = tmp_path / "target.json", tmp_path / "computer.json"
     file.symlink_to(target)
     file.write_text(json.dumps({"mcpServers": {"x": {"command": "true", "env": {"TOKEN": SECRET}}}}))
-    assert await secrets(tmp_path, "encrypt", str(file)) == (0, "", "")
+    code, out, _ = await secrets(tmp_path, "encrypt", str(file), "--json")
+    assert (code, json.loads(out)) == (0, {"encrypted": str(file)})
     assert file.is_symlink()
     assert SECRET.encode() not in target.read_bytes()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -167,7 +171,8 @@ async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_p
     with pytest.raises(ConfigError, match=r"computer\.json: cannot be decrypted: .*secrets\.key does not exist"):
         load_config(file)
     (tmp_path / "away").rename(key)
-    assert await secrets(tmp_path, "decrypt", str(file)) == (0, "", "")
+    code, out, _ = await secrets(tmp_path, "decrypt", str(file), "--json")
+    assert (code, json.loads(out)) == (0, {"decrypted": str(file)})
     assert SECRET in file.read_text()
 
 

@@ -5,29 +5,21 @@ They talk to `control` over its socket and know nothing of MCP. A change of the 
 
 import json
 import os
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from smcp_computer.control_client import LOGS, RunningComputer, find, running, seat_directory
-from smcp_service.lifecycle import Failure, counted
+from smcp_computer.output import Json, Said, plain, print_answer, print_status, print_table, when
+from smcp_service.lifecycle import Failure
 
 POLL_S: Final = 0.25
 """How often `logs -f` looks at the file: nobody reads faster."""
 CALL_GRACE_S: Final = 5.0
 """A Computer ends a call at its time; the answer may take so much longer."""
-COLOURS: Final = {
-    "ready": "green", "starting": "yellow", "degraded": "yellow", "backoff": "yellow", "failed": "red",
-}  # fmt: skip
-BYTES_PER_MB: Final = 1_000_000
 
 app = typer.Typer()
 servers = typer.Typer(no_args_is_help=True, help="Add, change, stop and restart MCP servers while the Computer runs.")
@@ -44,7 +36,6 @@ def _known_servers(context: typer.Context) -> list[str]:
 
 Office = Annotated[str | None, typer.Option(help="The Computer's office, where several run here [SMCP_OFFICE]")]
 Name = Annotated[str | None, typer.Option(help="The Computer's name, where several run here [SMCP_NAME]")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
 Server = Annotated[
     str, typer.Argument(metavar="SERVER", help="An MCP server's name in the file", autocompletion=_known_servers)
 ]
@@ -55,18 +46,31 @@ Config = Annotated[
 Rewrite = Annotated[bool, typer.Option("--rewrite", help="Change a file with comments, too; they are removed")]
 
 
-@app.command()
-def status(office: Office = None, name: Name = None, as_json: Json = False) -> None:
-    """How the running Computer and its MCP servers are."""
-    _show_status(find(office, name).ask("GET", "status"), as_json)
+def _asks(command: str, method: str, show: Callable[[Said], None], what: str) -> None:
+    """Define a command that asks just that, and shows what the Computer says."""
+
+    @app.command(command, help=what)
+    def ask(office: Office = None, name: Name = None, as_json: Json = False) -> None:
+        print_answer(find(office, name).ask(method, command), as_json, show)
 
 
-@app.command()
-def tools(office: Office = None, name: Name = None, as_json: Json = False) -> None:
-    """The tools as Agents see them."""
-    said = find(office, name).ask("GET", "tools")
+def _show_tools(said: Said) -> None:
     rows = [(each["name"], each["server"], each["description"]) for each in said["tools"]]
-    _print(said, as_json, ("Tool", "Server", "Description"), rows, "No tools: `smcp-computer status` says why.")
+    print_table(("Tool", "Server", "Description"), rows, "No tools: `smcp-computer status` says why.")
+
+
+def _show_inputs(said: Said) -> None:
+    rows = [
+        (each["id"], each["source"] or "nowhere: it has no value", ", ".join(each["servers"]), each["description"])
+        for each in said["inputs"]
+    ]
+    print_table(("Input", "Value from", "For", "Description"), rows, "No inputs.")
+
+
+_asks("status", "GET", print_status, "How the running Computer and its MCP servers are.")
+_asks("tools", "GET", _show_tools, "The tools as Agents see them.")
+_asks("inputs", "GET", _show_inputs, "The inputs, and where their values come from; no value is shown.")
+_asks("reload", "POST", print_status, "Read the configuration file again now, as it is whenever it changes.")
 
 
 @app.command()
@@ -85,12 +89,14 @@ def call(
         raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from None
     asked = {"tool_name": tool, "params": parsed, "timeout": timeout}
     result = find(office, name).ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
-    if as_json:
-        _print_json(result)
-    for block in () if as_json else result["content"]:
-        typer.echo(_plain(block["text"]) if block.get("type") == "text" else f"[{block.get('type')}, not shown]")
+    print_answer(result, as_json, _show_result)
     if result.get("isError"):
         raise typer.Exit(1)
+
+
+def _show_result(result: Said) -> None:
+    for block in result["content"]:
+        typer.echo(plain(block["text"]) if block.get("type") == "text" else f"[{block.get('type')}, not shown]")
 
 
 @app.command()
@@ -103,24 +109,16 @@ def history(
     """The recent calls of tools, and those that run."""
     said = find(office, name).ask("GET", "history")
     found = {each: calls for each, calls in said["servers"].items() if server in (None, each)}
+    print_answer({"servers": found}, as_json, _show_history)
+
+
+def _show_history(said: Said) -> None:
     rows = [
-        (_when(call["at"]), of, call["tool"], call["agent"], call["outcome"], f"{call['ms']:.0f} ms", call["why"])
-        for of, calls in found.items()
+        (when(call["at"]), server, call["tool"], call["agent"], call["outcome"], f"{call['ms']:.0f} ms", call["why"])
+        for server, calls in said["servers"].items()
         for call in calls
     ]
-    columns = ("At", "Server", "Tool", "Agent", "Outcome", "Took", "Why")
-    _print({"servers": found}, as_json, columns, sorted(rows), "No calls yet.")
-
-
-@app.command()
-def inputs(office: Office = None, name: Name = None, as_json: Json = False) -> None:
-    """The inputs of the configuration, and where their values come from; no value is shown."""
-    said = find(office, name).ask("GET", "inputs")
-    rows = [
-        (each["id"], each["source"] or "nowhere: it has no value", ", ".join(each["servers"]), each["description"])
-        for each in said["inputs"]
-    ]
-    _print(said, as_json, ("Input", "Value from", "For", "Description"), rows, "No inputs.")
+    print_table(("At", "Server", "Tool", "Agent", "Outcome", "Took", "Why"), sorted(rows), "No calls yet.")
 
 
 @app.command()
@@ -139,13 +137,7 @@ def logs(
     if not path.exists():
         raise Failure(f"there is no log of an MCP server {server!r}: {path} does not exist")
     for line in _log_lines(path, lines, follow=follow):
-        typer.echo(json.dumps({"server": server, "line": line}, ensure_ascii=False) if as_json else _plain(line))
-
-
-@app.command()
-def reload(office: Office = None, name: Name = None, as_json: Json = False) -> None:
-    """Read the configuration file again now; a running Computer does so by itself when it changes."""
-    _show_status(find(office, name).ask("POST", "reload"), as_json)
+        typer.echo(json.dumps({"server": server, "line": line}, ensure_ascii=False) if as_json else plain(line))
 
 
 @servers.command("add")
@@ -208,19 +200,19 @@ _edits("disable", "End an MCP server; it stays in the file.")
 @servers.command()
 def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
     """End an MCP server and start it again. Calls that run there have some seconds to end."""
-    _show_status(find(office, name).ask("POST", "servers", server, "restart"), as_json)
+    print_answer(find(office, name).ask("POST", "servers", server, "restart"), as_json, print_status)
 
 
-def _edit(edit: Mapping[str, Any], config: Path | None, office: str | None, name: str | None, as_json: bool) -> None:
+def _edit(edit: Said, config: Path | None, office: str | None, name: str | None, as_json: bool) -> None:
     if config is None:
         if not running() and not office and not name:
             raise Failure("no Computer of this user runs here: --config says which file to change")
-        _show_status(find(office, name).ask("POST", "edit", body=edit), as_json)
+        print_answer(find(office, name).ask("POST", "edit", body=edit), as_json, print_status)
         return
     computers = [find(office, name)] if office or name else running()
     for each in computers:
         if Path(each.ask("GET", "status")["config"]).resolve() == config.resolve():
-            _show_status(each.ask("POST", "edit", body=edit), as_json)
+            print_answer(each.ask("POST", "edit", body=edit), as_json, print_status)
             return
     from smcp_computer.config.edit import Edit, edit_file  # noqa: PLC0415 -- as above
     from smcp_computer.config.lint import ConfigError  # noqa: PLC0415
@@ -229,11 +221,9 @@ def _edit(edit: Mapping[str, Any], config: Path | None, office: str | None, name
         edit_file(config, Edit.model_validate(edit))
     except ConfigError as error:
         raise Failure("\n".join(error.problems)) from None
-    if as_json:
-        _print_json({"config": str(config)})
-    else:
-        which = "that runs here reads it" if computers else "of this user runs here"
-        typer.echo(f"{config} is changed; no Computer {which}")
+    which = "that runs here reads it" if computers else "of this user runs here"
+    said = f"{config} is changed; no Computer {which}"
+    print_answer({"config": str(config)}, as_json, lambda _: typer.echo(said))
 
 
 def _find(given: Mapping[str, Any]) -> RunningComputer:
@@ -266,76 +256,6 @@ def _log_lines(path: Path, last: int, *, follow: bool) -> Iterator[str]:
                 file = path.open(encoding="utf-8", errors="replace")
     finally:
         file.close()
-
-
-def _show_status(said: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        _print_json(said)
-        return
-    state = "ready" if said["ready"] else "not ready"
-    calls = counted(said["calls"], "call")
-    typer.echo(_plain(f"{said['name']} in {said['office']}: {state}, {calls} running, process {said['pid']}"))
-    for what, why in said["problems"].items():
-        _warn(f"{what}: {why}")
-    if said["config_problem"]:
-        _warn(f"{said['config']} is invalid, the previous one stays in use: {said['config_problem']}")
-    rows = [
-        (
-            each["name"],
-            each["state"],
-            _when(each["since"]),
-            str(each["restarts"]),
-            str(each["tools"]),
-            str(each["calls"]),
-            "" if each["pid"] is None else str(each["pid"]),
-            "" if each["cpu_s"] is None else f"{each['cpu_s']:.1f} s",
-            "" if each["memory_bytes"] is None else f"{each['memory_bytes'] / BYTES_PER_MB:.0f} MB",
-            each["reason"],
-        )
-        for each in said["servers"]
-    ]
-    columns = ("Server", "State", "Since", "Restarts", "Tools", "Calls", "PID", "CPU", "Memory", "Reason")
-    _print(said, False, columns, rows, "No MCP servers: `smcp-computer servers add` adds one.")
-    for each in said["servers"]:
-        for warning in each["warnings"]:
-            _warn(f"{each['name']}: {warning}")
-
-
-def _print(said: object, as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
-    found = list(rows)
-    if as_json:
-        _print_json(said)
-        return
-    if not found:
-        typer.echo(empty, err=True)
-        return
-    table = Table()
-    for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=not number)
-    for row in found:
-        cells = [escape(_plain(cell)) for cell in row]
-        table.add_row(*(f"[{COLOURS[cell]}]{cell}[/]" if cell in COLOURS else cell for cell in cells))
-    console = Console()
-    if not sys.stdout.isatty():
-        console.width = max(console.width, 200)  # a pipe has no edge
-    console.print(table)
-
-
-def _warn(text: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"[yellow]{escape(_plain(text))}[/yellow]", highlight=False)
-
-
-def _print_json(said: object) -> None:
-    typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
-
-
-def _plain(text: str) -> str:
-    """Without what a terminal would obey."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:

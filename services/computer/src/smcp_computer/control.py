@@ -11,6 +11,7 @@ come here: what they may know is in the handlers.
     GET  /inputs                  where the values of inputs come from
     POST /edit                    change a server in the configuration file: `edit.Edit`
     POST /servers/NAME/restart    restart one
+    POST /retry                   start those that lacked something, as a value was kept; returns how they are
     POST /reload                  read the configuration file again
 """
 
@@ -101,6 +102,7 @@ class Control:
             web.get("/inputs", self._inputs),
             web.post("/edit", self._edit),
             web.post("/servers/{name}/restart", self._restart),
+            web.post("/retry", self._retry),
             web.post("/reload", self._reload),
         ]
 
@@ -174,7 +176,8 @@ class Control:
         async with self._editing:
             await asyncio.to_thread(edit_file, self._settings.config, edit)
             await self._computer.reload()
-        return await self._settled(edit.name)
+        await self._settled(edit.name)
+        return _json(self.status())
 
     async def _restart(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -182,20 +185,24 @@ class Control:
             known = ", ".join(sorted(self._computer.fleet.supervisors)) or "none"
             raise web.HTTPNotFound(text=f"no MCP server {name!r} runs here; there are: {known}")
         self._computer.fleet.restart(name)
-        return await self._settled(name)
+        await self._settled(name)
+        return _json(self.status())
+
+    async def _retry(self, request: web.Request) -> web.Response:
+        names = self._computer.fleet.retry_failed()
+        await self._settled(*names)
+        return _json({"servers": [each for each in self.status()["servers"] if each["name"] in names]})
 
     async def _reload(self, request: web.Request) -> web.Response:
         async with self._editing:
             await self._computer.reload()
         return _json(self.status())
 
-    async def _settled(self, name: str) -> web.Response:
-        """The status, once that server has started or failed; of one that takes longer, that it starts."""
-        if (supervisor := self._computer.fleet.supervisors.get(name)) is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE_S):
-                    await supervisor.settled.wait()
-        return _json(self.status())
+    async def _settled(self, *names: str) -> None:
+        """Return once these servers have started or failed, or take longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await self._computer.fleet.wait_settled(names)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 The unit is the one of deploy/systemd, with the paths of this host. Nothing is started: the commands for that are shown.
 """
 
-import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from smcp_computer.output import Json, print_json
 from smcp_service.lifecycle import Failure
 
 UNIT: Final = "smcp-computer.service"
@@ -42,7 +42,7 @@ def install(
     user: Annotated[str, typer.Option(help="The user that it runs as")] = "smcp",
     write: Annotated[bool, typer.Option("--write", help="Write the files, and do not just show them")] = False,
     root: Annotated[Path, typer.Option(help="Write below this directory, as for an image")] = Path("/"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the hardened unit of systemd for this Computer and its files; --write writes them."""
     if (gateway is None) == (nats is None):
@@ -72,7 +72,7 @@ def install(
                 _write(root / each.path.relative_to("/"), each)
     if as_json:
         shown = [{"path": str(each.path), "text": each.text, "kept": each.path in kept} for each in wanted]
-        typer.echo(json.dumps({"files": shown, "written": write, "next": steps}, indent=2, ensure_ascii=False))
+        print_json({"files": shown, "written": write, "next": steps})
     else:
         for each in wanted:
             if write:

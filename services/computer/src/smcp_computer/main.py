@@ -1,6 +1,5 @@
 """The command `smcp-computer`."""
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import literal_secrets
 from smcp_computer.config.watch import spare_hangups
 from smcp_computer.install_command import app as install_app
+from smcp_computer.output import Json, print_json
 from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.secrets_command import store_of
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem
@@ -112,7 +112,7 @@ def validate(
         bool, typer.Option("--lenient", help="Only warn of what `run` would run with: unknown fields, missing programs")
     ] = False,
     env_file: EnvFileOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print errors and warnings as JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check a configuration file: report all errors, values that are missing here, and literal secrets."""
     _read_environment(env_file)
@@ -133,7 +133,7 @@ def validate(
     errors = [*configuration.problems, *([] if lenient else doubtful)]
     warnings = [*(doubtful if lenient else []), *harmless]
     if as_json:
-        typer.echo(json.dumps({"errors": errors, "warnings": warnings}, indent=2, ensure_ascii=False))
+        print_json({"errors": errors, "warnings": warnings})
     else:
         _say("error", config, errors)
         _say("warning", config, warnings)
@@ -150,29 +150,31 @@ def import_file(
     write: Annotated[
         Path | None, typer.Option("--write", help="Write the result here, or add it to the configuration that is here")
     ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Show another host's file as a configuration of a Computer, and write it."""
+    """Show another host's file as a configuration of a Computer, and write it. --json prints its warnings in it."""
     try:
         document, warnings = imported(file)
     except ConfigError as error:
         _say("error", file, error.problems)
         raise typer.Exit(SettingsError.exit_code) from None
-    _say("warning", file, warnings)
+    if not as_json:
+        _say("warning", file, warnings)
     if write is not None:
         try:
             add_to_file(write, document)
         except ConfigError as error:
             _say("error", write, error.problems)
             raise typer.Exit(SettingsError.exit_code) from None
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    print_json({"configuration": document, "warnings": warnings} if as_json else document)
 
 
 @app.command("schema")
-def print_schema() -> None:
+def print_schema(as_json: Json = False) -> None:
     """Print the JSON Schema of a configuration file: for editors, by `$schema` in the file."""
     from smcp_computer.config.schema import config_schema  # noqa: PLC0415 -- takes a while, and is for this alone
 
-    typer.echo(json.dumps(config_schema(), indent=2, ensure_ascii=False))
+    print_json(config_schema())
 
 
 def _read_environment(path: Path | None) -> None:

@@ -1,7 +1,8 @@
 """The commands `smcp-computer secrets …`: they change what `config.secret_store` keeps, also while a Computer runs."""
 
-import json
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -10,6 +11,8 @@ import typer
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretsError, SecretStore, is_sealed, unseal_file, write_private
+from smcp_computer.control_client import RunningComputer, find
+from smcp_computer.output import Json, plain, print_json
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import load_settings
@@ -20,16 +23,25 @@ app = typer.Typer(
 
 OfficeOption = Annotated[str | None, typer.Option("--office", help="The Computer's office [SMCP_OFFICE]")]
 NameOption = Annotated[str | None, typer.Option("--name", help="The Computer's name [SMCP_NAME]")]
-_USED: Final = "it takes effect when a server that needs it starts: smcp-computer servers restart SERVER"
+_USED: Final = "a server that runs already takes it when it is restarted: smcp-computer servers restart SERVER"
 
 
 def store_of(settings: ComputerSettings) -> SecretStore:
     return SecretStore(state_path(settings), settings.secret_key_file)
 
 
-def _store(office: str | None, name: str | None) -> SecretStore:
+def _settings(office: str | None, name: str | None) -> ComputerSettings:
+    """Those of the Computer that is meant: of the only one that runs, where nobody says which."""
+    if not (office or name or "SMCP_OFFICE" in os.environ or "SMCP_NAME" in os.environ):
+        with suppress(Failure):  # what is missing is said below
+            here = find(None, None)
+            office, name = here.office, here.name
     # which file it has does not matter here
-    return store_of(load_settings(ComputerSettings, config=Path(), office=office, name=name))
+    return load_settings(ComputerSettings, config=Path(), office=office, name=name)
+
+
+def _store(office: str | None, name: str | None) -> SecretStore:
+    return store_of(_settings(office, name))
 
 
 @app.command("set")
@@ -37,28 +49,39 @@ def set_value(
     input_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the input")],
     office: OfficeOption = None,
     name: NameOption = None,
+    as_json: Json = False,
 ) -> None:
-    """Keep the value of an input; it is asked for, or read from standard input. An option would show it to others."""
-    store = _store(office, name)
+    """Keep the value of an input; it is asked for, or read from standard input. An option would show it to others.
+
+    A running Computer starts the servers that lacked it.
+    """
+    settings = _settings(office, name)
     if sys.stdin.isatty():
         value = str(typer.prompt(f"The value of {input_id!r} (not shown)", hide_input=True, err=True))
     else:
         value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
     if not value:
         raise Failure("nothing is kept: the value is empty")
-    _done(store.put, input_id, value)
-    typer.echo(f"kept {input_id!r}; {_USED}", err=True)
+    _done(store_of(settings).put, input_id, value)
+    servers: list[dict[str, Any]] = []
+    with suppress(Failure):  # it does not run
+        servers = RunningComputer(state_path(settings), settings.office, settings.name).ask("POST", "retry")["servers"]
+    if as_json:
+        print_json({"kept": input_id, "servers": servers})
+    else:
+        typer.echo(f"kept {input_id!r}; {_USED}", err=True)
+        for each in servers:
+            typer.echo(plain(": ".join(filter(None, (each["name"], each["state"], each["reason"])))), err=True)
 
 
 @app.command("list")
-def list_names(
-    office: OfficeOption = None,
-    name: NameOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON")] = False,
-) -> None:
+def list_names(office: OfficeOption = None, name: NameOption = None, as_json: Json = False) -> None:
     """Print the ids of the inputs whose values are kept; the values are never shown."""
     names = sorted(_done(_store(office, name).read))
-    typer.echo(json.dumps(names, ensure_ascii=False) if as_json else "\n".join(names), nl=bool(names) or as_json)
+    if as_json:
+        print_json(names)
+    else:
+        typer.echo("\n".join(names), nl=bool(names))
 
 
 @app.command("rm")
@@ -66,12 +89,15 @@ def remove(
     input_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of the inputs")],
     office: OfficeOption = None,
     name: NameOption = None,
+    as_json: Json = False,
 ) -> None:
     """Forget values."""
     store = _store(office, name)
     missing = [each for each in input_ids if not _done(store.remove, each)]
     if missing:
         raise Failure(f"no value is kept for {', '.join(map(repr, missing))}")
+    if as_json:
+        print_json({"removed": input_ids})
 
 
 @app.command()
@@ -79,6 +105,7 @@ def encrypt(
     file: Annotated[Path, typer.Argument(help="A configuration file; it is replaced")],
     office: OfficeOption = None,
     name: NameOption = None,
+    as_json: Json = False,
 ) -> None:
     """Encrypt a whole configuration file. The commands read it as before."""
     vault = _store(office, name).vault
@@ -90,15 +117,21 @@ def encrypt(
     except ConfigError as error:
         raise Failure(f"{file} is not encrypted, since it has mistakes: {error}") from None
     _done(write_private, file, _done(vault.seal_file, raw))
+    if as_json:
+        print_json({"encrypted": str(file)})
 
 
 @app.command()
-def decrypt(file: Annotated[Path, typer.Argument(help="An encrypted configuration file; it is replaced")]) -> None:
+def decrypt(
+    file: Annotated[Path, typer.Argument(help="An encrypted configuration file; it is replaced")], as_json: Json = False
+) -> None:
     """Write a configuration file as plain text again, to change it."""
     raw = _content(file)
     if not is_sealed(raw):
         raise Failure(f"{file} is not encrypted")
     _done(write_private, file, _done(unseal_file, raw))
+    if as_json:
+        print_json({"decrypted": str(file)})
 
 
 def _content(file: Path) -> bytes:
