@@ -92,6 +92,7 @@ class Nobody:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.withdrawn = asyncio.Event()
+        self.turn = asyncio.Lock()
 
     async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
         self.asked.set()

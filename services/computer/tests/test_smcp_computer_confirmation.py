@@ -67,6 +67,7 @@ class Says:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.asked = 0
+        self.turn = asyncio.Lock()
 
     async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
         self.asked += 1

@@ -185,17 +185,19 @@ def arguments(server: MCPServerConfig) -> list[str]:
     return server.server_parameters.args
 
 
-async def test_a_kept_value_wins_over_the_default_and_the_environment_over_it(tmp_path: Path) -> None:
+@pytest.mark.rule("answers.config.input.variable")
+async def test_a_kept_value_wins_over_the_environment_and_that_over_the_default(tmp_path: Path) -> None:
     store = SecretStore(tmp_path)
     store.put("api key", "kept")
     config = configuration([prompt(default="d")])
     git = config.servers["git"]
-    resolver = InputResolver(config.inputs, {}, store=store)
+    resolver = InputResolver(config.inputs, {"SMCP_INPUT_API_KEY": "of this run"}, store=store)
     assert arguments(await resolver.resolve(git)) == ["kept"]
     store.put("api key", "newer")
     assert arguments(await resolver.resolve(git)) == ["newer"]
-    resolver = InputResolver(config.inputs, {"SMCP_INPUT_API_KEY": "of this run"}, store=store)
+    store.remove("api key")
     assert arguments(await resolver.resolve(git)) == ["of this run"]
+    assert arguments(await InputResolver(config.inputs, {}, store=store).resolve(git)) == ["d"]
 
 
 async def test_a_store_that_cannot_be_read_keeps_a_server_from_starting(tmp_path: Path) -> None:
@@ -247,6 +249,43 @@ async def test_a_user_who_says_nothing_leaves_the_input_without_a_value(tmp_path
         user.types("\n")
         with pytest.raises(CannotRun, match="input 'api key': has no value: set SMCP_INPUT_API_KEY"):
             await asyncio.wait_for(asking, 30)
+
+
+@pytest.mark.parametrize(
+    ("definition", "shown", "typed", "value"),
+    [
+        (prompt(default="eu-1"), "Its value [eu-1]: ", "", "eu-1"),
+        (prompt(default="eu-1"), "Its value [eu-1]: ", "us-1", "us-1"),
+        (prompt(default="hush", password=True), "Its value (not shown; Enter takes the default): ", "", "hush"),
+        ({**pick(default="us"), "id": "api key"}, "2) us\nWhich one? [us] ", "", "us"),
+        ({**pick(default="asia"), "id": "api key"}, "2) us\nWhich one? ", "1", "eu"),
+    ],
+)
+async def test_the_default_is_offered_to_the_user_and_that_of_a_password_not_shown(
+    definition: dict[str, Any], shown: str, typed: str, value: str
+) -> None:
+    config = configuration([definition])
+    async with terminal_user() as user:
+        resolver = InputResolver(config.inputs, {}, terminal=Terminal(user.device))
+        asking = asyncio.create_task(resolver.resolve(config.servers["git"]))
+        await user.sees(shown)
+        user.types(f"{typed}\n")
+        assert arguments(await asyncio.wait_for(asking, 30)) == [value]
+        assert "hush" not in user.shown
+        assert arguments(await asyncio.wait_for(resolver.resolve(config.servers["git"]), 30)) == [value], "asked once"
+
+
+async def test_nobody_is_asked_for_a_value_of_this_run_and_a_closed_terminal_leaves_the_default() -> None:
+    config = configuration([prompt(default="d")])
+    async with terminal_user() as user:
+        resolver = InputResolver(config.inputs, {"SMCP_INPUT_API_KEY": "set"}, terminal=Terminal(user.device))
+        assert arguments(await asyncio.wait_for(resolver.resolve(config.servers["git"]), 30)) == ["set"]
+        assert user.shown == ""
+    ours, theirs = os.openpty()
+    os.close(ours)
+    resolver = InputResolver(config.inputs, {}, terminal=Terminal(theirs))
+    assert arguments(await asyncio.wait_for(resolver.resolve(config.servers["git"]), 30)) == ["d"]
+    os.close(theirs)
 
 
 def configuration(inputs: list[dict[str, Any]], reference: str = "${input:api key}") -> ComputerConfig:

@@ -142,6 +142,7 @@ class Slow:
 
     def __init__(self) -> None:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
+        self.turn = asyncio.Lock()
 
     async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
         self.asked.set()

@@ -6,7 +6,8 @@ import os
 import sys
 import termios
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
 
 import pytest
 import structlog
@@ -16,11 +17,18 @@ from smcp_service.logging import configure_logging, get_logger
 from smcp_testing.terminal_user import TerminalUser, terminal_user
 
 ANSWERS = {"y": 1, "n": 2, "": 2}
+T = TypeVar("T")
+
+
+async def asked(terminal: Terminal, question: Coroutine[Any, Any, T]) -> T:
+    async with terminal.turn:
+        return await question
 
 
 async def test_another_word_asks_again() -> None:
     async with terminal_user() as user:
-        asking = asyncio.create_task(Terminal(user.device).ask("Run?", "[y/N] ", ANSWERS))
+        terminal = Terminal(user.device)
+        asking = asyncio.create_task(asked(terminal, terminal.ask("Run?", "[y/N] ", ANSWERS)))
         await user.sees("[y/N] ")
         user.types("maybe\n")
         await user.sees("Please say: y, n\n[y/N] ")
@@ -31,12 +39,12 @@ async def test_another_word_asks_again() -> None:
 async def test_a_secret_is_not_shown_while_it_is_typed_and_what_follows_is() -> None:
     async with terminal_user() as user:
         terminal = Terminal(user.device)
-        asking = asyncio.create_task(terminal.secret("The token", "token: "))
+        asking = asyncio.create_task(asked(terminal, terminal.secret("The token", "token: ")))
         await user.sees("token: ")
         user.types("s3cret\n")
         assert await asyncio.wait_for(asking, 30) == "s3cret"
         assert termios.tcgetattr(user.device)[3] & termios.ECHO
-        asking = asyncio.create_task(terminal.line("Your region", "region: "))
+        asking = asyncio.create_task(asked(terminal, terminal.line("Your region", "region: ")))
         await user.sees("region: ")
         user.types("eu\n")
         assert await asyncio.wait_for(asking, 30) == "eu"
@@ -48,7 +56,7 @@ async def test_an_option_is_chosen_by_its_number_or_by_name() -> None:
     async with terminal_user() as user:
         terminal = Terminal(user.device)
         for typed in ("2\n", "us\n"):
-            asking = asyncio.create_task(terminal.choose("Region", "> ", ["eu", "us"]))
+            asking = asyncio.create_task(asked(terminal, terminal.choose("Region", "> ", ["eu", "us"])))
             await user.sees("1) eu\n  2) us\n> ")
             user.types("3\n")
             await user.sees("from 1 to 2\n> ")
@@ -56,12 +64,21 @@ async def test_an_option_is_chosen_by_its_number_or_by_name() -> None:
             assert await asyncio.wait_for(asking, 30) == "us"
 
 
+async def test_the_enter_key_chooses_the_default() -> None:
+    async with terminal_user() as user:
+        terminal = Terminal(user.device)
+        asking = asyncio.create_task(asked(terminal, terminal.choose("Region", "> ", ["eu", "us"], "eu")))
+        await user.sees("2) us\n> ")
+        user.types("\n")
+        assert await asyncio.wait_for(asking, 30) == "eu"
+
+
 async def test_questions_come_one_at_a_time_and_a_cancelled_one_is_withdrawn() -> None:
     async with terminal_user() as user:
         terminal = Terminal(user.device)
-        first = asyncio.create_task(terminal.line("First", "1> "))
+        first = asyncio.create_task(asked(terminal, terminal.line("First", "1> ")))
         await user.sees("1> ")
-        second = asyncio.create_task(terminal.secret("Second", "2> "))
+        second = asyncio.create_task(asked(terminal, terminal.secret("Second", "2> ")))
         user.types("typed for the first")
         await user.sees("typed for the first")
         first.cancel()
@@ -87,7 +104,8 @@ async def test_log_lines_appear_above_an_open_question(monkeypatch: pytest.Monke
         with open(os.dup(user.device), "w", buffering=1) as stderr:  # noqa: PTH123 -- a descriptor
             monkeypatch.setattr(sys, "stderr", stderr)
             configure_logging("test", stream=stderr, log_format="json")
-            asking = asyncio.create_task(Terminal(user.device).line("Your name", "name: "))
+            terminal = Terminal(user.device)
+            asking = asyncio.create_task(asked(terminal, terminal.line("Your name", "name: ")))
             await user.sees("name: ")
             get_logger("test").warning("from structlog")
             logging.getLogger("test").warning("from logging")
@@ -103,7 +121,8 @@ async def test_log_lines_appear_above_an_open_question(monkeypatch: pytest.Monke
 
 async def test_a_terminal_that_was_closed_ends_the_question() -> None:
     ours, theirs = os.openpty()
-    asking = asyncio.create_task(Terminal(theirs).ask("Run?", "[y/N] ", {"y": 1}))
+    terminal = Terminal(theirs)
+    asking = asyncio.create_task(asked(terminal, terminal.ask("Run?", "[y/N] ", {"y": 1})))
     await asyncio.to_thread(os.read, ours, 1)  # it is asked
     os.close(ours)
     with pytest.raises(TerminalGone):
@@ -119,8 +138,11 @@ if sys.argv[2] == "background":
         sys.exit(os.waitpid(child, 0)[1])
     os.setpgid(0, 0)
 from smcp_computer.terminal import open_terminal
+async def asked(terminal):
+    async with terminal.turn:
+        return await terminal.line("Who?", "> ")
 with open_terminal() as terminal:
-    print(asyncio.run(terminal.line("Who?", "> ")) if terminal else None)
+    print(asyncio.run(asked(terminal)) if terminal else None)
 """
 
 

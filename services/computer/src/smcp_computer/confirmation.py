@@ -42,6 +42,10 @@ class Answer(StrEnum):
 class Asker(Protocol):
     """Somebody who can be asked whether a tool may run. Cancelling withdraws the question."""
 
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Is held while asking: whoever is asked hears one question at a time."""
+
     async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer: ...
 
 
@@ -104,7 +108,6 @@ class Confirmation:
         self._asker = asker
         self._is_default = setting is None
         self.setting = setting or (Confirm.ASK if asker is not None else Confirm.ALLOW)
-        self._one_at_a_time = asyncio.Lock()
         self._questions: set[asyncio.Timeout] = set()
         self._remembered: dict[ToolRef, tuple[object, float]] = {}
         """Tools that may run without another question: what was allowed, and until when (`time.monotonic`)."""
@@ -160,8 +163,9 @@ class Confirmation:
             self._questions.discard(question)
 
     async def _asked(self, target: Target, agent: str, params: Mapping[str, Any]) -> str | None:
-        async with self._one_at_a_time:
-            if self._asker is None or self._is_remembered(target):  # answered for the call before this one
+        assert self._asker is not None  # else `decide` asks nobody
+        async with self._asker.turn:
+            if self._is_remembered(target):  # answered for the call before this one
                 return None
             answer = await self._asker.ask(target.ref, agent, params)
         if answer in (Answer.ALWAYS, Answer.HOUR):
@@ -201,6 +205,7 @@ class AtTerminal:
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
+        self.turn = terminal.turn
 
     def __str__(self) -> str:
         return "at this terminal"
@@ -221,6 +226,7 @@ class ByProgram:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
+        self.turn = asyncio.Lock()
 
     def __str__(self) -> str:
         return f"by the program of {PROGRAM}"

@@ -1,8 +1,8 @@
 """The controlling terminal of this process, where its user answers questions.
 
 It is `/dev/tty`, which is there also where standard error goes to a file or a pipe. Questions of all kinds
-(confirmations of tool calls, inputs) come one at a time; cancelling withdraws one. While a question is open, log lines
-on the same terminal appear above it. What the questions mean is not known here.
+(confirmations of tool calls, inputs) come one at a time: whoever asks holds `Terminal.turn`. Cancelling withdraws one.
+While a question is open, log lines on the same terminal appear above it. What the questions mean is not known here.
 """
 
 import asyncio
@@ -55,7 +55,8 @@ class Terminal:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._one_at_a_time = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """To be held while asking: questions that belong together come in one turn."""
 
     def in_foreground(self) -> bool:
         """Whether the user's lines go to this process. A job in the background that reads is stopped by the kernel."""
@@ -79,9 +80,10 @@ class Terminal:
     async def line(self, text: str, prompt: str) -> str:
         return await self._answer(text, prompt, str, "")
 
-    async def choose(self, text: str, prompt: str, options: Sequence[str]) -> str:
-        """One of the options, chosen by its number or typed as it is."""
+    async def choose(self, text: str, prompt: str, options: Sequence[str], default: str | None = None) -> str:
+        """One of the options, chosen by its number or typed as it is; by the Enter key `default`, if there is one."""
         answers = {str(number): option for number, option in enumerate(options, 1)} | {each: each for each in options}
+        answers |= {} if default is None else {"": default}
         listed = "".join(f"\n  {number}) {printable(option)}" for number, option in enumerate(options, 1))
         wrong = f"Please say a number from 1 to {len(options)}"
         return await self._answer(f"{text}{listed}", prompt, lambda line: answers[line.strip()], wrong)
@@ -90,28 +92,28 @@ class Terminal:
         self, text: str, prompt: str, meaning: Callable[[str], T], wrong: str, *, hidden: bool = False
     ) -> T:
         """Ask until `meaning` raises no LookupError."""
+        assert self.turn.locked()
         try:
-            async with self._one_at_a_time:
-                if not self.in_foreground():
-                    self._write(f"\n{text}\n(bring this job to the foreground to answer)\n")
-                    while not self.in_foreground():  # noqa: ASYNC110 -- see POLL_S
-                        await asyncio.sleep(POLL_S)
-                same = sys.stderr.isatty()
-                above = rewritten_logs(lambda lines: f"{_ERASE_LINE}{lines}{prompt}") if same else nullcontext()
-                with self._reading(hidden=hidden), above:
-                    self._write(f"\n{text}\n{prompt}")
-                    try:
-                        while True:
-                            line = await self._line()
-                            if hidden:
-                                self._write("\n")
-                            try:
-                                return meaning(line)
-                            except LookupError:
-                                self._write(f"{wrong}\n{prompt}")
-                    except asyncio.CancelledError:
-                        self._write("(withdrawn)\n")
-                        raise
+            if not self.in_foreground():
+                self._write(f"\n{text}\n(bring this job to the foreground to answer)\n")
+                while not self.in_foreground():  # noqa: ASYNC110 -- see POLL_S
+                    await asyncio.sleep(POLL_S)
+            same = sys.stderr.isatty()
+            above = rewritten_logs(lambda lines: f"{_ERASE_LINE}{lines}{prompt}") if same else nullcontext()
+            with self._reading(hidden=hidden), above:
+                self._write(f"\n{text}\n{prompt}")
+                try:
+                    while True:
+                        line = await self._line()
+                        if hidden:
+                            self._write("\n")
+                        try:
+                            return meaning(line)
+                        except LookupError:
+                            self._write(f"{wrong}\n{prompt}")
+                except asyncio.CancelledError:
+                    self._write("(withdrawn)\n")
+                    raise
         except (OSError, termios.error) as error:
             raise TerminalGone from error
 

@@ -1,8 +1,9 @@
 """Values for the placeholders of the configuration (data-structures.txt, inputs).
 
-`${input:ID}` is the first of these that there is: the environment variable `SMCP_INPUT_<ID>` (the id in upper case,
-what is no letter or digit as `_`), so that a run may differ; the value in the secret store; the input's default, or
-what its program prints; what the user says, who is asked at the terminal. `${env:X}` is the environment variable X.
+`${input:ID}` is the first of these that there is: the value in the secret store; the environment variable
+`SMCP_INPUT_<ID>` (the id in upper case, what is no letter or digit as `_`); what the user says, who is asked at the
+terminal and may take the default; the default; what the input's program prints. `${env:X}` is the environment
+variable X.
 """
 
 import asyncio
@@ -56,16 +57,21 @@ MAX_OUTPUT_BYTES: Final = 64 * 1024
 
 
 async def _said(
-    terminal: Terminal, server: str, definition: MCPServerPromptStringInput | MCPServerPickStringInput
-) -> str:
+    terminal: Terminal,
+    server: str,
+    definition: MCPServerPromptStringInput | MCPServerPickStringInput,
+    default: str | None,
+) -> str | None:
     text = (
         f"The MCP server {printable(server)!r} needs {printable(definition.id)!r}: {printable(definition.description)}"
     )
+    offered = "" if default is None else f" [{printable(default)}]"
     if isinstance(definition, MCPServerPickStringInput):
-        return await terminal.choose(text, "Which one? ", definition.options)
+        return await terminal.choose(text, f"Which one?{offered} ", definition.options, default)
     if definition.password:
-        return await terminal.secret(text, "Its value (not shown): ")
-    return await terminal.line(text, "Its value: ")
+        known = "" if default is None else "; Enter takes the default"
+        return await terminal.secret(text, f"Its value (not shown{known}): ") or default
+    return await terminal.line(text, f"Its value{offered}: ") or default
 
 
 def _no_value(definition: MCPServerInput) -> str:
@@ -156,7 +162,7 @@ class InputResolver:
         self.read_store()
         found = []
         for definition in self._inputs.values():
-            given = self._given(definition)
+            given = self._given(definition, default=True)
             program = "its program" if isinstance(definition, MCPServerCommandInput) else None
             source = program if given is None else given[0]
             found.append({"id": definition.id, "description": definition.description, "source": source})
@@ -168,7 +174,7 @@ class InputResolver:
         definition = self._inputs[placeholder.name]
         key = definition.model_dump_json()
         async with self._finding[key]:  # other servers may want it at the same time
-            if (given := self._given(definition)) is not None:
+            if (given := self._given(definition, default=self._terminal is None)) is not None:
                 return given[1]
             if isinstance(definition, MCPServerCommandInput):
                 value = await self._printed(server, definition)
@@ -177,15 +183,16 @@ class InputResolver:
             self._found[key] = value
             return value
 
-    def _given(self, definition: MCPServerInput) -> tuple[str, str] | None:
-        """The value that there is without running or asking, behind its source."""
+    def _given(self, definition: MCPServerInput, *, default: bool) -> tuple[str, str] | None:
+        """The value that there is without running or asking, behind its source. `default`: its default counts, too."""
         variable = variable_of(definition.id)
         sources = {
-            variable: self._environ.get(variable),
             "its kept value": self._kept.get(definition.id),
+            variable: self._environ.get(variable),
             "what was said": self._found.get(definition.model_dump_json()),
-            "its default": None if isinstance(definition, MCPServerCommandInput) else definition.default,
         }
+        if default and not isinstance(definition, MCPServerCommandInput):
+            sources["its default"] = definition.default
         return next(((source, value) for source, value in sources.items() if value is not None), None)
 
     def missing(self, placeholder: Placeholder) -> str | None:
@@ -195,7 +202,7 @@ class InputResolver:
         definition = self._inputs.get(placeholder.name)
         if definition is None:
             return no_input(placeholder, self._inputs)
-        given = self._given(definition)
+        given = self._given(definition, default=self._terminal is None)
         if given is None:
             can_be_found = isinstance(definition, MCPServerCommandInput) or self._terminal is not None
             return None if can_be_found else _no_value(definition)
@@ -206,13 +213,16 @@ class InputResolver:
         return None
 
     async def _asked(self, server: str, definition: MCPServerPromptStringInput | MCPServerPickStringInput) -> str:
-        value = ""
+        """What the user says; where nobody can be asked, the default."""
+        is_option = not isinstance(definition, MCPServerPickStringInput) or definition.default in definition.options
+        value = definition.default if is_option else None
         if self._terminal is not None:
             with contextlib.suppress(TerminalGone):
-                value = await _said(self._terminal, server, definition)
-                if value and self._store is not None:
-                    await self._kept_if_wanted(self._terminal, self._store, definition.id, value)
-        if not value:
+                async with self._terminal.turn:
+                    value = await _said(self._terminal, server, definition, value)
+                    if value and self._store is not None:
+                        await self._kept_if_wanted(self._terminal, self._store, definition.id, value)
+        if value is None:
             raise CannotRun(f"server {server!r}: {_no_value(definition)}")
         return value
 
