@@ -20,8 +20,8 @@ from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import LAB, ComputerHost, World, child_environment, lease_s
 
-RESTART_S = 60
-"""Twice what is promised, for a busy machine: the calls have so long, and the seat is kept for it."""
+RESTART_S = 30
+"""What is promised: the calls have so long, and the seat is kept for it."""
 GONE_S = 5
 """The same for a Computer that does not come back."""
 Way = Callable[[World, Path, int], AbstractAsyncContextManager[ComputerHost]]

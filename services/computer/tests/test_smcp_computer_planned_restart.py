@@ -11,8 +11,13 @@ import pytest
 
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
 from smcp_computer.gateway import open_gateway_computer
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.settings import ComputerSettings
+from smcp_computer.tools import Catalogue
+from smcp_service.lifecycle import background
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.mcp_servers import configs
@@ -67,3 +72,32 @@ async def test_a_call_waits_for_the_next_process_of_a_computer_and_nobody_sees_i
             await eventually(lambda: any(said.get("a2c_missed") for said in anna.told("notify:resources/list_changed")))
         assert len(anna.told("notify:enter_office")) == 1
         assert anna.told("notify:leave_office") == []
+
+
+async def test_a_call_of_a_tool_that_is_not_listed_yet_waits_for_the_servers_that_start(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    late, fails = configs.hostile(), {"type": "stdio", "server_parameters": {"command": "true"}}
+    parameters = late["server_parameters"]
+    held = 'until [ -e "$0" ]; do sleep 0.05; done; exec "$@"'
+    late["server_parameters"] = {
+        "command": "sh",
+        "args": ["-c", held, str(gate), parameters["command"], *parameters["args"]],
+    }
+    config = parse_config(json.dumps({"servers": {"late": late, "fails": fails}}))
+
+    def changed() -> None:
+        catalogue.refresh()
+
+    fleet = Fleet(config, InputResolver({}, {}), limits=Limits(), on_change=changed)
+    catalogue = Catalogue(fleet.supervisors)
+    async with background() as tasks:
+        run = tasks.start(fleet.run(), name="fleet")
+        waiting = [asyncio.create_task(catalogue.awaited(name, 60)) for name in ("pid", "unknown")]
+        await eventually(fleet.supervisors["fails"].settled.is_set)
+        assert await catalogue.awaited("pid", 0.05) is None
+        assert not any(each.done() for each in waiting)
+        gate.touch()
+        found, unknown = await asyncio.gather(*waiting)
+        assert (found and found.ref.server, unknown) == ("late", None)
+        fleet.stop()
+        await asyncio.wait([run])

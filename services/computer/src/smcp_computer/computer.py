@@ -168,6 +168,8 @@ class Computer:
             self.resources.history,
             Results(run_s=settings.vrl_s),
             max_body=max_body,
+            # Agents know the tools from the process before a restart: their calls wait, as they did for the seat
+            start_s=settings.start_s if settings.restart else settings.wait_s,
             trace_content=settings.trace_content,
             ended=calls_timed(self.metrics),
         )

@@ -13,12 +13,14 @@ So all names are legal and unique. Until somebody has seen them, they depend on 
 not on which server was first. `<server>__<name>` can be called always, whatever a tool is listed as.
 """
 
+import asyncio
 import hashlib
 import json
 import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -108,6 +110,23 @@ class Catalogue:
             return None
         configured = tool_meta_of(supervisor.config, ref.tool)
         return Target(ref, supervisor, self._tools[ref], configured, supervisor.host)
+
+    async def awaited(self, name: str, seconds: float) -> Target | None:
+        """The same; a tool that is not there may come with a server that has its first start, for so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (target := self.find(name)) is None:
+                    starting = [each.settled for each in self._supervisors.values() if not each.settled.is_set()]
+                    if not starting or self.is_forbidden(name) or self.candidates(name):
+                        return None
+                    waits = [asyncio.ensure_future(settled.wait()) for settled in starting]
+                    try:
+                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        for wait in waits:
+                            wait.cancel()
+                return target
+        return None
 
     def is_forbidden(self, name: str) -> bool:
         """Whether the configuration forbids what a caller means by `name`: original, alias or qualified."""

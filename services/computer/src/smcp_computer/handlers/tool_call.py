@@ -105,15 +105,18 @@ class ToolCalls:
         results: Results,
         *,
         max_body: int,
+        start_s: float,
         trace_content: bool = False,
         ended: CallEnded = lambda seconds, outcome: None,
     ) -> None:
+        """`start_s`: how long a call of an unknown tool waits for servers that have their first start."""
         self._catalogue = catalogue
         self._owner = owner
         self._seat = seat
         self._confirmation = confirmation
         self._history = history
         self._max_body = max_body
+        self._start_s = start_s
         self._trace_content = trace_content
         self._ended = ended
         self._results = results
@@ -215,7 +218,7 @@ class ToolCalls:
     async def _run(self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord) -> dict[str, Any]:
         name = request.tool_name
         record.ended("aborted")
-        target = self._catalogue.find(name)
+        target = self._catalogue.find(name) or await self._catalogue.awaited(name, min(limit, self._start_s))
         if target is None:
             refused = self._refused(name)
             record.ended("refused", refused["content"][0]["text"])
