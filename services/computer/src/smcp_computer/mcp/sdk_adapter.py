@@ -5,17 +5,15 @@ streams of a transport are wrapped: the wrappers see the end of the connection, 
 server sent it. No private name of the SDK is used. Three quirks of version 2.3 matter (hence `mcp<2.4`):
 
 - It looks for `last_context` on the stream that it reads, and opens a span in the task that sends a request.
-- Its HTTP transports report an answer that they could not read by an error, whose text tells why (`unread`).
-  Oversized or unparsable answers become errors for the waiting request, on every transport.
+- Its HTTP transports do not answer a request whose answer they could not read (`unread_answers`).
 - A failed POST of its SSE transport is only logged, and no request fails (`transports`).
 """
 
 import asyncio
 import logging
-import re
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,18 +29,19 @@ from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPC
 from opentelemetry import trace
 from opentelemetry.trace import Span, Status, StatusCode
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
+from smcp_bus import exact_json
 from smcp_computer.mcp.errors import (
     SAID_ALOUD,
-    AnswerTooLarge,
     BadAnswer,
     RequestRefused,
     ServerDied,
     ServerError,
     ServerTimedOut,
 )
+from smcp_computer.mcp.unread_answers import read_again, unread
 from smcp_computer.redaction import Redactor
-from smcp_proto.validation import mended
 
 CONTENT_CHARS: Final = 16 * 1024
 """The most characters recorded of a call's arguments or result, if they are recorded at all."""
@@ -56,6 +55,8 @@ PINGS: Final = ("ping", "server/discover")
 
 Streams = tuple[Any, Any]
 """The streams of a transport: a stream of messages (or exceptions) to read, and one to write."""
+Answer = dict[str, Any] | types.ErrorData
+"""The result of a request, or its error."""
 
 
 _NOTHING_SECRET: Final = Redactor()
@@ -74,8 +75,7 @@ class CallSpan:
         self._labels = {**self._labels, **server}
         self._redactor = redactor
 
-    def began(self, span: Span, request: JSONRPCRequest) -> None:
-        params: dict[str, Any] = request.params or {}
+    def began(self, span: Span, params: Mapping[str, Any]) -> None:
         tool = str(params.get("name"))
         self._span = span
         span.update_name(f"tools/call {tool}")
@@ -138,15 +138,15 @@ class Watch:
         """What the SDK puts into the `_meta` of its requests: a server of the 2026 era wants it in each."""
         self._write: Any = None
         self._exchanges: dict[str | int, Exchange] = {}
-        self._answers: dict[str | int, asyncio.Future[JSONRPCResponse | JSONRPCError]] = {}
+        self._answers: dict[str | int, asyncio.Future[Answer]] = {}
         """Awaited past the SDK's session (`session`), by id."""
 
     def wrap(self, streams: Streams) -> Streams:
         read, self._write = streams
         return _WatchedRead(read, self), _WatchedWrite(self._write, self)
 
-    @asynccontextmanager
-    async def answer(self, id_: int) -> AsyncIterator[asyncio.Future[JSONRPCResponse | JSONRPCError]]:
+    @contextmanager
+    def answer(self, id_: int) -> Iterator[asyncio.Future[Answer]]:
         """The answer to the request `id_`, which does not reach the SDK's session."""
         answer = self._answers[id_] = asyncio.get_running_loop().create_future()
         try:
@@ -154,11 +154,28 @@ class Watch:
         finally:
             del self._answers[id_]
 
-    async def write(self, message: JSONRPCMessage) -> None:
+    def answered(self, line: str) -> bool:
+        """Whether a line of a program was a result that is awaited past the SDK's session. The request has it now: on
+        the way through streams and tasks it would cost a third of the call (bench/README)."""
+        if not self._answers:
+            return False
+        try:
+            message = from_json(line)
+        except ValueError:
+            return False
+        match message:
+            case {"jsonrpc": "2.0", "id": int(id_), "result": dict(result)} if id_ in self._answers:
+                self.heard = time.monotonic()
+                self._settle(id_, self._redacted(result))
+                return True
+            case _:
+                return False
+
+    async def write(self, message: Mapping[str, Any]) -> None:
         """Send a message past the SDK's session. Raises anyio's errors of streams: the connection has ended."""
         if self.ended.is_set():
             raise anyio.ClosedResourceError
-        await self._write.send(SessionMessage(message))
+        await self._write.write(exact_json.written(message).decode())
 
     def sent(self, message: JSONRPCMessage) -> None:
         if isinstance(message, JSONRPCRequest):
@@ -168,7 +185,7 @@ class Watch:
             case JSONRPCRequest() if (exchange := _EXCHANGE.get()) is not None:
                 self._exchanges[message.id] = exchange
                 if message.method == "tools/call" and (span := trace.get_current_span()).is_recording():
-                    exchange.span.began(span, message)
+                    exchange.span.began(span, message.params or {})
             case JSONRPCNotification(method="notifications/cancelled", params=dict(params)):
                 self._exchanges.pop(params.get("requestId", ""), None)  # its span has ended
             case _:
@@ -181,9 +198,8 @@ class Watch:
             return False
         self._redact(item.message)
         match item.message:
-            case JSONRPCResponse(id=id_) | JSONRPCError(id=id_) if (answer := self._answers.get(id_ or "")) is not None:
-                if not answer.done():
-                    answer.set_result(item.message)
+            case JSONRPCResponse(id=id_, result=answer) | JSONRPCError(id=id_, error=answer) if id_ in self._answers:
+                self._settle(id_, answer)
                 return True
             case JSONRPCResponse(id=id_, result=result):
                 if (exchange := self._exchanges.pop(id_, None)) is not None:
@@ -195,11 +211,18 @@ class Watch:
                 pass
         return False
 
+    def _settle(self, id_: str | int, answer: Answer) -> None:
+        if not (awaited := self._answers[id_]).done():
+            awaited.set_result(answer)
+
+    def _redacted(self, result: dict[str, Any]) -> Any:
+        return self.redactor.redact_all(result) if result.get("isError") is True else result
+
     def _redact(self, message: JSONRPCMessage) -> None:
         """Texts of errors lose their secrets before anything else sees them: Agents, and the SDK's spans."""
         match message:
-            case JSONRPCResponse(result=result) if result.get("isError") is True:
-                message.result = self.redactor.redact_all(result)
+            case JSONRPCResponse(result=result):
+                message.result = self._redacted(result)
             case JSONRPCError(error=error):
                 error.message = self.redactor.redact(error.message)
                 error.data = self.redactor.redact_all(error.data)
@@ -345,65 +368,3 @@ class Requests:
                 return ServerDied(self.server, "was started again")
             case _:
                 return RequestRefused(self.server, error.code, error.message, error.error.data)
-
-
-KEPT: Final = 2048
-"""Characters of the beginning, and of the end, that are kept of a line that is too long."""
-ROOM: Final = 64 * 1024
-"""Bytes that a message may have beside what it carries."""
-ABOVE_LIMIT: Final = "the answer is above the limit"
-"""The text of the error by which a transport of ours breaks off an answer over HTTP."""
-
-_CANNOT_BE_READ: Final = "sent an answer that cannot be read"
-_EVENT_TOO_LARGE: Final = "SSE stream failed: Server-sent event exceeded"
-
-_ID: Final = r'"id"\s*:\s*"?(?P<id>[0-9]{1,18})"?'
-"""The SDK counts its requests."""
-_VERSION: Final = r'"jsonrpc"\s*:\s*"2\.0"'
-_OUTCOME: Final = r'"(?:result|error)"\s*:'
-_ID_FIRST: Final = re.compile(rf"\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_ID}\s*,\s*(?:{_VERSION}\s*,\s*)?{_OUTCOME}")
-_ID_LAST: Final = re.compile(rf"{_ID}\s*(?:,\s*{_VERSION}\s*)?\}}\s*\Z")
-_IS_ANSWER: Final = re.compile(rf"\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_OUTCOME}")
-
-
-def read_again(server: str, refused: ValidationError) -> SessionMessage | ValidationError:
-    """What the SDK's transport over HTTP could not read, read once more, with what pydantic refuses replaced."""
-    text = refused.errors(include_url=False, include_context=False)[0]["input"]
-    message = (message_of(text) or unreadable(server, text)) if isinstance(text, str) else None
-    return refused if message is None else SessionMessage(message)
-
-
-def message_of(text: str) -> types.JSONRPCMessage | None:
-    """None: it is none. Halves of surrogate pairs, which pydantic refuses, are replaced by U+FFFD."""
-    with suppress(ValueError):
-        return types.jsonrpc_message_adapter.validate_json(text, by_name=False)
-    with suppress(ValueError):
-        return types.jsonrpc_message_adapter.validate_json(mended(text), by_name=False)
-    return None
-
-
-def unreadable(server: str, text: str) -> types.JSONRPCError | None:
-    return in_its_place(text[:KEPT], text[-KEPT:], BadAnswer(server, _CANNOT_BE_READ))
-
-
-def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError | None:
-    """The error for the request whose answer has these ends; its `data` is `why`. None: they do not name a request."""
-    found = _ID_FIRST.match(head)
-    if found is None and _IS_ANSWER.match(head) is not None:
-        found = _ID_LAST.search(tail)
-    if found is None:
-        return None
-    error = types.ErrorData(code=types.PARSE_ERROR, message="the answer was not read", data=why)
-    return types.JSONRPCError(jsonrpc="2.0", id=int(found["id"]), error=error)
-
-
-def unread(server: str, error: MCPError, *, limit: int) -> ServerError | None:
-    """The error of an answer that was not read (of `limit` bytes at most); None: it is an error of the server's own."""
-    if isinstance(error.data, ServerError):
-        return error.data
-    is_refused = error.code == types.PARSE_ERROR
-    if (is_refused and ABOVE_LIMIT in error.message) or (
-        error.code == types.CONNECTION_CLOSED and error.message.startswith(_EVENT_TOO_LARGE)
-    ):
-        return AnswerTooLarge(server, limit=limit)
-    return BadAnswer(server, _CANNOT_BE_READ) if is_refused else None

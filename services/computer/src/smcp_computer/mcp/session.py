@@ -8,7 +8,8 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from functools import cache
 from itertools import count
 from typing import Any, Final, Literal
 
@@ -16,12 +17,13 @@ import anyio
 import mcp_types as types
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest
-from mcp_types.methods import validate_server_result
+from mcp_types.methods import SERVER_RESULTS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry.propagate import inject
-from opentelemetry.trace import SpanKind, StatusCode, get_tracer
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tracer
+from pydantic import TypeAdapter
 
+from smcp_bus.tracing import configured
 from smcp_computer import __version__
 from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerFailed, ServerTimedOut
@@ -44,12 +46,19 @@ _log = logging.getLogger("smcp_computer.mcp.session")
 MAX_PAGES: Final = 200
 Negotiation = Literal["auto", "legacy"]
 
-
-tracer = get_tracer("smcp_computer.mcp")
+tracer: Final = get_tracer("smcp_computer.mcp")
+_NO_SPAN: Final = nullcontext(INVALID_SPAN)
 FIRST_ID: Final = 1 << 40
 """The session counts its own requests from 0."""
 CANCEL_S: Final = 1.0
 """How long a server that reads nothing may hold up a cancellation."""
+
+
+@cache
+def _shape(method: str, version: str) -> TypeAdapter[Any] | None:
+    """What a result has to be; None: the protocol's version does not have the method."""
+    shape: Any = SERVER_RESULTS.get((method, version))
+    return None if shape is None else TypeAdapter(shape)
 
 
 class DirectRequests(Requests):
@@ -66,47 +75,52 @@ class DirectRequests(Requests):
         self._version = client.protocol_version
         self._meta = watch.stamp if self._version in MODERN_PROTOCOL_VERSIONS else {}
         self._ids = count(FIRST_ID)
+        self._is_traced = configured()
 
     async def _exchange(self, method: str, params: dict[str, Any], exchange: Exchange, timeout: float) -> None:
         id_ = next(self._ids)
-        said = {"mcp.method.name": method, "jsonrpc.request.id": str(id_)}
-        with tracer.start_as_current_span(
-            f"MCP send {method}",
-            kind=SpanKind.CLIENT,
-            attributes=said,
-            record_exception=False,  # its text may be the server's
-            set_status_on_exception=False,
-        ) as span:
+        with self._span(method, id_) as span:
             meta = {**self._meta, **params.get("_meta", {})}
-            inject(meta)
+            if self._is_traced:
+                inject(meta)
             if meta:
                 params["_meta"] = meta
-            request = JSONRPCRequest(jsonrpc="2.0", id=id_, method=method, params=params)
             if method == "tools/call" and span.is_recording():
-                exchange.span.began(span, request)
-            async with self._watch.answer(id_) as answer:
+                exchange.span.began(span, params)
+            with self._watch.answer(id_) as answered:
                 try:
-                    await self._watch.write(request)
-                    message = await answer
+                    await self._watch.write({"jsonrpc": "2.0", "id": id_, "method": method, "params": params})
+                    answer = await answered
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError):
                     exchange.span.failed("connection_closed")
                     raise MCPError(code=types.CONNECTION_CLOSED, message="the connection has ended") from None
                 except anyio.get_cancelled_exc_class():
                     await self._cancel(id_)
                     raise
-            if isinstance(message, JSONRPCError):
-                code = str(message.error.code)
+            if isinstance(answer, types.ErrorData):
+                code = str(answer.code)
                 span.set_attributes({"error.type": code, "rpc.response.status_code": code})
-                span.set_status(StatusCode.ERROR, message.error.message)
-                raise MCPError(code=message.error.code, message=message.error.message, data=message.error.data)
-            exchange.result = message.result
-            exchange.span.answered(message.result)
-        with suppress(KeyError):  # a method that the protocol's version does not have
-            validate_server_result(method, self._version, message.result)
+                span.set_status(StatusCode.ERROR, answer.message)
+                raise MCPError(code=answer.code, message=answer.message, data=answer.data)
+            exchange.result = answer
+            exchange.span.answered(answer)
+        if (shape := _shape(method, self._version)) is not None:
+            shape.validate_python(answer, by_name=False)
+
+    def _span(self, method: str, id_: int) -> AbstractContextManager[Span]:
+        if not self._is_traced:
+            return _NO_SPAN
+        return tracer.start_as_current_span(
+            f"MCP send {method}",
+            kind=SpanKind.CLIENT,
+            attributes={"mcp.method.name": method, "jsonrpc.request.id": str(id_)},
+            record_exception=False,  # its text may be the server's
+            set_status_on_exception=False,
+        )
 
     async def _cancel(self, id_: int) -> None:
         params = {"requestId": id_, "reason": "the caller gave it up"}
-        cancelled = JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params)
+        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._watch.write(cancelled)
 

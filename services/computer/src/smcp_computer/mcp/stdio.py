@@ -22,8 +22,9 @@ from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerHangs
 from smcp_computer.mcp.isolation import check_sandbox, launch_of
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
-from smcp_computer.mcp.sdk_adapter import KEPT, ROOM, Streams, in_its_place, message_of, unreadable
+from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import MAX_LINE, StderrLog, first_of
+from smcp_computer.mcp.unread_answers import KEPT, ROOM, in_its_place, message_of, unreadable
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
@@ -90,7 +91,7 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMe
 
 @asynccontextmanager
 async def stdio_transport(
-    parameters: MCPServerStdioParameters, host: HostSettings, log: StderrLog, *, max_message: int
+    parameters: MCPServerStdioParameters, host: HostSettings, watch: Watch, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
     """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry, and
     where it hangs, at once: who does not answer for so long does not tidy up when asked to end, either.
@@ -111,7 +112,7 @@ async def stdio_transport(
         broken_off = hangs = False
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(pipes.read, to_session)
+                tasks.start_soon(pipes.read, watch, to_session)
                 tasks.start_soon(pipes.log_errors)
                 tasks.start_soon(pipes.watch, to_session)
                 try:
@@ -148,12 +149,14 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         self.ended = False
         """The server closed its output, or ended."""
 
-    async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    async def read(self, watch: Watch, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
         try:
             async with to_session:
                 while chunk := await self._process.stdout.read(READ_LIMIT):
                     for line in lines.feed(chunk):
+                        if isinstance(line, str) and watch.answered(line):
+                            continue
                         if (message := parsed(line, self._log, self._max_message)) is not None:
                             await to_session.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -169,12 +172,15 @@ class _Pipes(ObjectSendStream[SessionMessage]):
 
     async def send(self, item: SessionMessage) -> None:
         """Write a message. Raises anyio.BrokenResourceError: the process is gone."""
+        await self.write(item.message.model_dump_json(by_alias=True, exclude_unset=True))
+
+    async def write(self, line: str) -> None:
+        """Write a line. Raises anyio.BrokenResourceError: the process is gone."""
         stdin = self._process.stdin
         if stdin.is_closing():  # a loop may refuse the write with an error of its own
             raise anyio.BrokenResourceError
-        text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
         try:
-            stdin.write(text.encode(self._encoding, self._errors))
+            stdin.write(f"{line}\n".encode(self._encoding, self._errors))
             await stdin.drain()
         except OSError:
             raise anyio.BrokenResourceError from None

@@ -11,9 +11,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.mcp.errors import ServerFailed
-from smcp_computer.mcp.sdk_adapter import ABOVE_LIMIT, ROOM, Streams, Watch
+from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog, answered
 from smcp_computer.mcp.stdio import stdio_transport
+from smcp_computer.mcp.unread_answers import ABOVE_LIMIT, ROOM
 from smcp_proto.schemas.config import (
     MCPServerConfig,
     MCPServerStdioConfig,
@@ -41,7 +42,7 @@ async def open_transport(
         httpx2.HTTPError, ExceptionGroup: an address cannot be reached.
     """
     if isinstance(server, MCPServerStdioConfig):
-        transport = stdio_transport(server.server_parameters, host, log, max_message=max_message)
+        transport = stdio_transport(server.server_parameters, host, watch, log, max_message=max_message)
     elif isinstance(server, MCPServerStreamableHttpConfig):
         transport = _streamable(server.server_parameters, watch, max_message)
     else:
