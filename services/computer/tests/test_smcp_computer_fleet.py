@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from smcp_computer.config.file import ComputerConfig, load_config, parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import CallBrokenOff
 from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady, ServerRemoved
-from smcp_computer.mcp.fleet import Changes, Fleet, changed
+from smcp_computer.mcp.fleet import Changes, Fleet, StartPlaces, changed
 from smcp_computer.mcp.status import State
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.tools import Catalogue
@@ -122,15 +122,26 @@ def test_a_disabled_server_is_one_that_is_not_there() -> None:
 
 @asynccontextmanager
 async def running(
-    servers: Servers, *, drain_s: float = 30.0, strict: bool = False
+    servers: Servers,
+    *,
+    drain_s: float = 30.0,
+    strict: bool = False,
+    places: StartPlaces | None = None,
+    ready: Collection[str] | None = None,
 ) -> AsyncIterator[tuple[Fleet, list[ServerEvent]]]:
-    """The fleet, and what it tells from here on."""
-    limits = Limits(strict=strict)
-    fleet = Fleet(parsed(servers), InputResolver({}, {}), limits=limits, on_change=lambda: None, drain_s=drain_s)
+    """The fleet once all its servers are ready, or those of `ready`; and what it tells from here on."""
+    fleet = Fleet(
+        parsed(servers),
+        InputResolver({}, {}),
+        limits=Limits(strict=strict),
+        on_change=lambda: None,
+        drain_s=drain_s,
+        places=places,
+    )
     heard: list[ServerEvent] = []
     async with background() as tasks:
         task = tasks.start(fleet.run(), name="fleet")
-        await asyncio.wait_for(fleet.wait_settled(), 30)
+        await asyncio.wait_for(fleet.wait_settled(ready), 30)
         fleet.events.listen(heard.append)
         try:
             yield fleet, heard
@@ -207,6 +218,23 @@ async def test_a_restart_by_hand_starts_a_new_process_and_leaves_the_others_alon
         assert {each.name: each.restarts for each in fleet.statuses()} == {"a": 1, "b": 0, "off": 0}
         with pytest.raises(KeyError):
             fleet.restart("off")
+
+
+async def test_a_server_waits_for_its_start_while_as_many_as_may_start_do() -> None:
+    hangs, box = configs.hostile("--hangs", "start"), configs.hostile()
+    async with running({"hangs": hangs, "box": box}, places=StartPlaces(1, 60.0), ready=()) as (fleet, _):
+        await eventually(lambda: fleet.supervisors["hangs"].status().pid is not None)
+        assert fleet.supervisors["box"].status().pid is None
+        fleet.apply(parsed({"box": box}))
+        await settled(fleet)
+        assert fleet.supervisors["box"].ready
+
+
+async def test_a_server_that_hangs_when_it_starts_does_not_keep_others_waiting_for_ever() -> None:
+    servers = {"hangs": configs.hostile("--hangs", "start"), "box": configs.hostile()}
+    async with running(servers, places=StartPlaces(1, 0.1), ready=["box"]) as (fleet, _):
+        assert fleet.starting == ["hangs"]
+        assert int(text(await call(fleet.supervisors["box"], "pid")))
 
 
 async def test_a_name_of_no_tool_is_a_warning_once_the_tools_are_known(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, NoReturn, TypeVar
 
 import structlog
@@ -225,6 +225,14 @@ def cannot_listen(error: OSError, host: str, port: int, *, choose: str) -> Failu
     if error.errno == errno.EADDRINUSE:
         return Failure(f"port {port} of {host} is taken; choose another with {choose}")
     return Failure(f"cannot listen on {host}:{port} ({choose}): {error.strerror or error}")
+
+
+async def set_within(seconds: float, event: asyncio.Event) -> bool:
+    """Wait for `event`, for so long at most. Returns whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def counted(number: int, noun: str) -> str:

@@ -5,12 +5,12 @@ Above is `supervisor`, which says when the server can be called (`opened`) and w
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from smcp_computer.mcp.errors import CallBrokenOff, RequestRefused, ServerNotRunning
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import Connection
+from smcp_service.lifecycle import set_within
 
 
 class ServerCalls:
@@ -85,9 +85,7 @@ class ServerCalls:
 
     async def break_off(self, drain_s: float) -> None:
         """Return when none runs. After `drain_s` those that run are broken off."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(drain_s):
-                await self._idle.wait()
+        await set_within(drain_s, self._idle)
         for limit in self._running:
             limit.reschedule(asyncio.get_running_loop().time())
         await self._idle.wait()
@@ -102,9 +100,7 @@ class ServerCalls:
             self._decided.clear()  # the supervisor has not seen yet that it has gone
         if seconds > 0 and not self._decided.is_set():
             self.wanted.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._decided.wait()
+            await set_within(seconds, self._decided)
         if (connection := self._alive) is None:
             raise ServerNotRunning(self._server, f"is not running {self._why()}")
         return connection

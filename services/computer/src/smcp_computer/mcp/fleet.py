@@ -6,8 +6,10 @@ is in `supervisor`; where a new configuration comes from is in `computer`.
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -83,6 +85,37 @@ def _made_from(config: ComputerConfig, name: str) -> object:
     return server.type, server.server_parameters, host, inputs
 
 
+class StartPlaces:
+    """Bounds how many programs start at the same time: if all did, the first would be ready as late as the last.
+
+    Args:
+        places: each start wants a core, and waits in between.
+        seconds: who keeps its place for longer waits for something else than a core: a download, or for ever.
+    """
+
+    def __init__(self, places: int = 2 * (os.cpu_count() or 1), seconds: float = 3.0) -> None:
+        self._free = asyncio.Semaphore(places)
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        await self._free.acquire()
+        kept = True
+
+        def give_back() -> None:
+            nonlocal kept
+            if kept:
+                kept = False
+                self._free.release()
+
+        timer = asyncio.get_running_loop().call_later(self._seconds, give_back)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            give_back()
+
+
 class Fleet:
     """The supervisors of all servers that are not disabled. `run` must be running.
 
@@ -97,6 +130,7 @@ class Fleet:
         limits: Limits,
         on_change: Callable[[], None],
         drain_s: float = DRAIN_S,
+        places: StartPlaces | None = None,
     ) -> None:
         self.events = ServerEvents()
         self.config = config
@@ -104,6 +138,7 @@ class Fleet:
         self._limits = limits
         self._on_change = on_change
         self._drain_s = drain_s
+        self._places = places or StartPlaces()
         self._supervisors = {name: self._supervisor(name) for name in _enabled(config)}
         self.supervisors: Mapping[str, Supervisor] = MappingProxyType(self._supervisors)
         """By name. One object for the life of the fleet, which shows what is configured now."""
@@ -191,6 +226,7 @@ class Fleet:
             on_change=self._on_change,
             events=self.events,
             host=_host(self.config, name),
+            place=self._places.one,
         )
 
     def _start(self, supervisor: Supervisor) -> None:

@@ -14,9 +14,10 @@ A call waits up to `wait_s` while its server is started again. No call is sent t
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,7 @@ from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_computer.mcp.status import ServerStatus, State, is_stopped, usage_of
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
+from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_computer.mcp")
 
@@ -70,7 +72,8 @@ class Limits:
 
 
 class Supervisor:
-    """Keeps one MCP server running. `on_change` is called whenever the tools that can be called may have changed."""
+    """Keeps one MCP server running; a program starts within `place`. `on_change` is called whenever the tools that can
+    be called may have changed."""
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class Supervisor:
         events: ServerEvents | None = None,
         backoff: Backoff | None = None,
         host: HostSettings | None = None,
+        place: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self.config = config
         self.host = host or HostSettings()
@@ -107,12 +111,13 @@ class Supervisor:
         self._inputs = inputs
         self._limits = limits
         self._on_change = on_change
+        self._place = place
         self._events = events or ServerEvents()
         self._backoff = backoff or Backoff()
         self._stderr = StderrLog(config.name, limits.logs, inputs.redactor.redact)
         self._negotiation: Negotiation = "auto"
-        self._ready_at: float | None = None
-        """When it became ready in this life, by `time.monotonic()`."""
+        self._ready_at = math.inf
+        """When it became ready in this life, by `time.monotonic()`; infinite: not yet."""
         self.calls = ServerCalls(config.name, wait_s=limits.wait_s, why=self._why, refused=self._refused)
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
@@ -187,21 +192,18 @@ class Supervisor:
             while not self._stopping.is_set():
                 # what a server says that dies again and again stands in the lines that tell of its ends
                 self._stderr.born(quiet_s=0.0 if lived >= STEADY_S else STEADY_S)
-                self._ready_at = None
+                self._ready_at = math.inf
                 try:
                     await self._live()
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
                     if self._stopping.is_set() or self._ended_at_discovery(error):
                         continue
-                    lived = self._lived()
+                    lived = max(0.0, time.monotonic() - self._ready_at)
                     await self._pause(self._failed(error, lived))
         finally:
             self._enter(State.STOPPED, "")
             self._stderr.close()
             self.settled.set()
-
-    def _lived(self) -> float:
-        return 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
 
     async def _pause(self, seconds: float | None) -> None:
         """Wait for the next try. None: there is none."""
@@ -209,24 +211,22 @@ class Supervisor:
             self.calls.wait_no_more()
             await self._stopping.wait()
             return
-        for part, event in (
-            (min(seconds, LEAST_PAUSE_S), self._stopping),
-            (seconds - LEAST_PAUSE_S, self.calls.wanted),
-        ):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(part):
-                    await event.wait()
+        await set_within(min(seconds, LEAST_PAUSE_S), self._stopping)
+        await set_within(seconds - LEAST_PAUSE_S, self.calls.wanted)
 
     async def _live(self) -> None:
         self._wake.clear()
         self.calls.wanted.clear()
         self._is_outdated = False
         self._enter(State.STARTING, self.reason)
-        async with self._waited(None) as start:
-            # outside of the limit: the user may be asked for inputs
+        async with self._waited(None) as start, AsyncExitStack() as place:
+            # outside of the limit: the user may be asked for inputs, and others may start before it
             server = with_variables(await self._inputs.resolve(self.config), self._limits.environment)
-            limit_s = 0.0 if self._stopping.is_set() else self._limits.start_s
-            start.reschedule(asyncio.get_running_loop().time() + limit_s)
+            if not self._over_http:
+                await place.enter_async_context(self._place())
+            if self._stopping.is_set():
+                return
+            start.reschedule(asyncio.get_running_loop().time() + self._limits.start_s)
             async with connect(
                 server,
                 negotiation=self._negotiation,
@@ -238,8 +238,15 @@ class Supervisor:
             ) as connection:
                 tools = await connection.list_tools()
                 start.reschedule(None)
+                await place.aclose()
                 self._waiting = None
-                self._became_ready(connection, tools)
+                self.calls.opened(connection)
+                self._offer(tools)
+                self._ready_at = time.monotonic()
+                self.starts += 1
+                self.settled.set()
+                self._stderr.ready(len(tools))
+                self._on_change()
                 reason = WENT_AWAY
                 try:
                     self._events.tell(ServerReady(self.name))
@@ -271,9 +278,7 @@ class Supervisor:
         try:
             while True:
                 ask_at = connection.heard + self._limits.silence_s / 3
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, ask_at - time.monotonic())):
-                        await self._wake.wait()
+                await set_within(max(0.0, ask_at - time.monotonic()), self._wake)
                 self._wake.clear()
                 if self._stopping.is_set():
                     return
@@ -314,16 +319,13 @@ class Supervisor:
         until = 0.0 if is_stopped(self._stderr.pid) else connection.busy_until
         if time.monotonic() < until:
             self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
-            _log.warning(
-                "MCP server %r %s; it is restarted if that call ends without an answer", self.name, self.reason
-            )
+            outlook = "it is restarted if that call ends without an answer"
+            _log.warning("MCP server %r %s; %s", self.name, self.reason, outlook)
         while connection.heard < asked and self._goes_on(connection):
             if time.monotonic() >= min(until, connection.busy_until):
                 raise ServerHangs(SILENT)
             self._wake.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(silence_s / 30):
-                    await self._wake.wait()
+            await set_within(silence_s / 30, self._wake)
         self._offer(self._listed)
 
     def _goes_on(self, connection: Connection) -> bool:
@@ -360,15 +362,6 @@ class Supervisor:
         self._is_outdated = True
         self._wake.set()
 
-    def _became_ready(self, connection: Connection, tools: tuple[types.Tool, ...]) -> None:
-        self.calls.opened(connection)
-        self._offer(tools)
-        self._ready_at = time.monotonic()
-        self.starts += 1
-        self.settled.set()
-        self._stderr.ready(len(tools))
-        self._on_change()
-
     def _ended_at_discovery(self, error: Exception) -> bool:
         """Some servers end at any request before `initialize`: they get the legacy handshake from then on."""
         match first_of(error):
@@ -389,7 +382,7 @@ class Supervisor:
                 self._backoff.reset()
             pause = 0.0 if is_steady else self._backoff.next()
             outlook = f"it is started again in {pause:.1f} s" if pause else "it is started again"
-            was_ready = self._ready_at is not None
+            was_ready = self._ready_at < math.inf
             if not was_ready:
                 outlook += f", then ever later, up to every {self._backoff.longest_s:g} s"
             self._enter(State.BACKOFF, self._stderr.failed(error, outlook, self._hint(), was_ready=was_ready))
@@ -398,7 +391,7 @@ class Supervisor:
 
     def _hint(self) -> str:
         """What a program may miss that cannot start."""
-        if self._ready_at is not None or not isinstance(self.config, MCPServerStdioConfig):
+        if self._ready_at < math.inf or not isinstance(self.config, MCPServerStdioConfig):
             return ""
         own = self.config.server_parameters.env or {}
         missing = [name for name in self._limits.withheld if name not in own]
