@@ -30,7 +30,7 @@ CALL = BOX | {"tool_name": "echo", "params": {"text": "hi"}, "timeout": 5}
 @asynccontextmanager
 async def replicas(nats_url: str, choose: Choose, *, lease_s: float = 10.0) -> AsyncIterator[tuple[World, Balancer]]:
     async with gateway_world(nats_url, gateways=2, lease_s=lease_s) as world:
-        async with balancer([gateway.front.port for gateway in world.gateways], choose) as front:
+        async with balancer([gateway.front.listener.port for gateway in world.gateways], choose) as front:
             yield world, front
 
 
@@ -191,7 +191,7 @@ async def test_published_clients_move_from_a_stopping_gateway_without_a_leave(
 ) -> None:
     async with gateway_world(nats_url, lease_s=10.0) as staying, AsyncExitStack() as stack:
         leaving = await stack.enter_async_context(gateway_world(nats_url, registry=False, lease_s=10.0, drain_s=20.0))
-        ports = [world.gateways[0].front.port for world in (leaving, staying)]
+        ports = [world.gateways[0].front.listener.port for world in (leaving, staying)]
         stopping: list[asyncio.Task[None]] = []
         async with (
             client_at("127.0.0.2", staying.url, WEBSOCKET, rejoins=("computer", "watcher", OFFICE)) as watcher,

@@ -8,7 +8,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from smcp_service.health import HealthServer, Readiness, Stats, health_routes, serve_health
+from smcp_service.edge import EdgeRules, Listener, Strangers
+from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.lifecycle import Failure
 
 
@@ -19,7 +20,7 @@ async def serving(readiness: Readiness, stats: Stats | None = None) -> AsyncIter
 
 
 class Probe:
-    def __init__(self, server: HealthServer, http: aiohttp.ClientSession) -> None:
+    def __init__(self, server: Listener, http: aiohttp.ClientSession) -> None:
         self._server = server
         self._http = http
 
@@ -117,4 +118,4 @@ async def test_an_application_can_answer_them_on_its_own_port() -> None:
 
 
 def test_the_address_of_ipv6_is_a_url() -> None:
-    assert HealthServer("::1", 80).url == "http://[::1]:80"
+    assert Listener("::1", 80, Strangers(EdgeRules())).url == "http://[::1]:80"

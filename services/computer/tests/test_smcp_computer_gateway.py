@@ -239,7 +239,7 @@ async def test_a_computer_reconnects_and_its_interrupted_call_runs_once(nats_url
     log = tmp_path / "log"
     async with (
         gateway_world(nats_url) as world,
-        open_line(world.gateways[0].front.port) as line,
+        open_line(world.gateways[0].front.listener.port) as line,
         box(line.url, tools=configs.stdio(log=log)) as computer,
         anna(world.url) as agent,
     ):

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from smcp_gateway.auth.login_throttle import ADDRESSES, LIMIT, LoginThrottle, client_address, read_networks
+from smcp_gateway.auth.login_throttle import ADDRESSES, LoginThrottle, client_address, counted_as, read_networks
 
 
 def test_an_address_has_to_wait_after_20_failures_in_a_minute() -> None:
@@ -56,10 +56,11 @@ def test_old_failures_are_forgotten() -> None:
     ],
 )
 def test_addresses_of_one_ipv6_network_count_together(one: str, other: str, same: bool) -> None:
-    attempts = LoginThrottle()
-    for _ in range(LIMIT):
-        attempts.failed(one, 0)
-    assert (attempts.retry_after(other, 0) > 0) is same
+    assert (counted_as(one) == counted_as(other)) is same
+
+
+def test_a_trusted_proxy_counts_as_nothing() -> None:
+    assert counted_as("10.1.1.1", read_networks("10.0.0.0/8")) is None
 
 
 PROXIES = read_networks("10.0.0.0/8, ::1")

@@ -72,7 +72,7 @@ async def line(nats_url: str) -> AsyncIterator[Line]:
             tcp.setblocking(False)
             tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
             client = RawWebSocket(tcp)
-            await client.connect(gateway.front.host, gateway.front.port)
+            await client.connect(gateway.front.listener.host, gateway.front.listener.port)
             assert (await client.message()).startswith(b"0{")
             await client.send(TEXT, b"40/smcp,")
             assert (await client.message()).startswith(b"40/smcp,{")

@@ -27,7 +27,7 @@ async def raw(world: World) -> AsyncIterator[RawWebSocket]:
     with socket.socket() as tcp:
         tcp.setblocking(False)
         client = RawWebSocket(tcp)
-        await client.connect(gateway.front.host, gateway.front.port)
+        await client.connect(gateway.front.listener.host, gateway.front.listener.port)
         assert (await client.message()).startswith(b"0{")
         yield client
 

@@ -11,7 +11,8 @@ from typing import get_args
 from unittest.mock import patch
 
 from smcp_computer.settings import ComputerSettings, check_connection
-from smcp_gateway.auth.settings import AuthSettings, is_loopback
+from smcp_gateway.auth.settings import AuthSettings
+from smcp_service.edge import is_loopback
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, unknown_variables, variables
 from smcp_service.telemetry import wrong_endpoints
 from smcp_testing.certificates import Authority

@@ -6,20 +6,15 @@ They are served on a port of their own (`serve_health`), or by an application th
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Final
 
 import orjson
 from aiohttp import web
 
-from smcp_service.lifecycle import cannot_listen
+from smcp_service.edge import EdgeRules, Listener, is_loopback, listening
 from smcp_service.metrics import CONTENT_TYPE, Metrics
 
 Check = Callable[[], str | None]
 """Asked at every request, so cheap and without waiting: None when all is well, else what is not."""
-
-_SHUTDOWN_S: Final = 1.0
-"""How long requests for health or metrics may hold up the end of the process."""
 
 
 class Readiness:
@@ -59,17 +54,6 @@ class Readiness:
         problems = self.problems()
         notes = {name: check() or "ok" for name, check in self._notes.items()}
         return not problems, dict.fromkeys(self._checks or self._starting, "ok") | notes | problems
-
-
-@dataclass(frozen=True, slots=True)
-class HealthServer:
-    host: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
 
 
 Source = Callable[[], Mapping[str, int]]
@@ -125,21 +109,13 @@ def health_routes(
 @asynccontextmanager
 async def serve_health(
     readiness: Readiness, host: str, port: int, stats: Stats | None = None, metrics: Metrics | None = None
-) -> AsyncIterator[HealthServer]:
+) -> AsyncIterator[Listener]:
     """Answer on `host`:`port` (0: any free port) while the body runs. Raises `Failure` if the address cannot be had."""
     app = web.Application()
     app.add_routes(health_routes(readiness, stats, metrics))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            raise cannot_listen(error, host, port, choose="SMCP_HEALTH_PORT") from error
-        address = runner.addresses[0]
-        yield HealthServer(host=str(address[0]), port=int(address[1]))
-    finally:
-        await runner.cleanup()
+    rules = EdgeRules(hosts=() if is_loopback(host) else None)
+    async with listening(app, host, port, rules, choose="SMCP_HEALTH_PORT") as server:
+        yield server
 
 
 def _json(status: int, body: dict[str, object]) -> web.Response:

@@ -24,7 +24,7 @@ from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resources import ReadLimits, resource_updated
 from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_room, update
 from smcp_gateway.http_server import HttpServer, open_http_server
-from smcp_gateway.metrics import calls_timed, measure, measure_lists
+from smcp_gateway.metrics import calls_timed, measure, measure_lists, measure_strangers
 from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Listeners, Offices
@@ -65,6 +65,8 @@ class Gateway:
             max_payload=settings.max_payload,
             ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
             guard=front.guard,
+            source=front.source,
+            arrivals=settings.strangers_per_address,
         )
         self.computers = ComputerTable(
             bus,
@@ -131,6 +133,7 @@ class Gateway:
             on_renewed=self._rebalance.renewed,
         )
         self._probe = OwnerProbe(bus, registry, calls, lease_s=settings.lease_s)
+        measure_strangers(front.metrics, front.listener.strangers)
         measure(front.metrics, sessions, self.offices, calls, self.computers, self._lease, self.transport)
         self.readiness.add("nats", lambda: bus.problem)
         self.readiness.add("registry", lambda: None if self._lease.acquired else "no lease yet")

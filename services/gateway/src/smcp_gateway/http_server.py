@@ -1,26 +1,23 @@
 """The HTTP server. It listens before the gateway serves, so that `/livez` answers while NATS is away."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
 from smcp_gateway.auth.guard import Guard, open_guard
-from smcp_gateway.auth.settings import check_auth, is_loopback
+from smcp_gateway.auth.login_throttle import Network, counted_as, source_of
+from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.socketio_server import VERSION_PARAMETER
 from smcp_proto.version import refuse_version
+from smcp_service.edge import EdgeRules, Listener, is_loopback, listening
 from smcp_service.health import Readiness, Stats, health_routes
-from smcp_service.lifecycle import cannot_listen
 from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics, open_metrics
 
-SHUTDOWN_S: Final = 1.0
-"""How long connections may take to close at shutdown (seconds)."""
-UPLOAD_S: Final = 60.0
-"""How long the upload of one polling request may take (seconds)."""
 PATH: Final = "/socket.io/"
 ERROR_HEADER: Final = "X-A2C-Error-Code"
 
@@ -35,24 +32,29 @@ class HttpServer:
     Args:
         shown: whether `/statz` is answered.
         guard: authenticates clients; None: everybody may connect.
+        proxies: trusted in `X-Forwarded-For`.
     """
 
-    def __init__(self, metrics: Metrics, *, shown: bool, guard: Guard | None) -> None:
+    def __init__(self, metrics: Metrics, *, shown: bool, guard: Guard | None, proxies: Sequence[Network]) -> None:
         self.readiness = Readiness()
         self.stats = Stats()
         self.metrics = metrics
         self.guard = guard
+        self._proxies = proxies
         self.app = web.Application()
         self.app.add_routes(health_routes(self.readiness, self.stats if shown else None, metrics))
         self.app.add_routes([web.route(method, PATH, self._pass_on) for method in ("GET", "POST", "OPTIONS")])
-        self.host = ""
-        self.port = 0
+        self.listener: Listener
         self._answer: Answer | None = None
 
     @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        """Where clients connect."""
+        return self.listener.url
+
+    def source(self, request: web.Request) -> str:
+        """The address that it is counted under."""
+        return source_of(request, self._proxies)
 
     @contextmanager
     def answering(self, answer: Answer) -> Iterator[None]:
@@ -62,16 +64,6 @@ class HttpServer:
             yield
         finally:
             self._answer = None
-
-    async def listen(self, runner: web.AppRunner, host: str, port: int) -> None:
-        """Raises Failure: the address is not available."""
-        site = web.TCPSite(runner, host, port, backlog=1024)
-        try:
-            await site.start()
-        except OSError as error:
-            raise cannot_listen(error, host, port, choose="--port / SMCP_GATEWAY_PORT") from error
-        address = runner.addresses[0]
-        self.host, self.port = str(address[0]), int(address[1])
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         begins = "sid" not in request.query  # a request with a session's id is authenticated already
@@ -85,13 +77,7 @@ class HttpServer:
             refusal = await self.guard.check(request)
             if refusal is not None:
                 return refusal
-        if request.method != "POST":
-            return await answer(request)
-        try:
-            async with asyncio.timeout(UPLOAD_S):
-                return await answer(request)
-        except TimeoutError:
-            raise web.HTTPRequestTimeout from None
+        return await answer(request)
 
 
 def _refused_version(request: web.Request) -> web.Response | None:
@@ -114,12 +100,14 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):
         _log.warning("any client that reaches this address can connect under any name", host=settings.gateway_host)
     guard = open_guard(settings)
+    rules = EdgeRules(
+        hosts=settings.hosts,
+        origins=settings.origins,
+        per_address=settings.strangers_per_address,
+        counted_as=partial(counted_as, trusted=settings.proxies),
+    )
     async with open_metrics("smcp-gateway") as metrics:
-        front = HttpServer(metrics, shown=settings.stats, guard=guard)
-        runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-        await runner.setup()
-        try:
-            await front.listen(runner, settings.gateway_host, settings.gateway_port)
+        front = HttpServer(metrics, shown=settings.stats, guard=guard, proxies=settings.proxies)
+        host, port = settings.gateway_host, settings.gateway_port
+        async with listening(front.app, host, port, rules, choose="--port / SMCP_GATEWAY_PORT") as front.listener:
             yield front
-        finally:
-            await runner.cleanup()

@@ -9,6 +9,7 @@ from smcp_gateway.handlers.list_resources import ListResources
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
+from smcp_service.edge import Strangers
 from smcp_service.metrics import Metrics
 
 
@@ -25,6 +26,16 @@ def measure_lists(metrics: Metrics, lists: ListResources) -> None:
         "smcp_gateway_resources_skipped",
         "Computers that a list of resources over their office left out: failed or silent",
         lambda: lists.skipped,
+    )
+
+
+def measure_strangers(metrics: Metrics, strangers: Strangers) -> None:
+    metrics.gauge("smcp_gateway_strangers", "Connections that are not let in yet", lambda: len(strangers))
+    metrics.counter(
+        "smcp_gateway_strangers_closed",
+        "Strangers that were closed, by what they had too much of",
+        lambda: strangers.closed,
+        label="why",
     )
 
 

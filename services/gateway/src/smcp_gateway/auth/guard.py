@@ -17,7 +17,7 @@ from aiohttp import web
 from smcp_gateway.auth.api_keys import PREFIX, KeyEntry, WatchedKeys
 from smcp_gateway.auth.grants import Principal
 from smcp_gateway.auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
-from smcp_gateway.auth.login_throttle import LoginThrottle, Network, client_address
+from smcp_gateway.auth.login_throttle import LoginThrottle, Network, source_of
 from smcp_gateway.auth.revocations import Revocations, read_revocations
 from smcp_gateway.auth.settings import AuthSettings
 from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile
@@ -31,6 +31,8 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 _PRINCIPAL: Final = web.RequestKey("principal", Principal)
 _PRESENTED: Final = web.RequestKey("token", str)
 """The token of the request's header."""
+_KEY_ID: Final = 32
+"""Characters of a key's id, at most."""
 _UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
 """Characters that are not allowed in a quoted parameter of a header (RFC 6750, 3)."""
 
@@ -84,6 +86,7 @@ class Guard:
         self._proxies = proxies
         self._revoked = revoked
         self._throttle = LoginThrottle()
+        self._logged = LoginThrottle()
 
     async def run(self) -> None:
         """Refresh the issuer's keys until cancelled."""
@@ -120,12 +123,11 @@ class Guard:
     async def check(self, request: web.Request) -> web.Response | None:
         """Check a request that begins a connection. Returns the refusal, or None."""
         said = _BEARER.fullmatch(request.headers.get(HEADER, ""))
+        if said is None:
+            return None  # the token comes with CONNECT
         try:
-            if said is None:
-                self._throttled(request)
-            else:
-                request[_PRINCIPAL] = await self._authenticate(request, said["token"])
-                request[_PRESENTED] = said["token"]
+            request[_PRINCIPAL] = await self._authenticate(request, said["token"])
+            request[_PRESENTED] = said["token"]
         except SmcpError as error:
             return refused(error)
         return None
@@ -157,14 +159,23 @@ class Guard:
         return known
 
     async def _authenticate(self, request: web.Request, token: str | None) -> Principal:
-        address = self._throttled(request)
         try:
             return await self._holder_of(token)
         except NotAuthenticated as error:
-            self._throttle.failed(address, asyncio.get_running_loop().time())
-            why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message
-            _log.info("a client was refused: %s", why, extra={"address": address})
+            self._count(source_of(request, self._proxies), token or "", error)
             raise
+
+    def _count(self, source: str, token: str, error: NotAuthenticated) -> None:
+        """Count and log a wrong token. Raises RateLimited: too many came from this address under this key's id."""
+        now = asyncio.get_running_loop().time()
+        under = f"{source} {_key_id(token)}"
+        if wait := self._throttle.retry_after(under, now):
+            raise RateLimited("too many wrong tokens came from this address", details={"retry_after_s": wait}) from None
+        self._throttle.failed(under, now)
+        if not self._logged.retry_after(source, now):
+            self._logged.failed(source, now)
+            why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message
+            _log.info("a client was refused: %s", why, extra={"address": source})
 
     async def _holder_of(self, token: str | None) -> Principal:
         if not token:
@@ -187,12 +198,10 @@ class Guard:
             raise NotAuthenticated("the key has expired")
         return Principal(key.subject, key, expires_at=key.expires_at, kind="key")
 
-    def _throttled(self, request: web.Request) -> str:
-        """The client's address. Raises RateLimited: too many wrong tokens came from there."""
-        address = client_address(request.remote, request.headers.getall("X-Forwarded-For", []), self._proxies)
-        if wait := self._throttle.retry_after(address, asyncio.get_running_loop().time()):
-            raise RateLimited("too many wrong tokens came from this address", details={"retry_after_s": wait})
-        return address
+
+def _key_id(token: str) -> str:
+    """What an API key says; empty for any other token."""
+    return token.removeprefix(PREFIX).partition("_")[0][:_KEY_ID] if token.startswith(PREFIX) else ""
 
 
 def refused(error: SmcpError) -> web.Response:

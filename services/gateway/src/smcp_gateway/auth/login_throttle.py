@@ -6,6 +6,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final
 
+from aiohttp import web
+
 LIMIT: Final = 20
 WINDOW_S: Final = 60.0
 """`LIMIT` in this time stop guessing, and not our clients: each tries its token at most six
@@ -19,7 +21,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class LoginThrottle:
-    """After `LIMIT` wrong tokens in `WINDOW_S` an address has to wait."""
+    """After `LIMIT` wrong tokens in `WINDOW_S` a source (an address, or an address and a key's id) has to wait."""
 
     def __init__(self) -> None:
         self._failed: OrderedDict[str, deque[float]] = OrderedDict()
@@ -27,22 +29,20 @@ class LoginThrottle:
     def __len__(self) -> int:
         return len(self._failed)
 
-    def failed(self, address: str, now: float) -> None:
+    def failed(self, source: str, now: float) -> None:
         """Count a wrong token (`now`: a monotonic clock, seconds)."""
-        key = _key(address)
-        self._failed.setdefault(key, deque(maxlen=LIMIT)).append(now)
-        self._failed.move_to_end(key)
+        self._failed.setdefault(source, deque(maxlen=LIMIT)).append(now)
+        self._failed.move_to_end(source)
         if len(self._failed) > ADDRESSES:
             self._failed.popitem(last=False)
 
-    def retry_after(self, address: str, now: float) -> int:
-        """Whole seconds that the address has to wait; 0: it may try."""
-        key = _key(address)
-        tries = self._failed.get(key, deque())
+    def retry_after(self, source: str, now: float) -> int:
+        """Whole seconds that the source has to wait; 0: it may try."""
+        tries = self._failed.get(source, deque())
         while tries and tries[0] <= now - WINDOW_S:
             tries.popleft()
         if not tries:
-            self._failed.pop(key, None)
+            self._failed.pop(source, None)
         return max(math.ceil(tries[0] + WINDOW_S - now), 1) if len(tries) == LIMIT else 0
 
 
@@ -73,6 +73,22 @@ def client_address(remote: str | None, forwarded: Sequence[str], trusted: Sequen
     return address
 
 
+def counted_as(address: str, trusted: Sequence[Network] = ()) -> str | None:
+    """What connections from an address count as: an IPv6 address as its network, a trusted proxy as nothing (None)."""
+    parsed = _parsed(address)
+    if parsed is not None and any(parsed in network for network in trusted):
+        return None
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((parsed, _V6_NETWORK), strict=False))
+    return address[:64] if parsed is None else str(parsed)
+
+
+def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
+    """The address that a request is counted under."""
+    address = client_address(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
+    return counted_as(address) or address
+
+
 def _without_port(hop: str) -> str:
     # some proxies add the port, by which each connection would count as another address
     if hop.startswith("["):
@@ -87,10 +103,3 @@ def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
     except ValueError:
         return None
     return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
-
-
-def _key(address: str) -> str:
-    parsed = _parsed(address)
-    if isinstance(parsed, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((parsed, _V6_NETWORK), strict=False))
-    return address[:64] if parsed is None else str(parsed)

@@ -1,6 +1,5 @@
 """The settings of authentication: `SMCP_AUTH_*` and `SMCP_INSECURE`."""
 
-import ipaddress
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,6 +12,7 @@ from smcp_gateway.auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_gateway.auth.login_throttle import Network, read_networks
 from smcp_gateway.auth.revocations import read_revocations
 from smcp_gateway.auth.watched_file import AuthFileError
+from smcp_service.edge import is_loopback
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError
 
 _HTTP: Final = ("http", "https")
@@ -101,14 +101,6 @@ def check_auth(settings: AuthSettings, host: str) -> None:
         )
     if problems:
         raise SettingsError(*problems)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _contradictions(settings: AuthSettings) -> list[str]:

@@ -20,6 +20,7 @@ from engineio.payload import Payload
 
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.websocket import LINGER_S, Connection, moved_bytes, noop
+from smcp_service.edge import let_in
 
 SWEEP_S: Final = 1.0
 """Between two looks at the clients, at most; a line is looked at several times before its ping is overdue."""
@@ -69,6 +70,8 @@ class Outbox(asyncio.Queue[Any]):
         """Of the client's WebSocket."""
         self.moved: tuple[float, int] | None = None
         """When the line of a late client was looked at (monotonic), and how many bytes had moved on it by then."""
+        self.is_let_in = False
+        """Whether the client is no stranger (`smcp_service.edge`): a CONNECT of it was accepted."""
 
     @property
     def held(self) -> int:
@@ -84,6 +87,17 @@ class Outbox(asyncio.Queue[Any]):
     def has_room(self) -> bool:
         """Whether a large message may be put: the client has read most of what was sent before, or is gone."""
         return self.bytes <= ROOMY or self._cut_off is None
+
+    def attach(self, transport: asyncio.Transport, at_once: Callable[[Frame], bool]) -> None:
+        """The client has a WebSocket now."""
+        self.transport, self.at_once = transport, at_once
+        if self.is_let_in:
+            let_in(transport)
+
+    def let_in(self) -> None:
+        """The client is no stranger any more."""
+        self.is_let_in = True
+        let_in(self.transport)
 
     async def room(self) -> None:
         while not self.has_room:
@@ -168,6 +182,7 @@ class Engine(engineio.AsyncServer):
             logger=logger,
             async_handlers=False,
             max_http_buffer_size=max_message,
+            cors_allowed_origins=lambda *_: True,  # the edge has checked it; engine.io's own check believes any client
             ping_interval=ping_s,
             # engine.io tells clients the whole seconds of the interval; they wait for the sum
             ping_timeout=2 * ping_s - int(ping_s),

@@ -22,8 +22,9 @@ NAMESPACE: Final = "/smcp"
 ENVELOPE_BYTES: Final = 64
 """What a packet adds to the JSON of its argument, at most."""
 
-AUTH_BYTES: Final = 64 * 1024
-"""The limit on the payload of a CONNECT: any client can send one, and parsed JSON may take twenty times its bytes."""
+AUTH_BYTES: Final = 32 * 1024
+"""The limit on the payload of a CONNECT: any client can send one, and parsed JSON may take twenty times its bytes. With
+its frame and the headers before it, it stays below what a stranger may send at all (`smcp_service.edge`)."""
 
 UNREADABLE: Final = "not an object"
 OVERSIZED: Final = "too long"

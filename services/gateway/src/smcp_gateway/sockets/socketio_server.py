@@ -17,6 +17,7 @@ from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-s
 from smcp_bus.callers import CALLER_KEY
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_gateway.auth.guard import Guard
+from smcp_gateway.sockets.arrivals import CONNECT_S, REFUSED_S, Arrivals
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     AUTH_BYTES,
@@ -45,6 +46,7 @@ from smcp_proto.errors import (
     TooLarge,
     Unavailable,
 )
+from smcp_service.edge import of_member
 
 LARGE_REPLY: Final = 64 * 1024
 """Bytes from which a reply waits until the client has read what was sent before."""
@@ -71,11 +73,10 @@ MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 IN_FLIGHT: Final = 2
 """The bytes of all its requests in flight, in units of the largest request; above it 429, except for a single one."""
-
-CONNECT_S: Final = 10.0
-"""How long a client may take to connect to the namespace, where it has to say who it is."""
-REFUSED_S: Final = 1.0
-"""How long a client that was refused may take to hear so."""
+UPLOAD_S: Final = 60.0
+"""How long the upload of one polling request may take; a stranger's `CONNECT_S`."""
+STRANGER_POST: Final = 48 * 1024
+"""Bytes of a stranger's polling request: with its headers it stays below what a stranger may send at all."""
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
@@ -89,6 +90,8 @@ class SocketIoServer:
     max_payload: bytes that a request or reply may have.
     ping_s: as `Engine`.
     guard: authenticates clients; None: authentication is off.
+    source: the address that a request comes from, as its arrivals are counted.
+    arrivals: connections of one address that are not let in yet; 0: any number.
     """
 
     def __init__(
@@ -98,6 +101,8 @@ class SocketIoServer:
         max_payload: int,
         ping_s: float,
         guard: Guard | None = None,
+        source: Callable[[web.Request], str],
+        arrivals: int,
     ) -> None:
         self._sessions = sessions
         self.dispatcher: Dispatcher
@@ -105,8 +110,8 @@ class SocketIoServer:
         """Called with a session that has ended; `goodbye`: its client said so."""
         self._max_payload = max_payload
         self._guard = guard
-        self._deadlines: dict[str, asyncio.TimerHandle] = {}
-        """Until when a connection has to be let in."""
+        self._source = source
+        self._arrivals = Arrivals(arrivals, self._close_stranger)
         self.draining = False
         """New clients are refused; those that are here go on."""
         logger = logging.getLogger("smcp_gateway.socketio")
@@ -129,13 +134,36 @@ class SocketIoServer:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request to `/socket.io/`."""
         sid = request.query.get("sid")
-        if sid is None and self.draining:
-            refusal = Unavailable("the gateway is stopping; connect to another one")
-            return web.json_response(refusal.body().model_dump(), status=503, headers={"Retry-After": "1"})
-        if sid is not None and self._engine.outbox(sid) is None:
+        if sid is None:
+            return self._no_arrivals(request) or await self._handled(request)
+        outbox = self._engine.outbox(sid)
+        if outbox is None:
             return _unknown_session()  # engine.io would raise for one that has just ended
+        if outbox.is_let_in:
+            of_member(request)
+        elif (size := request.content_length or 0) > STRANGER_POST:
+            details = {"limit": STRANGER_POST, "size": size}
+            return _response(TooLarge("connect to the namespace first", details=details), 413)
+        if request.method != "POST":
+            return await self._handled(request)
+        try:
+            async with asyncio.timeout(UPLOAD_S if outbox.is_let_in else CONNECT_S):
+                return await self._handled(request)
+        except TimeoutError:
+            raise web.HTTPRequestTimeout from None
+
+    async def _handled(self, request: web.Request) -> web.StreamResponse:
         answer: web.StreamResponse = await self._sio.handle_request(request)
         return answer
+
+    def _no_arrivals(self, request: web.Request) -> web.Response | None:
+        """The refusal of a new connection, if there is a reason for one."""
+        if self.draining:
+            return _response(Unavailable("the gateway is stopping; connect to another one"), 503)
+        if not self._arrivals.has_room(self._source(request)):
+            details = {"retry_after_s": 1}
+            return _response(RateLimited("too many connections of this address are beginning", details=details), 429)
+        return None
 
     async def end_expired(self, guard: Guard, keep_seat: KeepSeat) -> None:
         """End sessions whose token has expired or whose key was removed, until cancelled.
@@ -193,25 +221,10 @@ class SocketIoServer:
         return session.replies.bytes + (0 if outbox is None else outbox.unsent)
 
     async def _on_open(self, engine_id: str, environ: dict[str, Any]) -> None:
+        self._arrivals.opened(engine_id, self._source(environ["aiohttp.request"]))
         await self._opened(engine_id, environ)
-        self._await_connect(engine_id, CONNECT_S)
 
-    def _await_connect(self, engine_id: str, seconds: float) -> None:
-        if self._guard is None:
-            return
-        loop = asyncio.get_running_loop()
-        timer = self._deadlines.get(engine_id)
-        if timer is None or timer.when() > loop.time() + seconds:  # the earliest counts, and a connection has one
-            self._forget_deadline(engine_id)
-            self._deadlines[engine_id] = loop.call_later(seconds, self._close_unauthenticated, engine_id)
-
-    def _forget_deadline(self, engine_id: str) -> None:
-        timer = self._deadlines.pop(engine_id, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _close_unauthenticated(self, engine_id: str) -> None:
-        del self._deadlines[engine_id]
+    def _close_stranger(self, engine_id: str) -> None:
         if self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE) is None:
             self._engine.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION))
 
@@ -219,7 +232,7 @@ class SocketIoServer:
         try:
             await self._ended(engine_id, reason)
         finally:
-            self._forget_deadline(engine_id)
+            self._arrivals.ended(engine_id)
             self._engine.ended(engine_id)
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
@@ -235,7 +248,9 @@ class SocketIoServer:
         session = Session(sid, engine_id, max_message, flat_errors, caller_key, a2c_version, principal, replies=replies)
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
-        self._forget_deadline(engine_id)
+        self._arrivals.ended(engine_id)
+        if (outbox := self._engine.outbox(engine_id)) is not None:
+            outbox.let_in()
 
     async def _on_disconnect(self, sid: str, reason: str) -> None:
         session = self._sessions.remove(sid)
@@ -259,10 +274,10 @@ class SocketIoServer:
             case ClientConnect(namespace, auth):
                 packet = f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}"
                 await self._sio_packet(engine_id, packet)
-                self._await_connect(engine_id, REFUSED_S)
+                self._arrivals.expect(engine_id, REFUSED_S)
             case ClientDisconnect():
                 await self._sio_packet(engine_id, f"1{NAMESPACE},")
-                self._await_connect(engine_id, CONNECT_S)
+                self._arrivals.expect(engine_id, CONNECT_S)
 
     def _session_of(self, engine_id: str) -> Session | None:
         sid = self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE)
@@ -377,4 +392,11 @@ def _unknown_session() -> web.Response:
         "polling needs (WebSocket alone does not)",
         details={"field": "sid"},
     )
-    return web.json_response(error.body().model_dump(), status=error.code, headers={"Cache-Control": "no-store"})
+    return _response(error, error.code)
+
+
+def _response(error: SmcpError, status: int) -> web.Response:
+    headers = {"Cache-Control": "no-store"}
+    if status in {429, 503}:
+        headers["Retry-After"] = "1"
+    return web.json_response(error.body().model_dump(), status=status, headers=headers)

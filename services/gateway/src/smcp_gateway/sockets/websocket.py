@@ -60,8 +60,7 @@ class Connection:
             return self._socket
         engine.connected = engine.upgraded = True
         if request.transport is not None:
-            outbox.transport = request.transport
-            outbox.at_once = self._write_at_once
+            outbox.attach(request.transport, self._write_at_once)
         writer = asyncio.get_running_loop().create_task(self._write())
         try:
             await self._read()

@@ -1,0 +1,404 @@
+"""Where HTTP comes in: what somebody may cost who has not said yet who he is.
+
+`listening` serves one aiohttp application, with a `_Gate` for each connection. A connection belongs to a stranger until
+the application calls `let_in` (for good) or `of_member` (for one request). A stranger's bytes, time and connections are
+bounded here; a WebSocket that is let in does not pass this module any more. The application decides who is let in, and
+bounds what a member may cost.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
+
+from smcp_service.lifecycle import cannot_listen
+
+KIB: Final = 1024
+STRANGER_BYTES: Final = 64 * KIB
+"""Unanswered bytes of one stranger: a token has 8 KiB at most, and a browser's headers no more."""
+STRANGERS_BYTES: Final = 16 * 1024 * KIB
+"""Unanswered bytes of all strangers together: 256 of them at their limit. Above it the largest gives way."""
+PER_ADDRESS: Final = 256
+"""Strangers' connections from one address: many more than a proxy, or a computer room, begins in one moment."""
+HEAD_S: Final = 10.0
+"""How long a request's headers may take. Those of a slow line take a second."""
+IDLE_S: Final = 75.0
+"""How long a connection may be silent between two requests: proxies reuse theirs for 60 s (nginx)."""
+SWEEP_S: Final = 1.0
+"""Between two looks for strangers that are late."""
+SHUTDOWN_S: Final = 1.0
+"""How long connections may take to close at shutdown."""
+MALFORMED_S: Final = 10.0
+"""Between two lines of the log about malformed requests."""
+UNCHECKED: Final = frozenset({"/livez", "/readyz"})
+"""Paths for any `Host`: load balancers ask by address, and there is nothing to read."""
+
+_BUSY: Final = (
+    b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n"
+    b"Cache-Control: no-store\r\n\r\n"
+)
+_HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(?::\d{1,5})?")
+
+_log: Final = logging.getLogger("smcp_service.edge")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeRules:
+    """What is asked of each connection and request."""
+
+    hosts: Collection[str] | None = None
+    """Names that `Host` may say; None: any."""
+    origins: Collection[str] = ()
+    """Origins of web pages that may connect, beside pages of the same host."""
+    per_address: int = PER_ADDRESS
+    """Strangers' connections from one address; 0: any number."""
+    counted_as: Callable[[str], str | None] = str
+    """What an address counts as; None: not at all, since it is a proxy before many clients."""
+
+
+class Strangers:
+    """The connections that are not let in."""
+
+    def __init__(self, rules: EdgeRules) -> None:
+        self._rules = rules
+        self._gates: set[_Gate] = set()
+        self._by_address: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self.bytes = 0
+        """What is held for them."""
+        self.closed: Counter[str] = Counter({"bytes": 0, "late": 0, "connections": 0})
+        """How many were closed, by what they had too much of."""
+
+    def __len__(self) -> int:
+        return len(self._gates)
+
+    def enter(self, gate: "_Gate", *, checked: bool) -> bool:
+        """Whether it may come in. `checked`: against the number of connections from its address."""
+        if gate in self._gates:
+            return True
+        address = gate.address
+        if address is not None:
+            most = self._rules.per_address
+            if checked and most and self._by_address[address] >= most:
+                self.closed["connections"] += 1
+                return False
+            self._by_address[address] += 1
+        self._gates.add(gate)
+        return True
+
+    def leave(self, gate: "_Gate") -> None:
+        """It is let in, or gone. Idempotent."""
+        if gate not in self._gates:
+            return
+        self._gates.discard(gate)
+        self.hold(gate, -gate.held)
+        if gate.address is not None:
+            self._by_address[gate.address] -= 1
+            if not self._by_address[gate.address]:
+                del self._by_address[gate.address]
+
+    def hold(self, gate: "_Gate", size: int) -> None:
+        """That many bytes more. Above the limit of all the largest stranger is closed."""
+        gate.held += size
+        self.bytes += size
+        if self.bytes > STRANGERS_BYTES:
+            max(self._gates, key=lambda each: each.held).close("bytes")
+
+    def count(self, peer: object) -> str | None:
+        """What the peer's address counts as."""
+        address = peer[0] if isinstance(peer, tuple) and peer else ""
+        return self._rules.counted_as(str(address))
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Close those that are late, while the body runs."""
+        self._sweep()
+        try:
+            yield
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for gate in [each for each in self._gates if each.deadline <= now]:
+            gate.close("bytes" if gate.over else "late")
+        self._timer = loop.call_later(SWEEP_S, self._sweep)
+
+
+class _Gate(asyncio.Protocol):
+    """Between the transport of one connection and aiohttp's protocol, for as long as a stranger is there."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol], strangers: Strangers) -> None:
+        self._make = make
+        self._inner: asyncio.Protocol | None = None
+        self._strangers = strangers
+        self._transport: asyncio.Transport
+        self._answering = False
+        self._member = False
+        self._paused = False
+        self.over = False
+        """Too much has come, and it may be a member's."""
+        self.address: str | None = None
+        self.held = 0
+        """Bytes that have come since everything was answered."""
+        self.deadline = 0.0
+        """Loop time."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.address = self._strangers.count(transport.get_extra_info("peername"))
+        if not self._strangers.enter(self, checked=True):
+            self._transport.write(_BUSY)
+            self._transport.close()
+            return
+        self._wait(HEAD_S)
+        self._inner = self._make()
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None or self._transport.is_closing():
+            return
+        if self._member:
+            self._inner.data_received(data)
+            return
+        if not self.held and not self._answering:
+            self._wait(HEAD_S)
+        self._strangers.hold(self, len(data))
+        if self._transport.is_closing():
+            return
+        if self.held <= STRANGER_BYTES:
+            self._inner.data_received(data)
+        elif self._answering:
+            self.close("bytes")
+        else:
+            # It may be a member's request: that is known when its headers are read, in the next turns of the loop.
+            self._inner.data_received(data)
+            self.over = True
+            self._wait(SWEEP_S)
+            if self._transport.is_reading():  # else aiohttp has paused it, and resumes it
+                self._paused = True
+                self._transport.pause_reading()
+
+    def begin(self, *, member: bool) -> None:
+        """A request's headers have been read."""
+        self._answering = True
+        self._member = member
+        if member:
+            self._strangers.leave(self)
+            self._resume()
+        else:
+            self._strangers.enter(self, checked=False)
+        if not self.over:  # else the time in which it may be refused goes on
+            self.deadline = float("inf")
+
+    def end(self) -> None:
+        """The request is answered. A stranger's of which too much has come is the last one."""
+        self._answering = False
+        if self.over:
+            self._wait(SWEEP_S)
+        else:
+            self._strangers.hold(self, -self.held)
+            self._wait(IDLE_S)
+
+    def let_in(self) -> None:
+        """From now on the transport and aiohttp's protocol are connected directly."""
+        assert self._inner is not None
+        self._strangers.leave(self)
+        self._transport.set_protocol(self._inner)
+        self._resume()
+
+    def close(self, why: str) -> None:
+        if not self._transport.is_closing():
+            self._strangers.closed[why] += 1
+            self._strangers.leave(self)
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._strangers.leave(self)
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def _wait(self, seconds: float) -> None:
+        self.deadline = asyncio.get_running_loop().time() + seconds
+
+    def _resume(self) -> None:
+        self.over = False
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+
+def let_in(transport: asyncio.BaseTransport | None) -> None:
+    """This connection is a member's, for good: nothing of this module bounds it any more. Idempotent."""
+    if (gate := _gate_of(transport)) is not None:
+        gate.let_in()
+
+
+def of_member(request: web.Request) -> None:
+    """This request is a member's: it may be as large as the application wants."""
+    if (gate := _gate_of(request.transport)) is not None:
+        gate.begin(member=True)
+
+
+def _gate_of(transport: asyncio.BaseTransport | None) -> _Gate | None:
+    gate = None if transport is None else transport.get_protocol()
+    return gate if isinstance(gate, _Gate) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    host: str
+    port: int
+    strangers: Strangers = field(repr=False)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+@asynccontextmanager
+async def listening(
+    app: web.Application, host: str, port: int, rules: EdgeRules, *, choose: str
+) -> AsyncIterator[Listener]:
+    """Serve `app` on `host`:`port` (0: any free port) while the body runs.
+
+    Args:
+        choose: the option and the variable that say the port.
+
+    Raises:
+        Failure: the address cannot be had.
+    """
+    strangers = Strangers(rules)
+    app.middlewares.append(_checking(rules))
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_S,
+        auto_decompress=False,  # a body of 1 MB may be 1 GiB
+        keepalive_timeout=IDLE_S,
+        logger=_RequestLog(logging.getLogger("aiohttp.server"), {}),
+    )
+    await runner.setup()
+    try:
+        make = cast("Callable[[], asyncio.Protocol]", runner.server)
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(lambda: _Gate(make, strangers), host, port, backlog=1024)
+        except OSError as error:
+            raise cannot_listen(error, host, port, choose=choose) from error
+        address = server.sockets[0].getsockname()
+        with closing(server), strangers.watched():
+            yield Listener(str(address[0]), int(address[1]), strangers)
+    finally:
+        await runner.cleanup()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def host_allowed(said: str | None, hosts: Collection[str]) -> bool:
+    """Whether a header `Host` names this machine's loopback or one of `hosts`, which are in lower case."""
+    named = _HOST.fullmatch(said or "")
+    return named is not None and (is_loopback(named["name"]) or named["name"].lower() in hosts)
+
+
+def origin_allowed(origin: str, host: str | None, origins: Collection[str]) -> bool:
+    """Whether a web page of `origin` may connect: one of `origins`, or of the host that it connects to."""
+    if origin.lower() in origins:
+        return True
+    parts = urlsplit(origin)  # clients in Python say the address that they connect to, as pages of it would
+    return parts.scheme in {"http", "https"} and bool(host) and parts.netloc.lower() == (host or "").lower()
+
+
+def _checking(rules: EdgeRules) -> Middleware:
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        gate = _gate_of(request.transport)
+        if gate is not None:
+            gate.begin(member=False)
+        try:
+            return _refusal(request, rules) or await handler(request)
+        finally:
+            if gate is not None:
+                gate.end()
+
+    return check
+
+
+def _refusal(request: web.Request, rules: EdgeRules) -> web.Response | None:
+    headers = request.headers
+    if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        return _refused(415, "bodies are not inflated: send it without a Content-Encoding", "Content-Encoding")
+    if request.path in UNCHECKED:
+        return None
+    host, origin = headers.get("Host"), headers.get("Origin")
+    if rules.hosts is not None and not host_allowed(host, rules.hosts):
+        return _refused(403, "Host: is not a name of this address: see SMCP_ALLOWED_HOSTS", "Host")
+    if origin is not None and not origin_allowed(origin, host, rules.origins):
+        return _refused(403, "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS", "Origin")
+    return None
+
+
+def _refused(status: int, message: str, header: str) -> web.Response:
+    body = {"code": status, "message": message, "details": {"field": header}}
+    response = web.json_response(body, status=status, headers={"Cache-Control": "no-store"})
+    response.force_close()
+    return response
+
+
+class _RequestLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log of one server. Anybody can send malformed requests: they are lines at info, without a traceback,
+    and few."""
+
+    def __init__(self, logger: logging.Logger, extra: dict[str, object]) -> None:
+        super().__init__(logger, extra)
+        self._next = 0.0
+        self._unsaid = 0
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **kwargs: Any) -> None:
+        if isinstance(exc_info, ConnectionError):
+            self.debug("a client has gone in the middle of a request")
+            return
+        if not isinstance(exc_info, HttpProcessingError):
+            super().exception(msg, *args, exc_info=exc_info, **kwargs)
+            return
+        now = asyncio.get_running_loop().time()
+        if now < self._next:
+            self._unsaid += 1
+            return
+        address = str(args[0]) if args else ""
+        reason = " ".join(exc_info.message.split())[:200]
+        _log.info(
+            "a malformed HTTP request was refused: %s", reason, extra={"address": address, "more_unsaid": self._unsaid}
+        )
+        self._next = now + MALFORMED_S
+        self._unsaid = 0

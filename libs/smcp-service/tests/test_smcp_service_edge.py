@@ -1,0 +1,248 @@
+"""What a stranger may cost a server: its bytes, its time and its connections; and which pages may connect."""
+
+import asyncio
+import gzip
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from smcp_service import edge
+from smcp_service.edge import STRANGER_BYTES, EdgeRules, Listener, listening, of_member
+from smcp_testing.waiting import eventually
+
+HEAD = "POST /{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {size}\r\n\r\n"
+PATIENCE_S = 30
+
+
+async def read(request: web.Request) -> web.Response:
+    """Answers with the size of the body, once all of it has come. A path `/member` makes it one of a member."""
+    if request.path == "/member":
+        of_member(request)
+    return web.json_response({"size": len(await request.read())})
+
+
+async def echo(request: web.Request) -> web.WebSocketResponse:
+    """A WebSocket that answers each message with its size; `in` lets the client in."""
+    answers = web.WebSocketResponse(max_msg_size=0)
+    await answers.prepare(request)
+    async for message in answers:
+        if message.data == "in":
+            edge.let_in(request.transport)
+        await answers.send_str(str(len(message.data)))
+    return answers
+
+
+@asynccontextmanager
+async def serving(**rules: Any) -> AsyncIterator[Listener]:
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.add_routes([web.get("/echo", echo), web.get("/livez", read), web.route("*", "/{path:.*}", read)])
+    async with listening(app, "127.0.0.1", 0, EdgeRules(**rules), choose="--port") as server:
+        yield server
+
+
+@asynccontextmanager
+async def line(server: Listener) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What still comes until the server ends the connection."""
+    rest = b""
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            while part := await reader.read(64 * 1024):
+                rest += part
+        except ConnectionError:
+            pass
+    return rest
+
+
+async def status(server: Listener, path: str = "/", **request: Any) -> int:
+    async with aiohttp.ClientSession() as http, http.request("GET", f"{server.url}{path}", **request) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "x-gzip, gzip"])
+@pytest.mark.parametrize("path", ["/", "/livez", "/member"])
+async def test_a_compressed_body_is_415_on_any_path(path: str, encoding: str) -> None:
+    body = gzip.compress(bytes(1024 * 1024))
+    async with serving() as server:
+        assert await status(server, path, data=body, headers={"Content-Encoding": encoding}) == 415
+        assert await status(server, path, data=b"plain", headers={"Content-Encoding": "identity"}) == 200
+
+
+async def test_a_member_sends_what_it_likes_and_a_stranger_64_kib() -> None:
+    large = bytes(12 * STRANGER_BYTES)
+    async with serving() as server, aiohttp.ClientSession() as http:
+        async with http.post(f"{server.url}/member", data=large) as answer:
+            assert await answer.json() == {"size": len(large)}
+        async with line(server) as (reader, writer):
+            writer.write(HEAD.format(path="stranger", size=len(large)).encode())
+            await writer.drain()
+            with pytest.raises(ConnectionError):
+                while True:
+                    writer.write(bytes(STRANGER_BYTES))
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+            assert await ended(reader) == b""
+        assert server.strangers.closed["bytes"] == 1
+        # a connection that a proxy uses for a member's requests and then for a stranger's
+        async with http.post(f"{server.url}/member", data=large) as answer:
+            assert answer.status == 200
+        async with http.post(f"{server.url}/stranger", data=large[:1000]) as answer:
+            assert await answer.json() == {"size": 1000}
+        assert server.strangers.bytes == 0
+
+
+async def test_answered_requests_of_a_stranger_do_not_add_up() -> None:
+    async with serving() as server, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as http:
+        for _ in range(10):
+            async with http.post(f"{server.url}/", data=bytes(STRANGER_BYTES // 2)) as answer:
+                assert answer.status == 200
+        assert len(server.strangers) == 1
+
+
+async def test_a_websocket_has_no_limit_from_when_it_is_let_in() -> None:
+    async with serving() as server, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"{server.url}/echo") as stranger:
+            await stranger.send_bytes(bytes(2 * STRANGER_BYTES))
+            assert (await stranger.receive(PATIENCE_S)).type in {aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}
+        async with http.ws_connect(f"{server.url}/echo") as member:
+            await member.send_str("in")
+            assert await member.receive_str() == "2"
+            assert len(server.strangers) == 0
+            await member.send_bytes(bytes(200 * STRANGER_BYTES))
+            assert await member.receive_str() == str(200 * STRANGER_BYTES)
+
+
+@pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: 127.0", HEAD.format(path="x", size=5)[:-2]])
+async def test_headers_have_a_deadline(monkeypatch: pytest.MonkeyPatch, sent: str) -> None:
+    monkeypatch.setattr(edge, "HEAD_S", 0.2)
+    monkeypatch.setattr(edge, "SWEEP_S", 0.05)
+    async with serving() as server, line(server) as (reader, writer):
+        writer.write(sent.encode())
+        assert await ended(reader) == b""
+        assert server.strangers.closed["late"] == 1
+
+
+async def test_the_headers_of_a_second_request_have_the_same_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge, "SWEEP_S", 0.05)
+    async with serving() as server, line(server) as (reader, writer):
+        writer.write(HEAD.format(path="x", size=0).encode())
+        assert (await reader.readuntil(b"}")).endswith(b'{"size": 0}')
+        monkeypatch.setattr(edge, "HEAD_S", 0.2)
+        writer.write(b"GET /")
+        assert await ended(reader) == b""
+
+
+async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge, "IDLE_S", 0.2)
+    monkeypatch.setattr(edge, "SWEEP_S", 0.05)
+    async with serving() as server, line(server) as (reader, writer):
+        writer.write(HEAD.format(path="x", size=0).encode())
+        assert (await ended(reader)).endswith(b'{"size": 0}')
+
+
+async def test_connections_of_one_address_are_limited_while_they_are_strangers() -> None:
+    async with serving(per_address=3) as server, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"{server.url}/echo") as member:
+            await member.send_str("in")
+            assert await member.receive_str() == "2"
+            async with line(server), line(server), line(server), line(server) as (reader, _):
+                assert (await ended(reader)).startswith(b"HTTP/1.1 429 ")
+                await member.send_str("more")
+                assert await member.receive_str() == "4"
+                with socket.create_connection((server.host, server.port), source_address=("127.0.0.2", 0)) as other:
+                    other.setblocking(False)
+                    loop = asyncio.get_running_loop()
+                    await loop.sock_sendall(other, HEAD.format(path="x", size=0).encode())
+                    assert (await loop.sock_recv(other, 1000)).startswith(b"HTTP/1.1 200 ")
+        assert server.strangers.closed["connections"] == 1
+
+
+async def test_a_proxy_may_have_any_number_of_connections() -> None:
+    async with serving(per_address=1, counted_as=lambda _: None) as server, line(server), line(server):
+        assert await status(server) == 200
+
+
+async def test_all_strangers_share_a_budget_and_the_largest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge, "STRANGERS_BYTES", 100_000)
+    async with serving() as server, line(server) as small, line(server) as large, line(server) as last:
+        expected = 0
+        for (_, writer), size in ((small, 30_000), (large, 60_000)):
+            sent = HEAD.format(path="x", size=size + 1).encode() + bytes(size)
+            writer.write(sent)
+            expected += len(sent)
+            await eventually(lambda: server.strangers.bytes == expected)  # noqa: B023 -- asked before the next turn
+        last[1].write(HEAD.format(path="x", size=20_001).encode() + bytes(20_000))
+        assert await ended(large[0]) == b""
+        for reader, writer in (small, last):
+            writer.write(b"x")
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.1:8000", True),
+        ("localhost:8000", True),
+        ("LOCALHOST", True),
+        ("[::1]:8000", True),
+        ("office.example:8000", True),
+        ("evil.example", False),
+        ("evil.example:8000", False),
+        ("127.0.0.1.evil.example", False),
+        ("evil.example@127.0.0.1", False),
+        ("10.0.0.1", False),
+        ("a b", False),
+        ("", False),
+    ],
+)
+async def test_a_page_that_reaches_this_address_by_another_name_is_refused(host: str, allowed: bool) -> None:
+    async with serving(hosts=("office.example",)) as server:
+        assert await status(server, headers={"Host": host}) == (200 if allowed else 403)
+        assert await status(server, "/livez", headers={"Host": host or "x"}) == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed"),
+    [
+        ("https://console.example", "127.0.0.1", True),
+        ("HTTPS://console.example", "127.0.0.1", True),
+        ("http://127.0.0.1:8000", "127.0.0.1:8000", True),
+        ("https://127.0.0.1:8000", "127.0.0.1:8000", True),
+        ("http://127.0.0.1:8001", "127.0.0.1:8000", False),
+        ("http://console.example", "127.0.0.1", False),
+        ("http://evil.example", "127.0.0.1", False),
+        ("null", "127.0.0.1", False),
+        ("file://", "127.0.0.1", False),
+        ("http://evil.example:8000", "evil.example:8000", False),
+    ],
+)
+async def test_only_pages_of_allowed_origins_may_connect(origin: str, host: str, allowed: bool) -> None:
+    async with serving(hosts=(), origins=("https://console.example",)) as server:
+        headers = {"Origin": origin, "Host": host, "X-Forwarded-Host": origin.removeprefix("http://")}
+        assert await status(server, headers=headers) == (200 if allowed else 403)
+
+
+async def test_malformed_requests_are_few_lines_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving() as server:
+        for number in range(40):
+            async with line(server) as (reader, writer):
+                writer.write(b"GET / HTTP/1.1\r\nbad header %d\r\n\r\n" % number)
+                assert (await ended(reader)).startswith(b"HTTP/1.0 400 ")
+    about = [record for record in caplog.records if "malformed" in record.getMessage()]
+    assert [record.levelname for record in about] == ["INFO"]
+    assert not [record for record in caplog.records if record.exc_info]

@@ -1,0 +1,123 @@
+"""Clients that are not let in yet: which pages may connect, how much they may send, and how many they may be."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from smcp_gateway.auth import api_keys
+from smcp_gateway.auth.api_keys import new_key
+from smcp_testing.gateway_world import MIB, World, connected, gateway_world
+from smcp_testing.waiting import eventually
+
+TRANSPORTS = ["polling", "websocket"]
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    _, entry = new_key(subject=None, offices=["*"], roles=["agent"], names=["*"])
+    file = tmp_path / "keys.json"
+    api_keys.add(file, entry)
+    return file
+
+
+async def first(world: World, transport: str, **headers: str) -> int:
+    """The status of the first request of a connection; it is closed again."""
+    if transport == "websocket":
+        headers |= {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+                    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}  # fmt: skip
+    url = f"{world.url}/socket.io/?EIO=4&transport={transport}"
+    async with aiohttp.ClientSession() as http:
+        async with http.get(url, headers=headers) as answer:
+            status, text = answer.status, await answer.text() if answer.status == 200 else ""
+        if text:
+            await close(http, url, text)
+    return status
+
+
+async def close(http: aiohttp.ClientSession, url: str, opened: str) -> None:
+    """Close a polling session; `opened` is the answer to its first request."""
+    sid = json.loads(opened.removeprefix("0"))["sid"]
+    async with http.post(f"{url}&sid={sid}", data="1") as closed:
+        assert closed.status == 200
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_page_that_reaches_loopback_by_another_name_is_refused(nats_url: str, transport: str) -> None:
+    async with gateway_world(nats_url, registry=False, settings={"allowed_hosts": "office.example"}) as world:
+        port = world.gateways[0].front.listener.port
+        evil = f"evil.example:{port}"
+        assert await first(world, transport, Host=evil, Origin=f"http://{evil}") == 403
+        assert await first(world, transport, Host=evil) == 403
+        good = 101 if transport == "websocket" else 200
+        for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"office.example:{port}"):
+            assert await first(world, transport, Host=host) == good
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_pages_of_other_origins_are_refused(nats_url: str, transport: str) -> None:
+    settings = {"allowed_origins": "https://console.example"}
+    async with gateway_world(nats_url, registry=False, settings=settings) as world:
+        good = 101 if transport == "websocket" else 200
+        for origin in ("http://evil.example", "null", "https://console.example.evil.example"):
+            said = {"Origin": origin, "X-Forwarded-Host": origin.removeprefix("http://"), "X-Forwarded-Proto": "http"}
+            assert await first(world, transport, **said) == 403
+        for origin in ("https://console.example", world.url):
+            assert await first(world, transport, Origin=origin) == good
+
+
+async def test_with_tokens_any_name_of_the_gateway_may_be_used(nats_url: str, keys: Path) -> None:
+    async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
+        assert await first(world, "polling", Host="gateway.example") == 200
+
+
+async def test_clients_behind_a_trusted_proxy_are_counted_by_their_own_address(nats_url: str, keys: Path) -> None:
+    settings = {"auth_keys": keys, "auth_proxies": "127.0.0.1", "strangers_per_address": 3}
+    async with gateway_world(nats_url, registry=False, settings=settings) as world:
+        url, greedy = f"{world.url}/socket.io/?EIO=4&transport=polling", {"X-Forwarded-For": "192.0.2.66"}
+        async with aiohttp.ClientSession() as http:
+            opened = []
+            for _ in range(3):
+                async with http.get(url, headers=greedy) as answer:
+                    opened.append(await answer.text())
+            assert await first(world, "polling", **greedy) == 429
+            assert await first(world, "polling", **{"X-Forwarded-For": "192.0.2.7"}) == 200
+            for each in opened:
+                await close(http, url, each)
+            assert await first(world, "polling", **greedy) == 200
+
+
+async def test_clients_that_are_let_in_do_not_count(nats_url: str) -> None:
+    async with gateway_world(nats_url, registry=False, settings={"strangers_per_address": 3}) as world:
+        async with connected(world.url), connected(world.url), connected(world.url), connected(world.url) as last:
+            assert last.sio.connected
+            await eventually(lambda: len(world.gateways[0].front.listener.strangers) == 0)
+
+
+@pytest.mark.parametrize("transports", [["polling"], ["websocket"], ["polling", "websocket"]])
+async def test_members_send_large_requests_over_every_transport(nats_url: str, transports: list[str]) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url, transports=transports) as anna:
+        assert await anna.join("agent", "anna", "office") == [True, None]
+        call: dict[str, Any] = {"agent": "anna", "req_id": "r", "computer": "box", "tool_name": "t", "timeout": 5}
+        answer = await anna.call("client:tool_call", {**call, "params": {"text": "x" * (MIB // 2)}})
+        assert answer["code"] == 404
+
+
+async def test_a_stranger_that_sends_much_is_closed_and_a_polling_one_gets_413(nats_url: str) -> None:
+    async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
+        url = f"{world.url}/socket.io/?EIO=4"
+        async with http.ws_connect(f"{url}&transport=websocket") as socket:
+            await socket.receive()
+            await socket.send_str("4" + "x" * MIB)
+            async with asyncio.timeout(30):
+                assert (await socket.receive()).type is not aiohttp.WSMsgType.TEXT
+        async with http.get(f"{url}&transport=polling") as answer:
+            opened = await answer.text()
+        sid = json.loads(opened.removeprefix("0"))["sid"]
+        async with http.post(f"{url}&transport=polling&sid={sid}", data="4" + "x" * 50_000) as answer:
+            assert answer.status == 413
+            assert (await answer.json())["details"]["limit"] < 50_000
+        await close(http, f"{url}&transport=polling", opened)
