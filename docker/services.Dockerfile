@@ -35,8 +35,9 @@ FROM runtime AS services
 COPY --from=services-packages /opt/smcp /opt/smcp
 
 FROM services AS gateway
-ENV PATH=/opt/smcp/bin:/usr/local/bin:/usr/bin:/bin SMCP_GATEWAY_HOST=0.0.0.0 SMCP_GATEWAY_PORT=8000
-EXPOSE 8000
+ENV PATH=/opt/smcp/bin:/usr/local/bin:/usr/bin:/bin SMCP_GATEWAY_HOST=0.0.0.0 SMCP_GATEWAY_PORT=8000 \
+    SMCP_HEALTH_HOST=0.0.0.0 SMCP_HEALTH_PORT=8080
+EXPOSE 8000 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s \
     CMD ["/opt/smcp/bin/python", "-I", "-S", "/usr/local/lib/smcp/healthcheck.py", "SMCP_GATEWAY_PORT"]
 ENTRYPOINT ["smcp-gateway"]

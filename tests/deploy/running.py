@@ -20,7 +20,7 @@ from tests.deploy.objects import Container
 
 START_S: Final = 60.0
 _HEALTH: Final = {"SMCP_HEALTH_HOST": "127.0.0.1", "SMCP_HEALTH_PORT": "0"}
-_GATEWAY: Final = {"SMCP_GATEWAY_HOST": "127.0.0.1", "SMCP_GATEWAY_PORT": "0"}
+_GATEWAY: Final = {"SMCP_GATEWAY_HOST": "127.0.0.1", "SMCP_GATEWAY_PORT": "0", **_HEALTH}
 _LOGS: Final = {
     "registry": ("ready", "health", _HEALTH),
     "gateway": ("ready", "url", _GATEWAY),

@@ -140,7 +140,7 @@ def scraped() -> dict[str, list[str]]:
 
 
 def test_prometheus_scrapes_every_process() -> None:
-    ports = {"gateway": 8000, "registry": 8080, "computer": 8080}
+    ports = {"gateway": 8080, "registry": 8080, "computer": 8080}
     ours = {name: ports[name.partition("-")[0]] for name in CORE if name.partition("-")[0] in ports}
     asked = [target for job, targets in scraped().items() if job != "collector" for target in targets]
     assert sorted(asked) == sorted(f"{name}:{port}" for name, port in ours.items())

@@ -52,14 +52,14 @@ async def test_calls_are_counted_by_event_and_outcome(nats_url: str) -> None:
         assert (await anna.call("client:tool_call", {"agent": "anna"}))["code"] == 400
         waiting = asyncio.create_task(call(anna, 6, "hang"))
         await eventually(lambda: len(world.gateways[0].calls) == 1)
-        during = await scraped(world.url)
+        during = await scraped(world.health_url)
         assert during["smcp_gateway_calls_in_flight", ()] == 1
         assert during["smcp_gateway_sockets", ()] == 1
         assert during["smcp_gateway_members", (("role", "agent"),)] == 1
         assert await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "r6"}) is None
         assert (await asyncio.wait_for(waiting, 30))["meta"] == {"a2c_cancelled": True}
 
-        after = await scraped(world.url)
+        after = await scraped(world.health_url)
         assert counted(after, "client:tool_call") == {
             "ok": 3, "timeout": 1, "404": 1, "408": 1, "400": 1, "cancelled": 1,
         }  # fmt: skip
@@ -78,7 +78,7 @@ async def test_names_from_clients_do_not_become_labels(nats_url: str) -> None:
         assert await anna.join("agent", "anna", OFFICE) == [True, None]
         for number in range(3):
             await anna.call(f"client:made_up_{number}", {"agent": "anna", "req_id": f"r{number}", "computer": "box"})
-        samples = await scraped(world.url)
+        samples = await scraped(world.health_url)
         events = {dict(labels)["event"] for _, labels in samples if "event" in dict(labels)}
         assert events <= {"server:join_office", "other"}
         assert sum(counted(samples, "other").values()) == 3
@@ -88,10 +88,10 @@ async def test_gauges_return_to_zero_when_the_clients_disconnect(nats_url: str) 
     async with gateway_world(nats_url) as world:
         async with connected(world.url) as anna:
             assert await anna.join("agent", "anna", OFFICE) == [True, None]
-            assert (await scraped(world.url))["smcp_gateway_sockets", ()] == 1
+            assert (await scraped(world.health_url))["smcp_gateway_sockets", ()] == 1
 
         async def nothing_is_left() -> bool:
-            samples = await scraped(world.url)
+            samples = await scraped(world.health_url)
             gauges = ("sockets", "offices", "calls_in_flight", "events_in_flight", "computer_calls")
             assert [samples[f"smcp_gateway_{name}", ()] for name in gauges] == [0] * len(gauges)
             assert samples["smcp_gateway_members", (("role", "agent"),)] == 0
@@ -102,7 +102,20 @@ async def test_gauges_return_to_zero_when_the_clients_disconnect(nats_url: str) 
 
 async def test_metrics_allow_only_get_on_their_own_path(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, aiohttp.ClientSession() as http:
-        async with http.post(f"{world.url}/metrics") as posted:
+        async with http.post(f"{world.health_url}/metrics") as posted:
             assert posted.status == 405
-        async with http.get(f"{world.url}/metrics/more") as other:
+        async with http.get(f"{world.health_url}/metrics/more") as other:
             assert other.status == 404
+
+
+async def test_metrics_and_counts_are_on_the_health_port_only(nats_url: str) -> None:
+    async with gateway_world(nats_url, settings={"stats": True}) as world, aiohttp.ClientSession() as http:
+
+        async def ready() -> bool:
+            async with http.get(f"{world.url}/readyz") as answer:
+                return answer.status == 200
+
+        await eventually(ready)
+        for path, for_clients in (("metrics", 404), ("statz", 404), ("livez", 200), ("readyz", 200)):
+            async with http.get(f"{world.url}/{path}") as answer, http.get(f"{world.health_url}/{path}") as other:
+                assert (answer.status, other.status) == (for_clients, 200), path

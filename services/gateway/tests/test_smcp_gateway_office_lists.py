@@ -158,7 +158,7 @@ async def test_only_computers_that_failed_or_did_not_answer_are_reported_as_skip
         found = await pages(anna)
         assert listed(found) == [("f", ["file:///f/0"])]
         assert skipped(found) == ["c", "d", "e"]
-        assert (await scraped(world.gateways[0].url))["smcp_gateway_resources_skipped_total", ()] == 3
+        assert (await scraped(world.health_url))["smcp_gateway_resources_skipped_total", ()] == 3
 
 
 @pytest.mark.rule("answers.resources.office.empty", "answers.resources.office.skipped")

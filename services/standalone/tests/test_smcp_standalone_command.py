@@ -93,11 +93,10 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
 
 
 async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_other(config: Path) -> None:
-    read = {"SMCP_CONFIRM": "allow", "SMCP_PASS_NETWORK_ENV": "true", "SMCP_KV_REPLICAS": "1"}
+    read = {"SMCP_CONFIRM": "allow", "SMCP_PASS_NETWORK_ENV": "true", "SMCP_KV_REPLICAS": "1", "SMCP_HEALTH_PORT": "0"}
     unread = {
         "SMCP_CONFIRN": "ask",
         "SMCP_CONFIG": "other.json",
-        "SMCP_HEALTH_PORT": "1",
         "SMCP_NATS_URL": "nats://127.0.0.1:1",
         "SMCP_OFFICE": "lab",
         "SMCP_ZZZ": "the last one",
@@ -109,7 +108,6 @@ async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_othe
         assert sorted(warned) == [
             "SMCP_CONFIG is not read by this command: use --config",
             "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean 'SMCP_CONFIRM'?",
-            "SMCP_HEALTH_PORT is not read by this command: use --port, where /livez is answered, too",
             f"SMCP_NATS_URL is not read by this command: use {OPTIONS['SMCP_NATS_URL']}",
             "SMCP_OFFICE is not read by this command: use --office",
             "SMCP_ZZZ is not a setting of this command and is ignored",
@@ -152,7 +150,7 @@ def test_up_shows_the_settings_of_its_parts_and_checks_what_it_is_given_without_
     assert told.returncode == 0, told.stderr
     lines = told.stdout.splitlines()
     assert {"SMCP_LEASE_S=3.0", "SMCP_GATEWAY_PORT=0", "SMCP_KV_REPLICAS=1", "SMCP_CONFIRM="} <= set(lines)
-    assert not [line for line in lines if "SMCP_HEALTH" in line or "SMCP_CONFIG=" in line]
+    assert not [line for line in lines if "SMCP_CONFIG=" in line]
     assert lines[-1] == "the configuration is valid"
     assert not data.exists()
     data.mkdir()

@@ -9,7 +9,7 @@ from tests.deploy.policies.network import rules
 ALLOWED: Final = frozenset(
     {
         ("from", "ingress-nginx", "gateway", 8000),
-        ("from", "monitoring", "gateway", 8000),
+        ("from", "monitoring", "gateway", 8080),
         ("from", "monitoring", "registry", 8080),
         ("from", "monitoring", "computer", 8080),
         ("from", "monitoring", "computer-nodes", 8080),

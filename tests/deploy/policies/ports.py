@@ -35,17 +35,21 @@ def ports(manifests: Manifests) -> list[str]:
 
 def _ours(container: Container, manifests: Manifests, given: dict[str, int], probes: dict[str, Object]) -> list[str]:
     variables = environment(container, manifests)
-    kind = "GATEWAY" if command_of(container.spec) == "smcp-gateway" else "HEALTH"
-    listens = {variables.get(f"SMCP_{kind}_HOST"): variables.get(f"SMCP_{kind}_PORT")}
+    kinds = {"health": "HEALTH"}
+    if command_of(container.spec) == "smcp-gateway":
+        kinds = {"http": "GATEWAY", **kinds}
+    listens = {
+        name: (variables.get(f"SMCP_{kind}_HOST"), variables.get(f"SMCP_{kind}_PORT")) for name, kind in kinds.items()
+    }
     problems = []
-    if listens != {"0.0.0.0": str(next(iter(given.values()), None))}:
-        problems.append(f"it listens at {listens}, and its port is {given}")
+    if listens != {name: ("0.0.0.0", str(port)) for name, port in given.items()}:
+        problems.append(f"it listens at {listens}, and its ports are {given}")
     for word, path in _WANTED.items():
         asked = probes.get(word, {}).get("path")
         if asked != path or path not in _OURS:
             problems.append(f"{word} asks for {asked}, and has to ask for {path}")
     notes = container.workload["spec"]["template"]["metadata"].get("annotations", {})
-    if notes.get("prometheus.io/port") not in {str(port) for port in given.values()}:
+    if notes.get("prometheus.io/port") != str(given.get("health")):
         problems.append(f"Prometheus is sent to the port {notes.get('prometheus.io/port')}")
     if notes.get("prometheus.io/path") != "/metrics" or notes.get("prometheus.io/scrape") != "true":
         problems.append("Prometheus does not scrape /metrics")

@@ -95,8 +95,8 @@ class Hardened(DockerContainer):
 class Container(Launched):
     """One of a world. Its log is what it prints."""
 
-    def __init__(self, name: str, made: Made, directory: Path, ready_url: str) -> None:
-        super().__init__(name, directory, ready_url)
+    def __init__(self, name: str, made: Made, directory: Path, ready_url: str, health_url: str | None = None) -> None:
+        super().__init__(name, directory, ready_url, health_url)
         self._made = made
         self._address: str | None = None
         self._container = self._create(made.image)

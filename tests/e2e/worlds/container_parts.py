@@ -162,6 +162,7 @@ class ContainerParts:
             image(kind, self.tag),
             {},
         )
+        health = port if port_inside == _HEALTH else self._ports.take()
         if credential in self.ahead:
             tagged, clock = clocks.with_faketime(tagged), clocks.ahead(self.ahead[credential])
         settings = {
@@ -180,17 +181,18 @@ class ContainerParts:
                 arguments,
                 {**settings, **self.environment, **clock, **own},
                 self.network,
-                publish={port_inside: port},
+                publish={port_inside: port, _HEALTH: health},
                 mounts=[creds, *mounts],
                 shown=self.shown if kind.startswith("smcp-computer") else (),
                 labels={LABEL: self.mark},
                 health_s=self.health_s,
             ),
             ready=f"http://127.0.0.1:{port}/readyz",
+            health=f"http://127.0.0.1:{health}",
         )
 
-    def _container(self, name: str, made: Made, *, ready: str) -> Container:
-        container = Container(name, made, self.directory, ready)
+    def _container(self, name: str, made: Made, *, ready: str, health: str | None = None) -> Container:
+        container = Container(name, made, self.directory, ready, health)
         self.stack.callback(container.remove)
         return container
 

@@ -35,10 +35,11 @@ class Child(Protocol):
 class Launched(ABC):
     """Something that runs, its log in a file, and the URL that says when it is ready."""
 
-    def __init__(self, name: str, directory: Path, ready_url: str) -> None:
+    def __init__(self, name: str, directory: Path, ready_url: str, health_url: str | None = None) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
         self.ready_url = ready_url
+        self._health_url = health_url or ready_url.removesuffix("/readyz")
         self.wanted = False
         self._child: Child | None = None
 
@@ -57,7 +58,7 @@ class Launched(ABC):
     @property
     def stats_url(self) -> str:
         """Where it says what it holds, with `SMCP_STATS`."""
-        return self.ready_url.replace("/readyz", "/statz")
+        return f"{self._health_url}/statz"
 
     def launch(self) -> None:
         """Start it, without waiting."""
@@ -157,9 +158,15 @@ class Process(Launched):
     """A command."""
 
     def __init__(
-        self, name: str, command: Sequence[str], env: Mapping[str, str], directory: Path, ready_url: str
+        self,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        directory: Path,
+        ready_url: str,
+        health_url: str | None = None,
     ) -> None:
-        super().__init__(name, directory, ready_url)
+        super().__init__(name, directory, ready_url, health_url)
         self.command = tuple(command)
         self.env = dict(env)
 

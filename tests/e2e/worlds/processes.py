@@ -57,26 +57,31 @@ async def open_processes(
     def reached_at(credential: str) -> str:
         return f"nats://{urlsplit(lines[credential].url).netloc}" if credential in lines else nats_url
 
-    def part(name: str, credential: str, *arguments: str, health: str, **settings: str) -> Process:
-        port = ports.take()
+    def part(name: str, credential: str, *arguments: str, clients: bool = False, **settings: str) -> Process:
+        health = port = ports.take()
+        if clients:
+            port = ports.take()
+            settings["SMCP_GATEWAY_PORT"] = str(port)
         env = child_environment(
             mark,
             SMCP_NATS_URL=reached_at(credential),
             SMCP_NATS_CREDS=str(written.credentials[credential]),
             SMCP_LEASE_S=str(lease_s),
             SMCP_STATS="1",
-            **{health: str(port), **(environment or {}), **(of_their_own or {}).get(credential, {})},
+            SMCP_HEALTH_PORT=str(health),
+            **{**(environment or {}), **(of_their_own or {}).get(credential, {})},
             **settings,
         )
-        return Process(credential, [command(name), *arguments], env, directory, f"http://127.0.0.1:{port}/readyz")
+        ready, asked = f"http://127.0.0.1:{port}/readyz", f"http://127.0.0.1:{health}"
+        return Process(credential, [command(name), *arguments], env, directory, ready, asked)
 
     def computer(place: Place) -> ComputerHost:
         arguments = ("run", "--config", str(place.config(directory)), "--office", place.office, "--name", place.name)
-        host = part("smcp-computer", place.credential, *arguments, health="SMCP_HEALTH_PORT")
+        host = part("smcp-computer", place.credential, *arguments)
         return ComputerHost(place.office, place.name, host, place.ran(directory))
 
     def gateway(credential: str) -> Gateway:
-        process = part("smcp-gateway", credential, health="SMCP_GATEWAY_PORT", SMCP_REBALANCE_S=f"{rebalance_s:g}")
+        process = part("smcp-gateway", credential, clients=True, SMCP_REBALANCE_S=f"{rebalance_s:g}")
         return Gateway(process.ready_url.removesuffix("/readyz"), process)
 
     nats = Process(
@@ -92,7 +97,7 @@ async def open_processes(
         nats_url=nats_url,
         nats_model=model,
         credentials=written.conf.parent / "creds",
-        registries=[part("smcp-registry", name, health="SMCP_HEALTH_PORT") for name in model.registries],
+        registries=[part("smcp-registry", name) for name in model.registries],
         gateways=[gateway(name) for name in model.gateways],
         computers=[computer(place) for place in places],
         lease_s=lease_s,

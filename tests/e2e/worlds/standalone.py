@@ -25,7 +25,7 @@ async def open_standalone(
 ) -> AsyncIterator[World]:
     """`smcp up` with `alpha` in it; `beta`, the other office's `alpha` and `more` come as hosts of their own."""
     ports, mark, places = Ports(), uuid4().hex, [BETA, OTHER_ALPHA, *more]
-    nats_port, gateway_port = ports.take(), ports.take()
+    nats_port, gateway_port, health_port = ports.take(), ports.take(), ports.take()
     hosts = {
         "offices": sorted({place.office for place in places}),
         "registries": [],
@@ -48,9 +48,10 @@ async def open_standalone(
             *("--config", str(ALPHA.config(directory)), "--office", ALPHA.office, "--name", ALPHA.name),
             "--insecure",  # clients of these scenarios have no tokens
         ],
-        child_environment(mark, **settings),
+        child_environment(mark, SMCP_HEALTH_PORT=str(health_port), **settings),
         directory,
         f"http://127.0.0.1:{gateway_port}/readyz",
+        f"http://127.0.0.1:{health_port}",
     )
 
     def computer(place: Place) -> ComputerHost:

@@ -114,8 +114,8 @@ class ServiceSettings(BaseSettings):
     max_values: Annotated[int, Field(ge=KIB, le=100_000_000)] = Field(
         default=200_000, description="how many values (items of lists and objects) a request or reply may hold"
     )
-    health_host: BindHost = Field(default="127.0.0.1", description="where /livez and /readyz are answered")
-    health_port: Port = Field(default=0, description="port of /livez and /readyz; 0 takes any free one")
+    health_host: BindHost = Field(default="127.0.0.1", description="where /livez, /readyz and /metrics are answered")
+    health_port: Port = Field(default=0, description="port of /livez, /readyz and /metrics; 0 takes any free one")
     stats: bool = Field(default=False, description="answer /statz, too: how many of what this process holds")
     log_level: Annotated[LogLevel, BeforeValidator(_folded)] = Field(
         default="info", description=f"one of {', '.join(get_args(LogLevel))}"

@@ -14,7 +14,7 @@ from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.socketio_server import VERSION_PARAMETER
 from smcp_proto.version import refuse_version
 from smcp_service.edge import EdgeRules, Listener, is_loopback, listening
-from smcp_service.health import Readiness, Stats, health_routes
+from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics, open_metrics
 
@@ -30,21 +30,22 @@ class HttpServer:
     """Made by `open_http_server`.
 
     Args:
-        shown: whether `/statz` is answered.
         guard: authenticates clients; None: everybody may connect.
         proxies: trusted in `X-Forwarded-For`.
     """
 
-    def __init__(self, metrics: Metrics, *, shown: bool, guard: Guard | None, proxies: Sequence[Network]) -> None:
+    def __init__(self, metrics: Metrics, *, guard: Guard | None, proxies: Sequence[Network]) -> None:
         self.readiness = Readiness()
         self.stats = Stats()
         self.metrics = metrics
         self.guard = guard
         self._proxies = proxies
         self.app = web.Application()
-        self.app.add_routes(health_routes(self.readiness, self.stats if shown else None, metrics))
+        self.app.add_routes(health_routes(self.readiness))
         self.app.add_routes([web.route(method, PATH, self._pass_on) for method in ("GET", "POST", "OPTIONS")])
         self.listener: Listener
+        self.health: Listener
+        """For `/metrics` and `/statz`, which are not for clients."""
         self._answer: Answer | None = None
 
     @property
@@ -91,7 +92,8 @@ def _refused_version(request: web.Request) -> web.Response | None:
 
 @asynccontextmanager
 async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServer]:
-    """Listen while the body runs, and answer `/livez`, `/readyz`, `/metrics` (and `/statz`, where the settings say so).
+    """Listen while the body runs: for clients and load balancers (`/livez`, `/readyz`), and on the health port, where
+    `/metrics` (and `/statz`, if the settings say so) are answered, too.
 
     Raises:
         Failure: the address is not available, or it is not loopback and there is no authentication.
@@ -107,7 +109,11 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
         counted_as=partial(counted_as, trusted=settings.proxies),
     )
     async with open_metrics("smcp-gateway") as metrics:
-        front = HttpServer(metrics, shown=settings.stats, guard=guard, proxies=settings.proxies)
+        front = HttpServer(metrics, guard=guard, proxies=settings.proxies)
         host, port = settings.gateway_host, settings.gateway_port
-        async with listening(front.app, host, port, rules, choose="--port / SMCP_GATEWAY_PORT") as front.listener:
+        stats = front.stats if settings.stats else None
+        async with (
+            listening(front.app, host, port, rules, choose="--port / SMCP_GATEWAY_PORT") as front.listener,
+            serve_health(front.readiness, settings.health_host, settings.health_port, stats, metrics) as front.health,
+        ):
             yield front

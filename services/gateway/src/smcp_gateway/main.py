@@ -63,7 +63,7 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
     """
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(open_http_server(settings))
-        get_logger(__name__).info("listening", url=front.url)
+        get_logger(__name__).info("listening", url=front.url, health=front.health.url)
         if settings.gateway_port == 0:  # the port has to be known at any log level
             typer.echo(f"smcp-gateway listens on {front.url}")
         try:
@@ -76,7 +76,7 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
             front.stats.add("gateway", gateway.held)
         except BusError as error:
             raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
-        get_logger(__name__).info("ready", url=gateway.url)
+        get_logger(__name__).info("ready", url=gateway.url, health=front.health.url)
         yield gateway
 
 

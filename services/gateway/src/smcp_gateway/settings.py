@@ -35,10 +35,7 @@ def _origins(value: str) -> str:
 
 
 class GatewaySettings(AuthSettings):
-    """Where clients connect and how often they may ask, beside who may connect and the settings of every service.
-
-    The health port of the other services is not opened: one port answers everything.
-    """
+    """Where clients connect and how often they may ask, beside who may connect and the settings of every service."""
 
     gateway_host: BindHost = Field(default="127.0.0.1", description="where clients connect")
     gateway_port: Port = Field(default=8000, description="port for clients, /livez and /readyz; 0 takes any free one")
@@ -61,8 +58,6 @@ class GatewaySettings(AuthSettings):
         default=60.0,
         description="over how long clients above this gateway's fair share are disconnected, to go elsewhere; 0: never",
     )
-    health_host: BindHost = Field(default="127.0.0.1", description="no effect here: /livez is where clients connect")
-    health_port: Port = Field(default=0, description="no effect here: /livez is at SMCP_GATEWAY_PORT")
 
     @property
     def hosts(self) -> tuple[str, ...] | None:

@@ -52,8 +52,6 @@ OPTIONS: Final[Mapping[str, str]] = {
     "SMCP_CONFIG": "--config",
     "SMCP_OFFICE": "--office",
     "SMCP_NAME": "--name",
-    "SMCP_HEALTH_HOST": "SMCP_GATEWAY_HOST, where /livez is answered, too",
-    "SMCP_HEALTH_PORT": "--port, where /livez is answered, too",
     "SMCP_NATS_URL": _ALONE,
     "SMCP_NATS_CREDS": _ALONE,
     "SMCP_NATS_CA": _ALONE,
@@ -318,6 +316,7 @@ async def _http_server(settings: GatewaySettings, *, computer: Readiness) -> Asy
     """The gateway's, which is ready when the Computer is, too: from the first request on, before there is one."""
     async with open_http_server(settings) as front:
         front.readiness.add("computer", lambda: "not ready" if computer.problems() else None)
+        _log.info("metrics are at %s/metrics", front.health.url)
         yield front
 
 

@@ -141,6 +141,7 @@ async def _gateway(system: System, settings: UpSettings) -> AsyncIterator[tuple[
             "SMCP_AUTH_KEYS": str(settings.gateway.auth_keys),
             "SMCP_GATEWAY_HOST": "127.0.0.1",
             "SMCP_GATEWAY_PORT": "0",
+            "SMCP_HEALTH_PORT": "0",
             "SMCP_LOG_FORMAT": "json",
             "SMCP_LOG_LEVEL": "info",
         },

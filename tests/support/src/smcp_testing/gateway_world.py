@@ -134,6 +134,11 @@ class World:
     def url(self) -> str:
         return self.gateways[0].url
 
+    @property
+    def health_url(self) -> str:
+        """Where `/metrics` is."""
+        return self.gateways[0].front.health.url
+
     @asynccontextmanager
     async def bus(
         self, name: str, *, drain_s: float = 0.2, credentials: Credentials | None = None
