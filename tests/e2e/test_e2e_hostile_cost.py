@@ -1,9 +1,10 @@
-"""Members attack a gateway that runs as a process with JSON that is expensive to read; another office goes on.
+"""Members, Computers and MCP servers attack processes with JSON that is expensive to read; another office goes on.
 
 Each test names what the same attack took before values were counted in the bytes.
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from typing import Any, Final
 import psutil
 
 from smcp_testing.gateway_world import MIB, NAMESPACE, Client, connected
+from smcp_testing.mcp_servers import configs
 from smcp_testing.raw_client import RawClient, raw_client
 from smcp_testing.service_process import ServiceProcess, service_process
 
@@ -32,7 +34,7 @@ class Scene:
 
 @dataclass
 class Cost:
-    """Of the gateway, for one attack."""
+    """Of one process, for one attack."""
 
     cpu_s: float
     peak_mib: float
@@ -61,7 +63,7 @@ async def scene(nats_url: str) -> AsyncIterator[Scene]:
             assert bob.told("notify:leave_office") == []
 
 
-async def costs(scene: Scene, attack: Callable[[], Awaitable[object]]) -> Cost:
+async def costs(scene: Scene, attack: Callable[[], Awaitable[object]], *, of: ServiceProcess | None = None) -> Cost:
     """Run it while the bystander calls his Computer; each of his calls is answered."""
     over, calls = asyncio.Event(), 0
 
@@ -72,7 +74,7 @@ async def costs(scene: Scene, attack: Callable[[], Awaitable[object]]) -> Cost:
             assert answer == {"from": "box"}
             calls += 1
 
-    victim = psutil.Process(scene.gateway.pid)
+    victim = psutil.Process((of or scene.gateway).pid)
     before, size = victim.cpu_times(), victim.memory_info().rss
     Path(f"/proc/{victim.pid}/clear_refs").write_text("5")  # its peak counts from now on
     calling = asyncio.create_task(bystander())
@@ -121,3 +123,30 @@ async def test_an_answer_of_millions_of_lists_costs_another_office_little(nats_u
         cost = await costs(here, attack)
         assert cost.cpu_s < 3, "9 s before"
         assert cost.peak_mib < 300, "1,000 MiB before"
+
+
+async def test_an_mcp_server_that_answers_with_millions_of_lists_costs_its_computer_little(
+    nats_url: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "computer.json"
+    config.write_text(json.dumps({"servers": {"raw": configs.stdio("raw")}}))
+    env = {"SMCP_NATS_URL": nats_url, "SMCP_LOG_FORMAT": "json", "SMCP_LEASE_S": "5"}
+    run = ("run", "--config", config, "--office", "here", "--name", "lab")
+    async with (
+        scene(nats_url) as here,
+        service_process(BIN / "smcp-computer", *run, env=env) as computer,
+        connected(here.url) as eve,
+    ):
+        await computer.logged("in the office 'here' as 'lab'")
+        await eve.join("agent", "eve", "here")
+        text = '{"jsonrpc":"2.0","id":$ID,"result":{"content":[' + "[]," * 10_000_000 + "[]]}}"
+        call = {"agent": "eve", "req_id": "1", "computer": "lab", "tool_name": "say", "params": {"text": text}}
+
+        async def attack() -> None:
+            answer = await eve.call("client:tool_call", {**call, "timeout": 60})
+            assert answer["details"]["max_values"] == 200_000, answer
+
+        cost = await costs(here, attack, of=computer)
+        assert cost.cpu_s < 5, "more than 10 s before; the registry took its members for gone"
+        assert cost.peak_mib < 400, "1,900 MiB before"
+        assert eve.told("notify:leave_office") == []

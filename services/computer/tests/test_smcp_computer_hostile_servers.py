@@ -57,6 +57,20 @@ async def test_thousands_of_tools_are_listed() -> None:
         await answers(servers["calm"])
 
 
+async def test_an_endless_list_of_large_tools_ends_after_16_mib() -> None:
+    """After 200 pages before: 800 MB."""
+    async with running(wild=configs.hostile("--endless"), calm=configs.hostile()) as servers:
+        assert [tool.name for tool in servers["wild"].tools] == ["pid", *(f"page-{page}" for page in range(5))]
+        await answers(servers["wild"])
+        await answers(servers["calm"])
+
+
+async def test_more_tools_than_a_server_may_have_are_left_out() -> None:
+    async with running(wild=configs.hostile("--tools", "12000")) as servers:
+        assert len(servers["wild"].tools) == 10_000
+        await answers(servers["wild"])
+
+
 async def test_a_list_that_changes_all_the_time_keeps_names_legal_and_unique_and_blocks_nobody() -> None:
     async with running(wild=configs.hostile("--flips"), calm=configs.hostile()) as servers:
         catalogue = Catalogue(servers)

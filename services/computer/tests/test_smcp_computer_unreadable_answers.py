@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smcp_bus.exact_json import MAX_VALUES
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, ServerDied
@@ -31,7 +32,7 @@ FINE = '{"result":{"content":[{"type":"text","text":"fine"}]},"jsonrpc":"2.0","i
 
 
 @asynccontextmanager
-async def server(way: Way, *, limit: int = LIMIT) -> AsyncIterator[Supervisor]:
+async def server(way: Way, *, limit: int = LIMIT, max_values: int = MAX_VALUES) -> AsyncIterator[Supervisor]:
     async with AsyncExitStack() as stack:
         config = configs.stdio("raw")
         if way != "stdio":
@@ -39,7 +40,12 @@ async def server(way: Way, *, limit: int = LIMIT) -> AsyncIterator[Supervisor]:
             raw = await stack.enter_async_context(configs.http_raw(kind, plain=way == "plain"))
             config = configs.http(kind, raw.url)
         parsed = parse_config(json.dumps({"servers": {"raw": config}})).servers["raw"]
-        supervisor = Supervisor(parsed, InputResolver({}, {}), limits=Limits(max_message=limit), on_change=lambda: None)
+        supervisor = Supervisor(
+            parsed,
+            InputResolver({}, {}),
+            limits=Limits(max_message=limit, max_values=max_values),
+            on_change=lambda: None,
+        )
         tasks = await stack.enter_async_context(background())
         task = tasks.start(supervisor.run(), name="owner")
         try:
@@ -69,6 +75,23 @@ async def test_an_oversized_answer_is_an_error_and_the_server_goes_on(way: Way) 
             assert (refused.value.size or 0) > 1_000_000 if way == "stdio" else refused.value.size is None
         assert await say(raw, FINE) == "fine"
         assert len(await say(raw, BIG, big=LIMIT)) == LIMIT
+        assert raw.starts == 1
+
+
+@pytest.mark.rule("answers.resources.server.values")
+@pytest.mark.parametrize("way", ["stdio", "plain", "events"])
+async def test_an_answer_of_too_many_values_is_an_error_and_the_server_goes_on(way: Way) -> None:
+    def answer(*lists: str) -> str:
+        content = {"type": "text", "text": '"\\,[{' * 20_000 + "fine"}
+        said = {"jsonrpc": "2.0", "id": "$ID", "result": {"content": [content], "structuredContent": {"v": "$V"}}}
+        return json.dumps(said).replace('"$ID"', "$ID").replace('"$V"', f"[{','.join(lists)}]")
+
+    async with asyncio.timeout(50), server(way, limit=2_000_000, max_values=20_000) as raw:
+        for text in (answer(*["[]"] * 25_000), answer(*["[]"] * 5_000, '"\\\\"', *["{}"] * 10_000)):
+            with pytest.raises(AnswerTooLarge, match="'raw' sent an answer of more than 20000 values") as refused:
+                await say(raw, text)
+            assert refused.value.max_values == 20_000
+        assert (await say(raw, answer(*["[]"] * 5_000))).endswith("fine")
         assert raw.starts == 1
 
 

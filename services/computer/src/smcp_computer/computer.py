@@ -140,6 +140,7 @@ class Computer:
             self.inputs,
             limits=Limits(
                 max_message=max_body,
+                max_values=settings.max_values,
                 start_s=settings.start_s,
                 wait_s=settings.wait_s,
                 silence_s=settings.silence_s,

@@ -48,12 +48,16 @@ class BadAnswer(ServerError):
 
 
 class AnswerTooLarge(ServerError):
-    """Its answer has more bytes than it may have (`limit`), and was let go; `size` None: not known."""
+    """Its answer has more bytes than it may have (`limit`), or more values, and was let go; `size` None: not known."""
 
-    def __init__(self, server: str, *, limit: int, size: int | None = None) -> None:
-        super().__init__(server, f"sent an answer of more than {limit} bytes")
+    def __init__(
+        self, server: str, *, limit: int | None = None, size: int | None = None, max_values: int | None = None
+    ) -> None:
+        most = f"{limit} bytes" if max_values is None else f"{max_values} values"
+        super().__init__(server, f"sent an answer of more than {most}")
         self.limit = limit
         self.size = size
+        self.max_values = max_values
 
 
 class RequestRefused(ServerError):

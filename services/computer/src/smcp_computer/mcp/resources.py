@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import mcp_types as types
 
+from smcp_bus import exact_json
 from smcp_computer.mcp.errors import BadAnswer, ServerTimedOut
 from smcp_computer.mcp.sdk_adapter import REQUEST_S, Requests
 from smcp_computer.mcp.subscriptions import Subscriptions
@@ -19,6 +20,8 @@ SUBSCRIBE_S: Final = 10.0
 SHOWN: Final = 256
 """Characters of a URI that stand in a log: what a server sends has no bound."""
 MAX_ITEMS: Final = 50_000
+LIST_BYTES: Final = 16 * 1024 * 1024
+"""Of one list with all its pages: 300 for each item. It stays in memory, in several times its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class Resources:
         deadline = loop.time() + timeout
         found: dict[str, Json] = {}
         problems: list[str] = []
-        cursor: str | None = None
+        size, cursor = 0, None
         while True:
             left = deadline - loop.time()
             if left <= 0:
@@ -120,9 +123,10 @@ class Resources:
                 else:
                     found[identity] = item
             cursor = page.next_cursor
+            size += len(exact_json.written(page.items))
             if cursor is None:
                 break
-            if len(found) >= MAX_ITEMS or (page.items and len(found) == known):
+            if len(found) >= MAX_ITEMS or size > LIST_BYTES or (page.items and len(found) == known):
                 problems.append(f"its list of {key} has no end; {min(len(found), MAX_ITEMS)} are taken")
                 break
         return Listed(tuple(found.values())[:MAX_ITEMS], tuple(dict.fromkeys(problems)))

@@ -125,10 +125,14 @@ class Watch:
         why: why it ended, where that is known.
         heard: when the last message came, by `time.monotonic()`.
         refused: how HTTP, and not the server, answered the last request; empty where the server did.
+        max_values: how many values a message of the server may hold.
     """
 
-    def __init__(self, server: str, redactor: Redactor | None = None) -> None:
+    def __init__(
+        self, server: str, redactor: Redactor | None = None, *, max_values: int = exact_json.MAX_VALUES
+    ) -> None:
         self.server = server
+        self.max_values = max_values
         self.ended = asyncio.Event()
         self.why = ""
         self.heard = time.monotonic()
@@ -356,7 +360,8 @@ class Requests:
 
     def translated(self, error: MCPError) -> ServerError:
         """The SDK's error as one of ours; what says that the connection is gone ends it."""
-        if (not_read := unread(self.server, error, limit=self._max_message)) is not None:
+        not_read = unread(self.server, error, limit=self._max_message, max_values=self._watch.max_values)
+        if not_read is not None:
             return not_read
         match error.code:
             case types.CONNECTION_CLOSED:

@@ -23,12 +23,13 @@ from opentelemetry.propagate import inject
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tracer
 from pydantic import TypeAdapter
 
+from smcp_bus import exact_json
 from smcp_bus.tracing import configured
 from smcp_computer import __version__
 from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerFailed, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
-from smcp_computer.mcp.resources import Resources
+from smcp_computer.mcp.resources import LIST_BYTES, Resources
 from smcp_computer.mcp.sdk_adapter import PINGS, REQUEST_S, CallSpan, Exchange, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog, first_of
 from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
@@ -44,6 +45,8 @@ from smcp_proto.schemas.config import (
 _log = logging.getLogger("smcp_computer.mcp.session")
 
 MAX_PAGES: Final = 200
+MAX_TOOLS: Final = 10_000
+"""Of one server: each is listed to every Agent of the office, with its schema. Models are given some hundreds."""
 Negotiation = Literal["auto", "legacy"]
 
 tracer: Final = get_tracer("smcp_computer.mcp")
@@ -194,15 +197,19 @@ class Connection:
         if self._client.server_capabilities.tools is None:
             return ()
         tools: list[types.Tool] = []
-        cursor: str | None = None
+        size, cursor = 0, None
         async with asyncio.timeout(self.list_s):
             for _ in range(MAX_PAGES):
                 page = await self._client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
                 tools += page.tools
                 cursor = page.next_cursor
-                if cursor is None:
+                size += len(page.model_dump_json())
+                if cursor is None and len(tools) <= MAX_TOOLS:
                     return tuple(tools)
-        _log.warning("MCP server %r: its list of tools has no end; %d are taken", self._requests.server, len(tools))
+                if len(tools) >= MAX_TOOLS or size > LIST_BYTES:
+                    break
+        del tools[MAX_TOOLS:]
+        _log.warning("MCP server %r: its list of tools is too long; %d are taken", self._requests.server, len(tools))
         return tuple(tools)
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
@@ -229,6 +236,7 @@ async def connect(
     *,
     negotiation: Negotiation,
     max_message: int,
+    max_values: int = exact_json.MAX_VALUES,
     notify: Callable[[ServerEvent], None],
     log: StderrLog | None = None,
     redactor: Redactor | None = None,
@@ -242,7 +250,7 @@ async def connect(
         negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
         notify: called for what the server tells by itself, in the connection's tasks: it must not block.
     """
-    watch = Watch(server.name, redactor)
+    watch = Watch(server.name, redactor, max_values=max_values)
     answer_s = REQUEST_S
     if isinstance(server, MCPServerStreamableHttpConfig):
         answer_s = parse_duration(server.server_parameters.timeout).total_seconds() or answer_s

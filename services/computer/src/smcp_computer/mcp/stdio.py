@@ -17,6 +17,8 @@ from anyio.abc import ObjectSendStream
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from smcp_bus import exact_json
+from smcp_bus.exact_json import SMALL_BYTES
 from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerHangs
@@ -25,6 +27,7 @@ from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import MAX_LINE, StderrLog, first_of
 from smcp_computer.mcp.unread_answers import KEPT, ROOM, in_its_place, message_of, unreadable
+from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
@@ -38,6 +41,8 @@ class Cut:
     tail: str
     size: int
     """Its bytes in UTF-8."""
+    has_many_values: bool = False
+    """It is not too long, but holds too many values."""
 
 
 class Lines:
@@ -77,8 +82,22 @@ class Lines:
         return line
 
 
-def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMessage | None:
+async def counted(line: str, max_values: int) -> str | Cut:
+    """The line, if it holds at most so many values."""
+    text = line.encode("utf-8", "replace")
+    try:
+        await exact_json.check_cost(text, max_values, "the answer")
+    except TooLarge:
+        return Cut(line[:KEPT], line[-KEPT:], len(text), has_many_values=True)
+    return line
+
+
+def parsed(text: str | Cut, log: StderrLog, max_message: int, max_values: int) -> types.JSONRPCMessage | None:
     """A line of a program: a message, or the error for the request whose answer it is; None: nothing for anybody."""
+    if isinstance(text, Cut) and text.has_many_values:
+        log.warning("sent a message of more than %d values: it is not read", max_values)
+        too_many = AnswerTooLarge(log.server, max_values=max_values, size=text.size)
+        return in_its_place(text.head, text.tail, too_many)
     if isinstance(text, Cut):
         log.warning("sent a message of %d bytes, more than %d: it is not read", text.size, max_message)
         return in_its_place(text.head, text.tail, AnswerTooLarge(log.server, limit=max_message, size=text.size))
@@ -154,11 +173,16 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         try:
             async with to_session:
                 while chunk := await self._process.stdout.read(READ_LIMIT):
-                    for line in lines.feed(chunk):
+                    for found in lines.feed(chunk):
+                        line = found
+                        if isinstance(line, str) and len(line) > SMALL_BYTES:
+                            line = await counted(line, watch.max_values)
                         if isinstance(line, str) and watch.answered(line):
                             continue
-                        if (message := parsed(line, self._log, self._max_message)) is not None:
+                        if (message := parsed(line, self._log, self._max_message, watch.max_values)) is not None:
                             await to_session.send(SessionMessage(message))
+                        else:
+                            await asyncio.sleep(0)  # of lines that are nothing for anybody a chunk may have many
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the session is gone
         except (UnicodeDecodeError, OSError) as error:
@@ -194,6 +218,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
             while chunk := await self._process.stderr.read(65536):
                 for line in lines.feed(chunk):
                     self._log.wrote(line.head if isinstance(line, Cut) else line)
+                    await asyncio.sleep(0)
 
     async def watch(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """End the session when the process has ended, also where somebody else keeps its pipes open."""

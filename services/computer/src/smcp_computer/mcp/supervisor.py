@@ -25,6 +25,7 @@ from typing import Final
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
+from smcp_bus import exact_json
 from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
@@ -56,6 +57,8 @@ SILENT: Final = "has stopped answering"
 class Limits:
     max_message: int = 32 * 1024 * 1024
     """Bytes that what a server sends in one message may have: no answer that is larger reaches an Agent."""
+    max_values: int = exact_json.MAX_VALUES
+    """Values that such a message may hold."""
     start_s: float = START_S
     silence_s: float = 30.0
     """A server that has sent nothing for so long, though it was asked, hangs. It is asked after a third of this."""
@@ -231,6 +234,7 @@ class Supervisor:
                 server,
                 negotiation=self._negotiation,
                 max_message=self._limits.max_message,
+                max_values=self._limits.max_values,
                 notify=self._notified,
                 log=self._stderr,
                 redactor=self._inputs.redactor,

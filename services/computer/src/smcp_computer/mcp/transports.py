@@ -9,12 +9,14 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from smcp_bus import exact_json
 from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.mcp.errors import ServerFailed
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog, answered
 from smcp_computer.mcp.stdio import stdio_transport
-from smcp_computer.mcp.unread_answers import ABOVE_LIMIT, ROOM
+from smcp_computer.mcp.unread_answers import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES
+from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import (
     MCPServerConfig,
     MCPServerStdioConfig,
@@ -76,7 +78,10 @@ async def _streamable(
                 watch.end(FORGOTTEN)
             watch.refused = answered(response.status_code) if _refuses(response.status_code, is_json) else ""
         if is_json:
-            response.aread = _bounded(response, max_message + ROOM)  # type: ignore[method-assign]
+            response.aread = _bounded(response, max_message + ROOM, watch.max_values)  # type: ignore[method-assign]
+        else:
+            events = _bounded_events(response, max_message + ROOM, watch.max_values)
+            response.aiter_text = events  # type: ignore[method-assign]
 
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [on_request], "response": [on_response]}
     async with (
@@ -96,8 +101,9 @@ def _refuses(status: int, is_json: bool) -> bool:
     return status in (401, 403, 407) or status >= 500 or (status == 404 and not is_json)
 
 
-def _bounded(response: httpx2.Response, limit: int) -> Callable[[], Coroutine[Any, Any, bytes]]:
-    """`response.aread`, but it breaks off above so many bytes, unpacked; the SDK answers the request with the error."""
+def _bounded(response: httpx2.Response, limit: int, max_values: int) -> Callable[[], Coroutine[Any, Any, bytes]]:
+    """`response.aread`, but it breaks off above so many bytes, unpacked, or values; the SDK answers the request with
+    the error."""
 
     async def read() -> bytes:
         found, size = [], 0
@@ -107,9 +113,54 @@ def _bounded(response: httpx2.Response, limit: int) -> Callable[[], Coroutine[An
                 if size > limit:
                     raise httpx2.StreamError(ABOVE_LIMIT)
                 found.append(part)
-        return b"".join(found)
+        body = b"".join(found)
+        try:
+            await exact_json.check_cost(body, max_values, "the answer")
+        except TooLarge:
+            raise httpx2.StreamError(TOO_MANY_VALUES) from None
+        return body
 
     return read
+
+
+def _bounded_events(response: httpx2.Response, limit: int, max_values: int) -> Callable[..., AsyncIterator[str]]:
+    """`response.aiter_text` for a stream of events, of which each is given when it has come whole: one that holds too
+    many values breaks off the stream before it is read. One above so many characters is left to the SDK, which refuses
+    it."""
+    whole = response.aiter_text
+
+    async def read(chunk_size: int | None = None) -> AsyncIterator[str]:
+        begun, size = [""], 0
+        async for text in whole(chunk_size):
+            near = begun[-1][-3:] + text
+            begun.append(text)
+            size += len(text)
+            if size <= limit and "\n\n" not in near and "\r\n\r\n" not in near:
+                continue
+            found = "".join(begun)
+            end = len(found) if size > limit else max(found.rfind("\n\n") + 2, found.rfind("\r\n\r\n") + 4)
+            await _check_events(found[:end], max_values)
+            yield found[:end]
+            begun, size = [found[end:]], len(found) - end
+        await _check_events("".join(begun), max_values)
+        yield "".join(begun)
+
+    return read
+
+
+async def _check_events(text: str, max_values: int) -> None:
+    """Raises httpx2.SSEError: an event holds more values, or has more lines."""
+    if len(text) <= 2 * max_values:
+        return
+    try:
+        for event in text.replace("\r\n", "\n").replace("\r", "\n").split("\n\n", max_values):
+            lines = event.split("\n", max_values)
+            data = "".join(line.removeprefix("data:") for line in lines if line.startswith("data:"))
+            await exact_json.check_cost(data.encode(), max_values, "the answer")
+            if len(lines) > max_values:
+                raise httpx2.SSEError(TOO_MANY_VALUES)
+    except TooLarge:
+        raise httpx2.SSEError(TOO_MANY_VALUES) from None
 
 
 @asynccontextmanager

@@ -21,9 +21,11 @@ KEPT: Final = 2048
 ROOM: Final = 64 * 1024
 """Bytes that a message may have beside what it carries."""
 ABOVE_LIMIT: Final = "the answer is above the limit"
-"""The text of the error by which a transport of ours breaks off an answer over HTTP."""
+TOO_MANY_VALUES: Final = "the answer holds too many values"
+"""The texts of the errors by which a transport of ours breaks off an answer over HTTP."""
 
 _CANNOT_BE_READ: Final = "sent an answer that cannot be read"
+_OF_TRANSPORTS: Final = frozenset({types.PARSE_ERROR, types.CONNECTION_CLOSED})
 _EVENT_TOO_LARGE: Final = "SSE stream failed: Server-sent event exceeded"
 
 _ID: Final = r'"id"\s*:\s*"?(?P<id>[0-9]{1,18})"?'
@@ -66,10 +68,13 @@ def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError |
     return types.JSONRPCError(jsonrpc="2.0", id=int(found["id"]), error=error)
 
 
-def unread(server: str, error: MCPError, *, limit: int) -> ServerError | None:
-    """The error of an answer that was not read (of `limit` bytes at most); None: it is an error of the server's own."""
+def unread(server: str, error: MCPError, *, limit: int, max_values: int) -> ServerError | None:
+    """The error of an answer that was not read (of `limit` bytes and so many values at most); None: it is an error of
+    the server's own."""
     if isinstance(error.data, ServerError):
         return error.data
+    if error.code in _OF_TRANSPORTS and TOO_MANY_VALUES in error.message:
+        return AnswerTooLarge(server, max_values=max_values)
     is_refused = error.code == types.PARSE_ERROR
     if (is_refused and ABOVE_LIMIT in error.message) or (
         error.code == types.CONNECTION_CLOSED and error.message.startswith(_EVENT_TOO_LARGE)

@@ -33,8 +33,8 @@ def flat(error: ServerError) -> SmcpError:
 
 
 def too_large(error: AnswerTooLarge) -> TooLarge:
-    known = {} if error.size is None else {"size": error.size}
-    return TooLarge(str(error), details={**known, "limit": error.limit})
+    known = {"size": error.size, "limit": error.limit, "max_values": error.max_values}
+    return TooLarge(str(error), details={name: value for name, value in known.items() if value is not None})
 
 
 def bad_field(field: str, reason: object) -> Malformed:

@@ -1,14 +1,15 @@
 """An MCP server over stdio that behaves as badly as it is told. It imports next to nothing, so that it starts fast.
 
     python -I -S hostile.py [--dies WHERE] [--hangs WHERE] [--after N] [--garbage] [--huge WHERE] [--tools N]
-        [--flips] [--ignores-sigterm] [--leaves] [--runs-away] [--mark TEXT]
+        [--flips] [--endless] [--ignores-sigterm] [--leaves] [--runs-away] [--mark TEXT]
 
 WHERE is `start` or a method, such as `tools/list`; with `--after N` it comes N times before that. `--garbage` writes
 lines that are no messages before each answer, `--huge` sends 100 MB instead of an answer. `--flips` changes the list of
-tools 100 times a second, in which names stand twice or are illegal. `--leaves` starts three
-processes that ignore SIGTERM and keep the streams open: a child, one in a session of its own, and a double-forked one.
-They have the same command line: `--mark` finds them. `--runs-away` starts a detached process that forks and ends, for
-ever: whoever looks for it finds one that has ended. Its tools are `pid`, and `tool-1`, `tool-2`, …
+tools 100 times a second, in which names stand twice or are illegal. `--endless` lists one page after another, each with
+one more tool of 4 MB. `--leaves` starts three processes that ignore SIGTERM and keep the streams open: a child, one in
+a session of its own, and a double-forked one. They have the same command line: `--mark` finds them. `--runs-away`
+starts a detached process that forks and ends, for ever: whoever looks for it finds one that has ended. Its tools are
+`pid`, and `tool-1`, `tool-2`, …
 """
 
 import json
@@ -54,7 +55,12 @@ class Server:
                 names = ["pid", *(f"tool-{number}" for number in range(1, 1 + int(option("--tools") or 0)))]
                 if self.flips:
                     names += ["pid", "", "no name!", "x" * 200, f"new-{self.flips}"]
-                return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
+                tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+                if "--endless" not in sys.argv:
+                    return {"tools": tools}
+                page = int((message.get("params") or {}).get("cursor") or 0)
+                more = {"name": f"page-{page}", "description": "x" * 4_000_000, "inputSchema": {"type": "object"}}
+                return {"tools": [*([] if page else tools), more], "nextCursor": str(page + 1)}
             case "tools/call":
                 return {"content": [{"type": "text", "text": str(os.getpid())}]}
             case "ping":
