@@ -28,10 +28,11 @@ from rich.table import Table
 from bench.context_agent import OFFICE, Agent
 from bench.processes import BIN, line_of, services_env, start, start_nats, wait_until_ready
 from smcp_bus.dispatch import Caller, Dispatcher
+from smcp_computer.access import Access
 from smcp_computer.handlers.get_finder import AS_LISTED, Finder
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.metadata_cache import MetadataCache
-from smcp_computer.tools import History
+from smcp_computer.tools import Catalogue, History
 from smcp_proto import catalog
 from smcp_service.lifecycle import background
 from smcp_service.settings import MIB
@@ -118,9 +119,9 @@ async def at_the_door(rounds: int) -> tuple[Found, str]:
         began = time.perf_counter()
         await cache.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began
-        dispatcher = Dispatcher(
-            {"client:get_finder": Finder(cache, known, history, events, wait_s=5.0, max_body=2**25)}
-        )
+        access = Access(dict, Catalogue({}), "office")
+        finder = Finder(cache, known, history, access, events, wait_s=5.0, max_body=2**25)
+        dispatcher = Dispatcher({"client:get_finder": finder})
         found = {name: await measured(dispatcher, rounds, **asked) for name, asked in QUESTIONS.items()}
     return found, f"at the dispatcher, {READ_S * 1e3:g} ms each: {filled:.2f} s; kept: {cache.kept_bytes} bytes"
 

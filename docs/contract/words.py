@@ -74,6 +74,7 @@ HEADERS: Final[Mapping[str, str]] = {
     headers.REPLY_LIMIT: "request get_desktop or get_finder: bytes of the largest reply that the asker's client takes",
     headers.NOTIFICATION_ID: "request for a notification, and that notification: receivers drop a second one",
     headers.SUBJECT: "request to a Computer: the identity of the Agent's key or token; absent: no authentication",
+    headers.RIGHTS: "request to a Computer: what the Agent's key or token allows, as JSON; absent as Smcp-Subject",
     headers.TRACEPARENT: "W3C trace context",
     headers.TRACESTATE: "W3C trace context",
     headers.ERROR: "reply: the code of a flat error, which the body is; absent: a plain success",
@@ -83,7 +84,8 @@ HEADERS: Final[Mapping[str, str]] = {
 """Headers on NATS. An identity is in the subject, but for an Agent's, which its gateway tells the Computer."""
 REQUEST_HEADERS: Final = (
     headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.AFTER,
-    headers.REPLY_LIMIT, headers.NOTIFICATION_ID, headers.SUBJECT, headers.TRACEPARENT, headers.TRACESTATE,
+    headers.REPLY_LIMIT, headers.NOTIFICATION_ID, headers.SUBJECT, headers.RIGHTS,
+    headers.TRACEPARENT, headers.TRACESTATE,
 )  # fmt: skip
 REPLY_HEADERS: Final = (headers.ERROR, headers.NOT_RUN)
 NOTICE_HEADERS: Final = (headers.EPOCH, headers.NOTIFICATION_ID, headers.TRACEPARENT, headers.TRACESTATE)

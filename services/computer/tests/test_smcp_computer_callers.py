@@ -1,4 +1,4 @@
-"""Who calls: what a Computer does for one holder of a token is not another's, whatever name that one takes."""
+"""Who calls: what a Computer does for one holder of a token is not another's, and what `allow` and rights keep back."""
 
 import asyncio
 import json
@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from smcp_agent import Event, NotAllowed, NotFound, SmcpAgent, ToolsChanged
+from smcp_bus import subjects
+from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import open_gateway_computer
 from smcp_computer.settings import ComputerSettings
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer
-from smcp_testing.gateway_world import Client, World, connected
+from smcp_testing.gateway_world import Client, World, connected, gateway_world
 from smcp_testing.issuer import shared_token
 from smcp_testing.leaving_gateway import in_time, two_gateways
 from smcp_testing.mcp_servers import configs
@@ -77,3 +80,125 @@ async def test_a_kept_result_is_not_given_to_another_subject_that_takes_the_name
         async with holder(staying, "anna", exp=10**10) as anna:  # another token of the same subject
             assert await anna.call("client:tool_call", asked) == answer
         assert log.read_text().splitlines() == ["secret"]
+
+
+def agent(world: World, subject: str, **allowed: Any) -> SmcpAgent:
+    token = shared_token(SECRET, sub=subject, smcp={"offices": ["*"], **allowed})
+    return SmcpAgent(world.url, office=OFFICE, name=subject, token=token)
+
+
+@asynccontextmanager
+async def office(nats_url: str, how: str, servers: dict[str, Any]) -> AsyncIterator[tuple[World, Computer]]:
+    """A gateway that asks for tokens, and the Computer over NATS or over that gateway."""
+    async with gateway_world(nats_url, settings=LOCKED) as world:
+        if how == "nats":
+            async with native_computer(world, OFFICE, NAME, servers) as computer:
+                yield world, computer
+        else:
+            settings = ComputerSettings(gateway_url=world.url, config=Path("unused"), office=OFFICE, name=NAME)
+            token, config = shared_token(SECRET, sub="holder of box"), parse_config(json.dumps({"servers": servers}))
+            async with open_gateway_computer(settings, token=token, config=config, environ={}) as computer:
+                await asyncio.wait_for(computer.wait_ready(), 60)
+                yield world, computer
+
+
+@asynccontextmanager
+async def refused(field: str) -> AsyncIterator[None]:
+    with pytest.raises(NotAllowed, match="this Computer does not let you use that MCP server") as error:
+        yield
+    assert error.value.details == {"field": field}
+
+
+DESK = configs.context("2026", windows=1, documents=1, host="h")
+
+
+@pytest.mark.rule("answers.who.allow")
+@pytest.mark.parametrize("how", ["nats", "gateway"])
+async def test_a_server_whose_allow_has_no_place_for_a_subject_is_not_there_for_it(nats_url: str, how: str) -> None:
+    servers = {
+        "tools": configs.stdio(),
+        "desk": {**DESK, "allow": {"subjects": ["b*"]}},
+        "away": configs.stdio(allow={"offices": ["another"]}, disabled=True),
+    }
+    async with office(nats_url, how, servers) as (world, _):
+        async with agent(world, "bert") as bert:
+            assert {"echo", "reads"} <= {tool.name for tool in await bert.tools(NAME)}
+            assert (await bert.call_tool(NAME, "reads")).is_error is False
+            assert len((await bert.get_desktop(NAME))["desktops"]) == 1
+            (document,) = (await bert.get_finder(NAME))["documents"]
+            assert set((await bert.get_config(NAME)).servers) == {"tools", "desk"}
+            assert await bert.read_resource(NAME, document["uri"])
+        async with agent(world, "anna") as anna:
+            listed = {tool.name for tool in await anna.tools(NAME)}
+            assert "echo" in listed
+            assert "reads" not in listed
+            assert (await anna.call_tool(NAME, "echo", {"text": "mine"})).text == "mine"
+            for name in ("reads", "desk__reads"):
+                async with refused("tool_name"):
+                    await anna.call_tool(NAME, name)
+            assert (await anna.get_desktop(NAME))["desktops"] == []
+            assert (await anna.get_finder(NAME))["documents"] == []
+            assert set((await anna.get_config(NAME)).servers) == {"tools"}
+            assert {server.name for server in (await anna.get_status(NAME)).servers} == {"tools"}
+            assert (await anna.list_resources(NAME))["resources"] == []
+            with pytest.raises(NotFound):
+                await anna.read_resource(NAME, document["uri"])
+            for ask in (anna.read_resource, anna.subscribe_resource):
+                async with refused("serverId"):
+                    await ask(NAME, document["uri"], server="desk")
+
+
+@pytest.mark.rule("answers.who.allow")
+async def test_what_an_older_gateway_asks_for_gets_only_servers_without_allow(nats_url: str) -> None:
+    servers = {"tools": configs.stdio(), "desk": {**DESK, "allow": {"subjects": ["*"]}}}
+    async with office(nats_url, "nats", servers) as (world, _), world.bus("older gateway") as bus:
+
+        async def ask(verb: str, **more: Any) -> Any:
+            body = json.dumps(request(**more)).encode()
+            return json.loads((await bus.request(subjects.client(OFFICE, NAME, verb), body, timeout=30)).body)
+
+        names = {tool["name"] for tool in (await ask("get_tools"))["tools"]}
+        assert "echo" in names
+        assert "reads" not in names
+        answer = await ask("tool_call", tool_name="reads", params={})
+        assert (answer["code"], answer["details"]) == (403, {"field": "tool_name"})
+
+
+@pytest.mark.rule("answers.who.rights")
+@pytest.mark.parametrize("how", ["nats", "gateway"])
+async def test_a_read_only_token_calls_no_tool_by_another_name_and_says_why(nats_url: str, how: str) -> None:
+    servers = {"read_x": configs.stdio()}
+    async with (
+        office(nats_url, how, servers) as (world, _),
+        agent(world, "anna", tools=["add", "echo", "read_*"], read_only=True) as anna,
+    ):
+        assert [tool.name for tool in await anna.tools(NAME)] == ["add"]
+        assert (await anna.call_tool(NAME, "add", {"a": 40, "b": 2})).structured_content == {"result": 42}
+        with pytest.raises(NotAllowed, match="tools that only read"):
+            await anna.call_tool(NAME, "echo", {"text": "x"})
+        for other in ("read_x__sleep", "sleep"):  # the pattern means names as they are listed
+            with pytest.raises(NotAllowed, match="the token is"):
+                await anna.call_tool(NAME, other, {"seconds": 0})
+
+
+async def test_a_changed_allow_is_announced_and_ends_subscriptions(nats_url: str) -> None:
+    async with office(nats_url, "nats", {"desk": DESK}) as (world, computer), agent(world, "anna") as anna:
+        (document,) = (await anna.get_finder(NAME))["documents"]
+        await anna.subscribe_resource(NAME, document["uri"])
+        heard: list[Event] = []
+        anna.on_event(heard.append)
+        closed = {"desk": {**DESK, "allow": {"subjects": ["bert"]}}}
+        assert not computer.apply(parse_config(json.dumps({"servers": closed}))).started
+        await eventually(lambda: any(isinstance(event, ToolsChanged) for event in heard))
+        assert list(await anna.tools(NAME)) == []
+        assert computer.resources.agents.agents == frozenset()
+
+
+@pytest.mark.rule("answers.who.allow")
+async def test_a_call_that_waited_for_a_server_to_start_is_checked_then(nats_url: str) -> None:
+    tools = configs.stdio()
+    async with office(nats_url, "nats", {"tools": tools}) as (world, computer), agent(world, "anna") as anna:
+        late = configs.stdio(allow={"subjects": ["bert"]})
+        computer.apply(parse_config(json.dumps({"servers": {"tools": tools, "late": late}})))
+        async with refused("tool_name"):
+            await anna.call_tool(NAME, "late__echo", {"text": "x"})

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from smcp_gateway.auth.grants import Grants, checked, decide, first_problem, matches
+from smcp_gateway.auth.grants import Grants, decide, first_problem
+from smcp_proto.patterns import checked, matches
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from smcp_agent.errors import (
     JoinRefused as JoinRefused,
     McpError as McpError,
     NoAnswer as NoAnswer,
+    NotAllowed as NotAllowed,
     NotAuthenticated as NotAuthenticated,
     NotFound as NotFound,
     RateLimited as RateLimited,

@@ -1,4 +1,4 @@
-"""Tells the owner of a Computer who calls: the subject of the Agent's key or token.
+"""Tells the owner of a Computer who calls: the subject and the rights of the Agent's key or token.
 
 Its gateway puts it into headers of the request on the bus, where nats-server lets gateways alone send requests to
 Computers. The gateway of a Computer on Socket.IO passes it on in the field `a2c_caller`, if that Computer asked for it
@@ -10,34 +10,51 @@ import hmac
 from collections.abc import Mapping
 from typing import Any, Final
 
-from smcp_bus.bus import Headers
+from smcp_bus import rights
+from smcp_bus.bus import NO_HEADERS, Headers
 from smcp_bus.dispatch import Caller
-from smcp_bus.headers import SUBJECT
+from smcp_bus.headers import RIGHTS, SUBJECT
 
 CALLER_KEY: Final = "caller_key"
 """The field of `auth` in Socket.IO's CONNECT."""
 FIELD: Final = "a2c_caller"
-"""The field of a request: `{"key", "subject"}`."""
+"""The field of a request: `{"key", "subject", "rights"?}`."""
 
 
 def to_headers(caller: Caller) -> Headers:
-    return {SUBJECT: caller.subject} if caller.subject else {}
+    """Of a request to a Computer."""
+    if caller.rights is None:
+        return NO_HEADERS
+    return {SUBJECT: caller.subject, RIGHTS: rights.written(caller.rights)}
 
 
 def from_headers(headers: Headers, office: str) -> Caller:
-    return Caller(role="agent", office=office, subject=headers.get(SUBJECT, ""))
+    said = headers.get(RIGHTS)
+    return Caller(
+        role="agent",
+        office=office,
+        subject=headers.get(SUBJECT, ""),
+        rights=None if said is None else rights.read(said),
+    )
 
 
 def with_caller(payload: Mapping[str, Any], caller: Caller, key: str | None) -> Mapping[str, Any]:
     """The request for a Computer on Socket.IO. `key` None: it did not ask to be told."""
-    return payload if key is None else {**payload, FIELD: {"key": key, "subject": caller.subject}}
+    if key is None:
+        return payload
+    told: dict[str, Any] = {"key": key, "subject": caller.subject}
+    if caller.rights is not None:
+        told["rights"] = rights.as_json(caller.rights)
+    return {**payload, FIELD: told}
 
 
 def from_request(body: object, office: str, key: str) -> Caller:
     """The caller of a request that a gateway sent to a Computer with that key."""
     match body:
-        case {"a2c_caller": {"key": str(said), "subject": str(subject)}} if _same(said, key):
-            return Caller(role="agent", office=office, subject=subject)
+        case {"a2c_caller": {"key": str(said), "subject": str(subject), **more}} if _same(said, key):
+            known = more.get("rights")
+            allowed = None if known is None else rights.from_json(known)
+            return Caller(role="agent", office=office, subject=subject, rights=allowed)
     return Caller(role="agent", office=office)
 
 

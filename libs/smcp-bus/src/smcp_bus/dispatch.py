@@ -22,6 +22,7 @@ from smcp_bus import errors as bus_errors
 from smcp_bus import exact_json
 from smcp_bus.bus import NO_HEADERS, Admit, Headers
 from smcp_bus.headers import REQ_ID
+from smcp_bus.rights import Rights
 from smcp_proto.catalog import Row, SizeClass, TimeClass
 from smcp_proto.errors import (
     CUT_OFF,
@@ -54,6 +55,10 @@ class Caller:
     authenticated: bool = False
     subject: str = ""
     """The identity of its key or token; empty: without authentication, or not told by an older gateway."""
+    rights: Rights | None = None
+    """What its key or token allows; None: as `subject`."""
+    local: bool = False
+    """The user of a Computer's own host."""
 
 
 @dataclass(frozen=True, slots=True)

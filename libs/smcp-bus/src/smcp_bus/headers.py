@@ -40,5 +40,8 @@ SUBJECT: Final = "Smcp-Subject"
 """Request to a Computer: the identity of the Agent's key or token (`Principal.identity`), which a new token of the same
 subject keeps. Absent: no authentication, or an older gateway."""
 
+RIGHTS: Final = "Smcp-Rights"
+"""Request to a Computer: what the Agent's key or token allows (`rights.Rights`), JSON in ASCII. Absent as `SUBJECT`."""
+
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"

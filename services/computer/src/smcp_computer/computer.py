@@ -16,6 +16,7 @@ from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tracing import log_fields
+from smcp_computer.access import Access
 from smcp_computer.config.file import ComputerConfig, load_config, read_config
 from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.config.lint import ConfigError
@@ -156,7 +157,8 @@ class Computer:
         self.catalogue = Catalogue(self.fleet.supervisors)
         self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))
         self.seat = Seat(settings.office, settings.name)
-        self.resources = ResourceServices(settings, self.fleet, self.outbox, tasks, max_body=max_body)
+        self.access = Access(lambda: self.fleet.config.host, self.catalogue, settings.office)
+        self.resources = ResourceServices(settings, self.fleet, self.access, self.outbox, tasks, max_body=max_body)
         program = settings.confirm_command
         asker = ByProgram(shlex.split(program)) if program is not None else options.get("asker")
         self.confirmation = Confirmation(settings.confirm, asker)
@@ -165,6 +167,7 @@ class Computer:
             self.catalogue,
             self.owner,
             self.seat,
+            self.access,
             self.confirmation,
             self.resources.history,
             Results(run_s=settings.vrl_s),
@@ -194,14 +197,18 @@ class Computer:
         measure_resources(self.metrics, self.resources.index, self.resources.cache)
 
     async def _get_config(self, request: GetComputerConfigReq, call: Call) -> GetComputerConfigRet:
-        return self._config
+        if not (hidden := self.access.hidden(call.caller)):
+            return self._config
+        servers = {name: server for name, server in self._config.servers.items() if name not in hidden}
+        return self._config.model_copy(update={"servers": servers, "inputs": []})  # inputs may be of hidden servers
 
     async def _get_tools(self, request: GetToolsReq, call: Call) -> GetToolsRet:
-        return GetToolsRet(tools=list(self.catalogue.listing), req_id=request.req_id)
+        return GetToolsRet(tools=self.access.listed(call.caller, self.catalogue.listing), req_id=request.req_id)
 
     async def _get_status(self, request: GetStatusReq, call: Call) -> GetStatusRet:
         """What Agents may know: no processes, no warnings for the user."""
         owners = (self.catalogue.find(tool.name) for tool in self.catalogue.listing)
+        hidden = self.access.hidden(call.caller)
         listed = Counter(target.ref.server for target in owners if target is not None)
         servers = [
             ServerStatus(
@@ -213,9 +220,10 @@ class Computer:
                 tools=listed[each.name],
             )
             for each in self.fleet.statuses(usage=False)
+            if each.name not in hidden
         ]
         problem = {}
-        if self.config_problem is not None:
+        if self.config_problem is not None and not hidden:
             problem["config_problem"] = self.config_problem.replace(f"{self._file}: ", "")
         return GetStatusRet(servers=servers, req_id=request.req_id, **problem)
 
@@ -271,6 +279,10 @@ class Computer:
             _log.info("the configuration changed%s", f" ({changes})" if changes else "")
             self._config = shown(config)
             self.outbox.changed(CONFIG)
+        known = config.host.keys() & before.host.keys()
+        if any(config.host[name].allow != before.host[name].allow for name in known):
+            self.resources.agents.drop()
+            self.outbox.changed_all(capabilities)
         return changes
 
     async def _release(self, changes: Changes, capabilities: Mapping[str, Any]) -> None:
@@ -343,7 +355,14 @@ class ResourceServices:
     """`run` must be running; `history` must hear of each call of a tool. `handlers` are by event."""
 
     def __init__(
-        self, settings: ComputerSettings, fleet: Fleet, outbox: ComputerOutbox, tasks: Background, *, max_body: int
+        self,
+        settings: ComputerSettings,
+        fleet: Fleet,
+        access: Access,
+        outbox: ComputerOutbox,
+        tasks: Background,
+        *,
+        max_body: int,
     ) -> None:
         events, supervisors = fleet.events, fleet.supervisors
         self.history = History()
@@ -355,15 +374,18 @@ class ResourceServices:
         )
         self.changes = ResourceChanges(self.index, self.upstream, self.agents, events, self.cache, outbox)
         directory = Directory(supervisors, self.index, self.history, events)
-        resources = ResourceHandlers(directory, self.index, self.agents, events, name=settings.name, max_body=max_body)
+        resources = ResourceHandlers(
+            directory, self.index, self.agents, access, events, name=settings.name, max_body=max_body
+        )
         self.handlers: Mapping[str, Handler] = {
             "client:get_desktop": Desktop(
-                self.index, self.history, events, tasks, read_s=settings.read_s, max_body=max_body
+                self.index, self.history, access, events, tasks, read_s=settings.read_s, max_body=max_body
             ),
             "client:get_finder": Finder(
                 self.cache,
                 directory.documents,
                 self.history,
+                access,
                 events,
                 wait_s=settings.finder_wait_s,
                 max_body=max_body,
@@ -374,7 +396,7 @@ class ResourceServices:
             "client:resources/subscribe": resources.subscribe,
             "client:resources/unsubscribe": resources.unsubscribe,
             "client:completion/complete": resources.complete,
-            EVENT: GetResources(supervisors, max_body=max_body),
+            EVENT: GetResources(supervisors, access, max_body=max_body),
         }
 
     def in_office(self, entered: bool = False) -> None:

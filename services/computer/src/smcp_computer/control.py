@@ -144,7 +144,7 @@ class Control:
         """Through all that an Agent's call goes through, confirmation too. A client that goes away cancels it."""
         req_id = uuid4().hex
         asked = {**await _body(request), "agent": LOCAL, "computer": self._settings.name, "req_id": req_id}
-        caller = Caller("agent", self._settings.office, LOCAL)
+        caller = Caller("agent", self._settings.office, LOCAL, local=True)
         try:
             answer = await self._computer.dispatcher.dispatch(CATALOG["client:tool_call"], caller, asked)
         except asyncio.CancelledError:

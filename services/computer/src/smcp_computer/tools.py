@@ -128,6 +128,10 @@ class Catalogue:
                 return target
         return None
 
+    def listed_name(self, ref: ToolRef) -> str:
+        """The name under which a tool is listed; its own where it is not."""
+        return next((name for name, listed in self._names.listed.items() if listed == ref), ref.tool)
+
     def is_forbidden(self, name: str) -> bool:
         """Whether the configuration forbids what a caller means by `name`: original, alias or qualified."""
         return name in self._names.forbidden

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
+from smcp_bus.rights import ANY
 from smcp_gateway.auth import api_keys as key_file
 from smcp_gateway.auth.api_keys import KeyEntry, new_key
 from smcp_service.lifecycle import Failure
@@ -43,6 +44,18 @@ def add(
     name: Annotated[
         list[str], typer.Option(metavar="PATTERN", help="A name that its holder may have; '*' is any. More: or.")
     ],
+    computer: Annotated[
+        list[str], typer.Option(metavar="PATTERN", help="A Computer that an Agent may ask; without it, any.")
+    ] = ["*"],  # noqa: B006 -- typer copies it
+    tool: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PATTERN", help="A tool that an Agent may see and call, by its listed name; without it, any."
+        ),
+    ] = ["*"],  # noqa: B006
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Only tools of which their MCP server says that they only read.")
+    ] = False,
     subject: Annotated[
         str | None,
         typer.Option(help="Who holds it: with a new key of one subject he takes up the seat of the old one."),
@@ -55,7 +68,16 @@ def add(
     """Make a key and print it. It is printed this once: the file holds its hash alone."""
     until = None if expires is None else _until(expires)
     try:
-        key, entry = new_key(subject=subject, offices=office, roles=role, names=name, expires=until)
+        key, entry = new_key(
+            subject=subject,
+            offices=office,
+            roles=role,
+            names=name,
+            expires=until,
+            computers=computer,
+            tools=tool,
+            read_only=read_only,
+        )
     except ValidationError as error:
         raise SettingsError(*_problems(error)) from None
     key_file.add(file, entry)
@@ -114,7 +136,14 @@ def _until(text: str) -> datetime:
 
 
 def _problems(error: ValidationError) -> list[str]:
-    options = {"offices": "--office", "roles": "--role", "names": "--name", "subject": "--subject"}
+    options = {
+        "offices": "--office",
+        "roles": "--role",
+        "names": "--name",
+        "computers": "--computer",
+        "tools": "--tool",
+        "subject": "--subject",
+    }
     found = error.errors(include_url=False, include_context=False, include_input=False)
     wrong_inside = {each["loc"][0] for each in found if len(each["loc"]) > 1}
     problems = []
@@ -135,4 +164,7 @@ def _line(entry: KeyEntry) -> str:
     if entry.expires is not None and entry.expires <= datetime.now(UTC):
         until = f"expired {entry.expires.isoformat()}"
     offices, names = (", ".join(patterns) for patterns in (entry.offices, entry.names))
-    return f"{entry.id}  {entry.subject}  offices: {offices}  roles: {', '.join(entry.roles)}  names: {names}  {until}"
+    roles, only = ", ".join(entry.roles), "  read-only" if entry.read_only else ""
+    for what, patterns in (("computers", entry.computers), ("tools", entry.tools)):
+        only += "" if patterns == ANY else f"  {what}: {', '.join(patterns)}"
+    return f"{entry.id}  {entry.subject}  offices: {offices}  roles: {roles}  names: {names}{only}  {until}"

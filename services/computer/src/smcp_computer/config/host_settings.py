@@ -10,6 +10,8 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
+from smcp_proto.patterns import Pattern
+
 
 def _absolute(path: str) -> str:
     if not path.startswith(("/", "~/")):
@@ -89,18 +91,31 @@ class ConfirmPolicy(BaseModel):
     """For all other tools, in place of `SMCP_CONFIRM`."""
 
 
+class Allow(BaseModel):
+    """Who may see and use a server. Patterns: `*` is any text, `?` one character. What is missing is not restricted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    subjects: tuple[Pattern, ...] | None = None
+    """The subjects of the keys or tokens of its Agents. Where a gateway does not say who calls, nobody may."""
+    offices: tuple[Pattern, ...] | None = None
+    """The offices in which it may be used."""
+
+
 class HostSettings(BaseModel):
     """One server's settings, with the defaults of the file filled in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    LIVE: ClassVar[frozenset[str]] = frozenset({"confirm", "unchecked_tools", "replace_content", "env_file"})
+    LIVE: ClassVar[frozenset[str]] = frozenset({"allow", "confirm", "unchecked_tools", "replace_content", "env_file"})
     """Names of the fields whose change alone restarts no server. The variables of `env_file` are in its `env`."""
     STDIO_ONLY: ClassVar[frozenset[str]] = frozenset({"env_file", "user", "environment", "limits", "cgroup", "sandbox"})
     """Names of the fields that say something about a program of this host: none about a server over HTTP."""
 
     env_file: str | None = None
     """A file of `NAME=value` lines for the environment of a program, which its own `env` goes before."""
+    allow: Allow | None = None
+    """Who may see and use the server; None: every Agent of the office."""
     confirm: ConfirmPolicy = ConfirmPolicy()
     """Which calls have to be confirmed."""
     unchecked_tools: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from typing import Final
 import orjson
 
 from smcp_bus.dispatch import Call, RawJson
+from smcp_computer.access import Access
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import SHOWN, Json
@@ -72,6 +73,7 @@ class Desktop:
         self,
         index: ResourceIndex,
         history: History,
+        access: Access,
         events: ServerEvents,
         tasks: Background,
         *,
@@ -80,6 +82,7 @@ class Desktop:
     ) -> None:
         self._index = index
         self._history = history
+        self._access = access
         self._tasks = tasks
         self._reads = WindowReads(events, tasks)
         self._read_s = read_s
@@ -102,7 +105,8 @@ class Desktop:
         found = _Found()
         if (request.window is None or only is not None) and (size is None or size > 0):
             left = call.deadline - asyncio.get_running_loop().time() - ANSWER_S
-            found = await self._find(only, size, history, max(min(self._read_s, left), 0.0), limit)
+            hidden, within = self._access.hidden(call.caller), max(min(self._read_s, left), 0.0)
+            found = await self._find(only, size, history, hidden, within, limit)
         organized = organize_desktop(found.windows, size, history)
         for doubt in organized.warnings:
             self._events.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
@@ -119,12 +123,18 @@ class Desktop:
         return RawJson(b"".join((_HEAD, b",".join(shown.values()), tail)))
 
     async def _find(
-        self, only: WindowUri | None, size: int | None, history: Sequence[str], within: float, limit: int
+        self,
+        only: WindowUri | None,
+        size: int | None,
+        history: Sequence[str],
+        hidden: frozenset[str],
+        within: float,
+        limit: int,
     ) -> _Found:
         loop = asyncio.get_running_loop()
         began, came, is_done = loop.time(), asyncio.Event(), False
         self._index.count_skipped("get_desktop")
-        parts = [_Part(server) for server in self._index.servers(subscribable=True)]
+        parts = [_Part(server) for server in self._index.servers(subscribable=True) if server not in hidden]
         listing = [
             self._tasks.start(self._list(part, only, within, came), name=f"desktop:{part.server}") for part in parts
         ]

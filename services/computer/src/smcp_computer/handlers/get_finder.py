@@ -7,6 +7,7 @@ import orjson
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
+from smcp_computer.access import Access
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.reply_limits import Budget, giving_way, reply_limit
@@ -40,6 +41,7 @@ class Finder:
         cache: MetadataCache,
         lists: Lists,
         history: History,
+        access: Access,
         events: ServerEvents,
         *,
         wait_s: float,
@@ -48,6 +50,7 @@ class Finder:
         self._cache = cache
         self._lists = lists
         self._history = history
+        self._access = access
         self._wait_s = wait_s
         self._max_body = max_body
         self._events = events
@@ -63,6 +66,9 @@ class Finder:
         budget = Budget(call, most=self._wait_s)
         lists = await self._lists(budget.left / 2)
         documents = await self._cache.documents(lists, timeout=budget.left)
+        if hidden := self._access.hidden(call.caller):
+            documents = [each for each in documents if each.server not in hidden]
+            lists = {server: listing for server, listing in lists.items() if server not in hidden}
         found = organize_finder(
             documents,
             request.keywords,

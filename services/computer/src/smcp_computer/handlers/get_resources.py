@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
+from smcp_computer.access import Access, not_allowed
 from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.reply_limits import Budget, bounded
@@ -36,14 +37,16 @@ class GetResourcesReq(AgentCallData):
 
 
 class GetResources:
-    def __init__(self, supervisors: Mapping[str, Supervisor], *, max_body: int) -> None:
+    def __init__(self, supervisors: Mapping[str, Supervisor], access: Access, *, max_body: int) -> None:
         self._supervisors = supervisors
+        self._access = access
         self._max_body = max_body
 
     async def __call__(self, request: UnknownClientReq, call: Call) -> RawJson:
         """One page.
 
         Raises:
+            NotAllowed: the server is not for this caller.
             Malformed: a field is wrong, or the server does not know the cursor.
             TooLarge: the page is larger than the bus takes.
             TimedOut, Unavailable: the server does not answer, or is not running.
@@ -52,6 +55,8 @@ class GetResources:
             asked = GetResourcesReq.model_validate(call.payload)
         except ValidationError as error:
             raise malformed(error) from None
+        if asked.mcp_server in self._access.hidden(call.caller):
+            raise not_allowed("mcp_server")
         server, supervisor = asked.mcp_server, self._supervisors.get(asked.mcp_server)
         if supervisor is None:
             return _refused(SERVER_NOT_FOUND, "MCP Server not registered", mcp_server=server)

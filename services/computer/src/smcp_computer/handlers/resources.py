@@ -12,6 +12,7 @@ import mcp_types as types
 import orjson
 
 from smcp_bus.dispatch import Call, RawJson
+from smcp_computer.access import Access
 from smcp_computer.mcp.errors import (
     RESOURCE_NOT_FOUND,
     BadAnswer,
@@ -67,6 +68,7 @@ class ResourceHandlers:
         directory: Directory,
         index: ResourceIndex,
         agents: AgentSubscriptions,
+        access: Access,
         events: ServerEvents,
         *,
         name: str,
@@ -75,6 +77,7 @@ class ResourceHandlers:
         self._directory = directory
         self._index = index
         self._agents = agents
+        self._access = access
         self._events = events
         self._name = name
         self._max_body = max_body
@@ -86,19 +89,19 @@ class ResourceHandlers:
         return await self._reply(request, request.payload, self._page("templates", request, call))
 
     async def read(self, request: ReadResourceReq, call: Call) -> RawJson:
-        budget = Budget(call)
+        budget, directory = Budget(call), self._of(call)
 
         async def ask(server: str, uri: str) -> Json:
-            listed = self._directory.listed(uri, server)
+            listed = directory.listed(uri, server)
             result = await self._index.connection(server).read(listed, timeout=budget.left)
             self._events.warn(server, *(f"{uri[:256]}: {what}" for what in odd(uri, result)))
             return result
 
-        return await self._reply(request, request.payload, self._of_resource(request, budget, ask))
+        return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
 
     async def subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
         """Subscribe to the document itself, whatever format (`?format=markdown`) the URI names."""
-        budget = Budget(call)
+        budget, directory = Budget(call), self._of(call)
 
         async def ask(server: str, uri: str) -> Json:
             features = self._index.features(server)
@@ -106,34 +109,38 @@ class ResourceHandlers:
                 raise NotSubscribable(server, "does not tell when its resources change")
             try:
                 async with asyncio.timeout_at(budget.until):
-                    await self._agents.subscribe(request.agent, server, self._directory.subscription_uri(uri, server))
+                    await self._agents.subscribe(request.agent, server, directory.subscription_uri(uri, server))
             except TimeoutError:
                 raise ServerTimedOut(server, "did not answer in time") from None
             return {}
 
-        return await self._reply(request, request.payload, self._of_resource(request, budget, ask))
+        return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
 
     async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
         """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done."""
-        server, uri = request.serverId, request.payload.params.uri
+        server, uri, directory = request.serverId, request.payload.params.uri, self._of(call)
         if server is not None:
-            self._directory.check_known(server)
+            directory.check_known(server)
         if not self._agents.has(request.agent, uri):
-            uri = without_query(self._directory.checked(uri, server))
+            uri = without_query(directory.checked(uri, server))
         self._agents.unsubscribe(request.agent, server, uri)
         return self._enveloped(request, request.payload, server, {"result": {}})
 
     async def complete(self, request: CompleteReq, call: Call) -> RawJson:
         """Values for an argument of a template, or, of the server that `serverId` names, of a prompt."""
-        return await self._reply(request, request.payload, self._completed(request, Budget(call)))
+        return await self._reply(request, request.payload, self._completed(request, self._of(call), Budget(call)))
 
-    async def _completed(self, request: CompleteReq, budget: Budget) -> Answer:
+    def _of(self, call: Call) -> Directory:
+        """The servers that this caller may use."""
+        return self._directory.without(self._access.hidden(call.caller))
+
+    async def _completed(self, request: CompleteReq, directory: Directory, budget: Budget) -> Answer:
         asked = request.payload.params
         template = asked.ref.uri if asked.ref.type == "ref/resource" else None
         if template is None and request.serverId is None:
             field = "payload.params.ref.uri" if asked.ref.type == "ref/resource" else "serverId"
             raise bad_field(field, "is missing")
-        servers = await self._directory.template_candidates(template or "", request.serverId, timeout=budget.left)
+        servers = await directory.template_candidates(template or "", request.serverId, timeout=budget.left)
         params = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
         async def ask(server: str) -> Json:
@@ -145,7 +152,7 @@ class ResourceHandlers:
         params, server = request.payload.params, request.serverId
         cursor = params.cursor if params is not None else None
         after = None if cursor is None else read_cursor(cursor, kind, server)
-        items, left_out = await self._directory.lists(
+        items, left_out = await self._of(call).lists(
             kind, server, timeout=Budget(call).left, begin="" if after is None else after.server
         )
         if kind == "templates" and server is None:
@@ -163,12 +170,13 @@ class ResourceHandlers:
     async def _of_resource(
         self,
         request: ReadResourceReq | SubscribeResourceReq,
+        directory: Directory,
         budget: Budget,
         ask: Callable[[str, str], Awaitable[Json]],
     ) -> Answer:
         """The answer of the first server that has the resource and, for a subscription, announces its changes."""
-        uri = self._directory.checked(request.payload.params.uri, request.serverId)
-        servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
+        uri = directory.checked(request.payload.params.uri, request.serverId)
+        servers = await directory.candidates(uri, request.serverId, timeout=budget.left)
         return await _first(
             servers,
             lambda server: ask(server, uri),

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch import Call, RawJson
+from smcp_bus.dispatch import Call, Caller, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop
 from smcp_bus.ownership import Seat
+from smcp_computer.access import Access
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError
 from smcp_computer.mcp.sdk_adapter import CallSpan
@@ -100,6 +101,7 @@ class ToolCalls:
         catalogue: Catalogue,
         owner: Owner,
         seat: Seat,
+        access: Access,
         confirmation: Confirmation,
         history: History,
         results: Results,
@@ -113,6 +115,7 @@ class ToolCalls:
         self._catalogue = catalogue
         self._owner = owner
         self._seat = seat
+        self._access = access
         self._confirmation = confirmation
         self._history = history
         self._max_body = max_body
@@ -129,6 +132,7 @@ class ToolCalls:
         """Run the tool, or join the call that runs it.
 
         Raises:
+            NotAllowed: the caller may not call this tool.
             Malformed, Unavailable: see `Owner.call`.
             TooLarge: the result is larger than the bus takes.
         """
@@ -138,7 +142,7 @@ class ToolCalls:
 
         def start(running: RunningCall) -> Stop:
             # created here, so that the task has the request's context: its span is the parent of the tool's
-            work = self._run(request, running.limit, span, record)
+            work = self._run(request, running.limit, span, record, call.caller)
             task = asyncio.create_task(self._settle(running, work, record), name="tool_call")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -159,6 +163,8 @@ class ToolCalls:
             return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)
 
         try:
+            if (target := self._catalogue.find(request.tool_name)) is not None:
+                self._access.check(call.caller, target)
             left = call.deadline - asyncio.get_running_loop().time()
             body = await self._owner.call(
                 self._seat, request, left, start, subject=call.caller.subject, timed_out=timed_out
@@ -215,14 +221,17 @@ class ToolCalls:
         finally:
             self._remember(record)
 
-    async def _run(self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord) -> dict[str, Any]:
+    async def _run(
+        self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord, caller: Caller
+    ) -> dict[str, Any]:
         name = request.tool_name
         record.ended("aborted")
         target = self._catalogue.find(name) or await self._catalogue.awaited(name, min(limit, self._start_s))
         if target is None:
-            refused = self._refused(name)
+            refused = self._refused(name, caller)
             record.ended("refused", refused["content"][0]["text"])
             return refused
+        self._access.check(caller, target)  # it may not have been there when the call came
         record.server = target.ref.server
         self._in_flight.add(record)
         self._catalogue.check(target, request.params)
@@ -275,8 +284,8 @@ class ToolCalls:
             record.why = f"not reshaped: {error}"
             return marked(result)
 
-    def _refused(self, name: str) -> dict[str, Any]:
-        others = self._catalogue.candidates(name)
+    def _refused(self, name: str, caller: Caller) -> dict[str, Any]:
+        others = self._access.names(caller, self._catalogue.candidates(name))
         if not others and self._catalogue.is_forbidden(name):
             return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
         hint = f"; it is listed as {' and '.join(map(repr, others))}" if others else ""

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
 
+from smcp_computer.access import not_allowed
 from smcp_computer.mcp.errors import ServerError
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerRemoved
 from smcp_computer.mcp.supervisor import Supervisor
@@ -168,10 +170,21 @@ class Directory:
         self._history = history
         self._events = events
         self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
+        self.hidden: frozenset[str] = frozenset()
+        """Servers that are not for this caller."""
         events.listen(self._on_event)
+
+    def without(self, hidden: frozenset[str]) -> "Directory":
+        """The same for a caller who may not use these servers."""
+        if not hidden:
+            return self
+        other = copy(self)  # it shares what was made of the lists
+        other.hidden = hidden
+        return other
 
     def check(self, server: str) -> None:
         """Raises:
+        NotAllowed: the server is not for this caller.
         NotFound: there is no such server here.
         Unavailable: it is not ready.
         Malformed: it has no resources; `details.smcp_code` is `SMCP_RESOURCE_NOT_SUPPORTED`.
@@ -184,6 +197,8 @@ class Directory:
             raise not_supported(f"MCP server {server!r} has no resources")
 
     def check_known(self, server: str) -> None:
+        if server in self.hidden:
+            raise not_allowed("serverId")
         if server not in self._supervisors:
             raise not_found("this Computer has no such MCP server", field="serverId")
 
@@ -196,7 +211,7 @@ class Directory:
         """
         if server is not None:
             self.check_known(server)
-        lists = map(self._index.known, [server] if server is not None else self._index.servers())
+        lists = map(self._index.known, [server] if server is not None else self._servers())
         return uri if any(uri in listed for listed in lists) else checked_uri(uri)
 
     def listed(self, uri: str, server: str) -> str:
@@ -224,10 +239,11 @@ class Directory:
             self.check(server)
             return {server: await ask(server, timeout)}, []
         without = self._index.count_skipped(VERB[kind])
-        found = await self._of_all(ask, self._index.servers(), timeout)
+        found = await self._of_all(ask, self._servers(), timeout)
         there = {*found, *without}
-        self._index.left_out[VERB[kind]] += len(self._supervisors.keys() - there)
-        return found, [name for name in sorted(self._supervisors) if name not in there and name >= begin]
+        missing = self._supervisors.keys() - there - self.hidden
+        self._index.left_out[VERB[kind]] += len(missing)
+        return found, [name for name in sorted(missing) if name >= begin]
 
     async def documents(self, timeout: float) -> Mapping[str, Listing]:
         """The lists of the servers that take part in the finder; a failing one keeps its last list."""
@@ -247,7 +263,7 @@ class Directory:
         if server is not None:
             self.check(server)
             return [server]
-        servers = self._index.servers()
+        servers = self._servers()
         known, found = [self._serve(each) for each in servers], []
         if all(map(self._index.is_listed, servers)) or listed_by(uri, known):
             found = candidates(uri, known, self._history.servers)
@@ -265,13 +281,16 @@ class Directory:
             raise not_found("no MCP server of this Computer has this template")
         return found
 
+    def _servers(self) -> list[str]:
+        return [name for name in self._index.servers() if name not in self.hidden]
+
     def _on_event(self, event: ServerEvent) -> None:
         if isinstance(event, ServerRemoved):
             for key in [(event.server, True), (event.server, False)]:
                 self._served.pop(key, None)
 
     async def _all(self, timeout: float) -> list[Served]:
-        servers = self._index.servers()
+        servers = self._servers()
         _, templates = await asyncio.gather(
             self._of_all(self._index.list, servers, timeout), self._of_all(self._index.templates, servers, timeout)
         )

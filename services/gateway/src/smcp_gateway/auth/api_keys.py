@@ -5,6 +5,7 @@ The secret has 256 random bits, so one round of SHA-256 is enough.
 
 import fcntl
 import hmac
+import json
 import os
 import secrets
 import stat
@@ -18,6 +19,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from smcp_bus.rights import ANY
 from smcp_gateway.auth.grants import Grants, check_subject, first_problem
 from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile, content
 
@@ -56,6 +58,9 @@ def new_key(
     roles: Iterable[str],
     names: Iterable[str],
     expires: datetime | None = None,
+    computers: Iterable[str] = ANY,
+    tools: Iterable[str] = ANY,
+    read_only: bool = False,
 ) -> tuple[str, KeyEntry]:
     """A new key and its entry. The default subject is its id. Raises pydantic.ValidationError."""
     key_id = secrets.token_hex(6)
@@ -68,6 +73,9 @@ def new_key(
             "offices": tuple(offices),
             "roles": tuple(roles),
             "names": tuple(names),
+            "computers": tuple(computers),
+            "tools": tuple(tools),
+            "read_only": read_only,
             "created": datetime.now(UTC).replace(microsecond=0),
             "expires": expires,
         }
@@ -127,7 +135,8 @@ class WatchedKeys(WatchedFile[Mapping[str, KeyEntry]]):
 
 
 def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
-    text = _KeyList(keys=entries).model_dump_json(indent=2, exclude_none=True)
+    # without defaults: a gateway that does not know a field refuses the file
+    text = json.dumps({"keys": [entry.model_dump(mode="json", exclude_defaults=True) for entry in entries]}, indent=2)
     target = path.resolve()  # the target of a link
     temporary: Path | None = None
     try:

@@ -1,59 +1,19 @@
-"""The principal of a client, the grants of its key or token, and the check of a join against them."""
+"""The principal of a client, the grants of its key or token, and the check of a join against them.
+
+What it may ask of Computers is checked by `smcp_bus.rights`, at gateways and at Computers.
+"""
 
 import json
-import re
-import unicodedata
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from smcp_bus.rights import Rights
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import Role
-
-LONGEST: Final = 256
-"""Characters of a pattern or a subject. A name has at most 128."""
-
-
-def checked(pattern: str) -> str:
-    r"""The pattern in NFC. Raises ValueError: it ends with a lone `\`, or has control characters or lone surrogates."""
-    normal = _without_controls(unicodedata.normalize("NFC", pattern))
-    _regex(normal)
-    return normal
-
-
-Pattern = Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST), AfterValidator(checked)]
-
-
-def matches(pattern: str, name: str) -> bool:
-    r"""Whether the whole name matches: `*` is any text, `?` one character, and `\` escapes the next one.
-
-    Takes at most `len(pattern) * len(name)` steps. Raises ValueError: see `checked`.
-    """
-    regex = _regex(unicodedata.normalize("NFC", pattern))
-    return regex.fullmatch(unicodedata.normalize("NFC", name)) is not None
-
-
-@lru_cache(maxsize=1024)
-def _regex(pattern: str) -> re.Pattern[str]:
-    between = [""]  # the stars
-    characters = iter(pattern)
-    for character in characters:
-        if character == "*":
-            between.append("")
-        elif character == "\\":
-            if (escaped := next(characters, None)) is None:
-                raise ValueError("ends with a backslash that escapes nothing")
-            between[-1] += re.escape(escaped)
-        else:
-            between[-1] += "." if character == "?" else re.escape(character)
-    if len(between) == 1:
-        return re.compile(between[0], re.DOTALL)
-    first, *middle, last = between
-    # the first match of a part is as good as a later one; atomic groups keep it, so there is no backtracking
-    return re.compile(f"{first}{''.join(f'(?>.*?{part})' for part in middle)}.*{last}", re.DOTALL)
+from smcp_proto.patterns import LONGEST, Pattern, matches, without_controls
 
 
 def check_subject(subject: object) -> str:
@@ -62,17 +22,11 @@ def check_subject(subject: object) -> str:
         raise ValueError("has to be a string")  # noqa: TRY004 -- pydantic takes this one
     if not 1 <= len(subject) <= LONGEST:
         raise ValueError(f"has to have 1 to {LONGEST} characters")
-    return _without_controls(subject)
-
-
-def _without_controls(text: str) -> str:
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
-        raise ValueError("holds a control character, or half of a character")
-    return text
+    return without_controls(subject)
 
 
 class Grants(BaseModel):
-    """The seats that a client may take: office, role and name have to match.
+    """The seats that a client may take (office, role and name have to match), and what an Agent may ask of Computers.
 
     An entry of the key file and the claim of a JWT have these fields. Unknown fields are refused: they could be
     restrictions.
@@ -84,6 +38,12 @@ class Grants(BaseModel):
     roles: tuple[Role, ...] = Field(default=("agent", "computer"), min_length=1, max_length=2)
     names: tuple[Pattern, ...] = Field(default=("*",), min_length=1, max_length=64)
     """Allowed names of the Agent or the Computer."""
+    computers: tuple[Pattern, ...] = Field(default=("*",), min_length=1, max_length=64)
+    """For an Agent: the Computers that it may ask."""
+    tools: tuple[Pattern, ...] = Field(default=("*",), min_length=1, max_length=64)
+    """For an Agent: the tools that it may see and call, by the names under which Computers list them."""
+    read_only: bool = Field(default=False, strict=True)
+    """For an Agent: only tools of which their server says `readOnlyHint: true`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +66,12 @@ class Principal:
     def identity(self) -> str:
         """The registry keeps a seat for it: a new token of the same subject takes the seat up again."""
         return blake2b(json.dumps([self.kind, self.issuer, self.subject]).encode(), digest_size=16).hexdigest()
+
+    @property
+    def rights(self) -> Rights:
+        """What it may ask of Computers."""
+        grants = self.grants
+        return Rights(holder=self.subject, computers=grants.computers, tools=grants.tools, read_only=grants.read_only)
 
 
 def first_problem(error: ValidationError) -> str:

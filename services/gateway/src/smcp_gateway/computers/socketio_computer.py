@@ -6,7 +6,7 @@ for native Computers. During an office switch one connection is served in two of
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,11 +21,13 @@ from smcp_bus.outbox import Outbox, Start
 from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
+from smcp_bus.rights import Rights, check_listed
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans
 from smcp_gateway.computers.subscriptions import Subscriptions, granted
 from smcp_gateway.sockets.packet import READ_BY_PUBLISHED, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
+from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import (
     ANSWER_TOO_LARGE,
     GONE,
@@ -107,7 +109,7 @@ class SocketIoComputer:
         """Its resource updates."""
         self._deps = deps
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
-        self._counting: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         """Count what is in large results."""
         self.closed = False
         """It is no longer a member."""
@@ -229,24 +231,13 @@ class SocketIoComputer:
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
         """Run the tool, join the running call, or return the stored result."""
-        owner = self._deps.owner
 
         def start(running: RunningCall) -> Stop:
             def answered(outcome: bytes | SmcpError) -> None:
                 if isinstance(outcome, bytes) and len(outcome) > exact_json.SMALL_BYTES:
-                    counting = self._loop.create_task(settle_counted(outcome))
-                    self._counting.add(counting)
-                    counting.add_done_callback(self._counting.discard)
+                    self._spawn(self._settle_counted(running, outcome))
                 else:
-                    owner.settle(running, _tool_result(outcome) if isinstance(outcome, bytes) else outcome)
-
-            async def settle_counted(answer: bytes) -> None:
-                try:
-                    await exact_json.check_cost(answer, self._deps.max_values, "the answer")
-                except TooLarge as error:
-                    owner.settle(running, error)
-                else:
-                    owner.settle(running, _tool_result(answer))
+                    self._settle(running, outcome)
 
             def stop(why: str) -> None:
                 withdraw()
@@ -254,11 +245,65 @@ class SocketIoComputer:
                     cancelled = orjson.dumps({"agent": request.agent, "req_id": request.req_id})
                     self._deps.send(self.session, event_frame(CANCEL_EVENT, cancelled))
 
-            withdraw = self._ask(call, answered)
+            rights = call.caller.rights
+            if rights is not None and rights.restricts_tools:
+                withdraw = self._ask_if_allowed(rights, request, call, answered)
+            else:
+                withdraw = self._ask(call, answered)
             return stop
 
         left, subject = call.deadline - self._loop.time(), call.caller.subject
-        return RawJson(await owner.call(self.seat, request, left, start, subject=subject))
+        return RawJson(await self._deps.owner.call(self.seat, request, left, start, subject=subject))
+
+    def _settle(self, running: RunningCall, outcome: bytes | SmcpError) -> None:
+        self._deps.owner.settle(running, _tool_result(outcome) if isinstance(outcome, bytes) else outcome)
+
+    async def _settle_counted(self, running: RunningCall, answer: bytes) -> None:
+        try:
+            await exact_json.check_cost(answer, self._deps.max_values, "the answer")
+        except TooLarge as error:
+            self._settle(running, error)
+        else:
+            self._settle(running, answer)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _ask_if_allowed(
+        self, rights: Rights, request: ToolCallReq, call: Call, answered: Answered
+    ) -> Callable[[], None]:
+        """`_ask`, after a look at what the Computer lists. The call counts as begun meanwhile."""
+        withdraw: list[Callable[[], object]] = []
+
+        async def ask() -> None:
+            try:
+                await self._check_tool(rights, request, call)
+                withdraw.append(self._ask(call, answered))
+            except SmcpError as error:
+                answered(error)
+
+        withdraw.append(self._spawn(ask()).cancel)
+
+        def withdraw_all() -> None:
+            for each in withdraw:
+                each()
+
+        return withdraw_all
+
+    async def _check_tool(self, rights: Rights, request: ToolCallReq, call: Call) -> None:
+        """Ask the Computer what it lists: a published one checks nothing, and has several names for a tool."""
+        asked = {"agent": request.agent, "req_id": request.req_id, "computer": self.name}
+        caller = replace(call.caller, rights=Rights(holder=rights.holder))  # to say why a tool is refused
+        query = replace(call, row=CATALOG["client:get_tools"], payload=asked, caller=caller)
+        answer = await self._query(None, query)
+        try:
+            listed = orjson.loads(answer.body)
+        except orjson.JSONDecodeError:
+            listed = {}
+        check_listed(rights, listed.get("tools"), request.tool_name)
 
     def _ask(self, call: Call, answered: Answered) -> Callable[[], None]:
         """Emit the request, and have `answered` called once. Returns what stops waiting for it."""

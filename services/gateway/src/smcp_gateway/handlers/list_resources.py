@@ -129,7 +129,12 @@ class ListResources:
         office = self._offices.get(call.caller.office or "")
         if office is None:
             raise NotInOffice(NOT_A_MEMBER)
-        names = sorted(name for role, name in office.roster.present if role == "computer")
+        rights = call.caller.rights
+        names = sorted(
+            name
+            for role, name in office.roster.present
+            if role == "computer" and (rights is None or rights.may_ask(name))
+        )
         return RawJson(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
 
     async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:

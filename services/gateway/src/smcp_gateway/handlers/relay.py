@@ -22,6 +22,7 @@ from smcp_bus.errors import BusError, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
+from smcp_bus.rights import without_tools
 from smcp_bus.tracing import sending
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
@@ -42,7 +43,7 @@ from smcp_proto.errors import (
     no_such_computer,
 )
 from smcp_proto.schemas import AgentCallData
-from smcp_proto.schemas.tools import REPEAT
+from smcp_proto.schemas.tools import REPEAT, ToolCallReq
 from smcp_proto.validation import mended
 
 _log = logging.getLogger("smcp_gateway.relay")
@@ -84,6 +85,7 @@ class Relay:
         """Relay one request.
 
         Raises:
+            NotAllowed: the Agent's key or token is not for that Computer or tool (`details.field`).
             SmcpError: what the Computer answered; NotFound: no such Computer in the office; TimedOut; Unavailable
                 (`details.may_have_run`); Internal, TooLarge: see `checked`.
             BusError: the bus failed before the Computer had the request, or while its answer was awaited.
@@ -99,7 +101,15 @@ class Relay:
             req_id=call.req_id,
             tracked=call.row.time_class is TimeClass.CALL,
         )
-        return await self._calls.run(pending, self._relay(pending, call))
+        rights = caller.rights
+        if rights is not None:
+            rights.check_computer(pending.computer, _target_field(request))
+            if isinstance(request, ToolCallReq):
+                rights.check_tool(request.tool_name)
+        answer = await self._calls.run(pending, self._relay(pending, call))
+        if rights is not None and rights.restricts_tools:
+            return RawJson(without_tools(rights, call.row.event, answer.body))
+        return answer
 
     async def with_reply_limit(self, request: BaseModel, call: Call) -> RawJson:
         """Relay a request for a desktop or a catalog, with how large a reply the Agent's client takes.
@@ -222,8 +232,12 @@ def _not_available() -> Unavailable:
     return Unavailable("the Computer is not available now", details={"may_have_run": False})
 
 
-def _target(request: Any) -> str:
-    name = getattr(request, "computer", None) or getattr(request, "computerId", None)
+def _target_field(request: BaseModel) -> str:
+    return "computer" if getattr(request, "computer", None) else "computerId"
+
+
+def _target(request: BaseModel) -> str:
+    name = getattr(request, _target_field(request), None)
     assert isinstance(name, str), "what may go without (`ListResources`) is not relayed as it is"
     return name
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
@@ -167,9 +167,9 @@ class Session:
         known = self._caller
         if known is None or known[0] is not membership or known[1].role != self.role:
             office = membership.office if membership else None
-            subject = "" if self.principal is None else self.principal.identity
-            authenticated = self.principal is not None
-            caller = Caller(self.role, office, self.name, self.id, authenticated=authenticated, subject=subject)
+            caller = Caller(self.role, office, self.name, self.id)
+            if (principal := self.principal) is not None:
+                caller = replace(caller, authenticated=True, subject=principal.identity, rights=principal.rights)
             self._caller = known = membership, caller
         return known[1]
 

@@ -1,0 +1,84 @@
+"""What a key or token allows at Computers, as gateways check it and as they tell it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from smcp_bus import callers, rights
+from smcp_bus.dispatch import Caller
+from smcp_bus.rights import Rights, check_listed, without_tools
+from smcp_proto.errors import NotAllowed
+
+READS, WRITES = '{"readOnlyHint": true}', '{"readOnlyHint": false}'
+
+
+def tool(name: str, annotation: Any = None) -> dict[str, Any]:
+    return {"name": name, "description": "", "meta": {} if annotation is None else {"MCP_TOOL_ANNOTATION": annotation}}
+
+
+TOOLS = [tool("read_a", READS), tool("read_b", WRITES), tool("read_c"), tool("drop", READS), tool("read_d", "{")]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "names"),
+    [
+        ({}, ["read_a", "read_b", "read_c", "drop", "read_d"]),
+        ({"tools": ("read_*",)}, ["read_a", "read_b", "read_c", "read_d"]),
+        ({"read_only": True}, ["read_a", "drop"]),
+        ({"tools": ("read_?", "x"), "read_only": True}, ["read_a"]),
+    ],
+)
+def test_a_list_has_the_tools_that_may_be_called(allowed: dict[str, Any], names: list[str]) -> None:
+    given = Rights(holder="anna", **allowed)
+    answer = json.loads(without_tools(given, "client:get_tools", json.dumps({"tools": TOOLS, "req_id": "r"}).encode()))
+    assert [each["name"] for each in answer["tools"]] == names
+    assert answer["req_id"] == "r"
+    for each in TOOLS:
+        if each["name"] in names:
+            check_listed(given, TOOLS, each["name"])
+        else:
+            with pytest.raises(NotAllowed) as refused:
+                check_listed(given, TOOLS, each["name"])
+            assert refused.value.details == {"field": "tool_name"}
+
+
+@pytest.mark.parametrize("listed", [TOOLS, [], None, [5, {"name": 5}]])
+def test_a_tool_that_is_not_listed_may_not_be_called(listed: Any) -> None:
+    with pytest.raises(NotAllowed):
+        check_listed(Rights(holder="anna", tools=("*", "x")), listed, "box__read_a")
+
+
+def test_a_configuration_names_no_tools_that_may_not_be_called() -> None:
+    metas = {"drop": {"alias": "read_all"}, "read_b": {"alias": "write_b"}, "read_c": {"tags": ["x"]}}
+    server = {"tool_meta": metas, "forbidden_tools": ["rm", "read_x"]}
+    body = json.dumps({"servers": {"box": server}}).encode()
+    (shown,) = json.loads(without_tools(Rights(holder="a", tools=("read_*",)), "client:get_config", body))[
+        "servers"
+    ].values()
+    assert (list(shown["tool_meta"]), shown["forbidden_tools"]) == (["drop", "read_c"], ["read_x"])
+
+
+@pytest.mark.parametrize("key", ["own key", None])
+def test_rights_arrive_at_a_computer_by_header_and_field_as_they_were(key: str | None) -> None:
+    given = Rights(holder="anna 深", computers=("box",), tools=("read_*",), read_only=True)
+    at_gateway = Caller(role="agent", office="lab", name="anna", session="s", subject="f00", rights=given)
+    headers = callers.to_headers(at_gateway)
+    assert all(value.isascii() for value in headers.values())
+    told = callers.from_headers(headers, "lab")
+    assert told == Caller(
+        role="agent", office="lab", subject="f00", rights=given.model_copy(update={"computers": ("*",)})
+    )
+    request = callers.with_caller({"agent": "anna", "a2c_caller": "forged"}, told, key)
+    if key is None:
+        assert request["a2c_caller"] == "forged", "a Computer without a key is told nothing, and believes nothing"
+    assert callers.from_request(request, "lab", "own key") == (told if key else Caller(role="agent", office="lab"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"tools": ["*"]}', '{"holder": "a", "tools": "*"}'])
+def test_rights_that_cannot_be_read_allow_nothing(text: str) -> None:
+    for read in (rights.read(text), callers.from_headers({"Smcp-Rights": text}, "lab").rights):
+        assert read is not None
+        assert not read.may_ask("box")
+        assert not read.may_name("add")
+        assert read.restricts_tools

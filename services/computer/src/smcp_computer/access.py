@@ -1,0 +1,81 @@
+"""Which MCP servers and tools of this Computer a caller may see and use.
+
+`allow` of a server decides, and the rights of the caller's key or token, which its gateway told (`smcp_bus.callers`).
+What is not allowed is not listed, and is 403 where it is named. Whether a call is confirmed is for `confirmation`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from smcp_bus.dispatch import Caller
+from smcp_computer.config.host_settings import HostSettings
+from smcp_computer.tools import Catalogue, Target
+from smcp_proto.errors import NotAllowed
+from smcp_proto.patterns import matches
+from smcp_proto.schemas.tools import SMCPTool
+
+NONE: Final[frozenset[str]] = frozenset()
+
+
+def not_allowed(field: str) -> NotAllowed:
+    """The refusal of a request that names a server which `allow` keeps from its caller."""
+    return NotAllowed("this Computer does not let you use that MCP server", details={"field": field})
+
+
+class Access:
+    """`settings` has the servers of the configuration as it is now."""
+
+    def __init__(self, settings: Callable[[], Mapping[str, HostSettings]], catalogue: Catalogue, office: str) -> None:
+        self._settings = settings
+        self._catalogue = catalogue
+        self._office = office
+
+    def hidden(self, caller: Caller) -> frozenset[str]:
+        """The servers that this caller may neither see nor use."""
+        if caller.local:
+            return NONE
+        return frozenset(name for name, host in self._settings().items() if not self._is_allowed(host, caller))
+
+    def check(self, caller: Caller, target: Target) -> None:
+        """Raises NotAllowed: the caller may not call this tool (`details.field`)."""
+        if target.ref.server in self.hidden(caller):
+            raise not_allowed("tool_name")
+        if caller.rights is not None and caller.rights.restricts_tools:
+            # patterns mean the name that is listed: of other names a tool has several
+            hints = target.tool.annotations
+            caller.rights.check_tool(
+                self._catalogue.listed_name(target.ref), read_only=hints is not None and hints.read_only_hint is True
+            )
+
+    def names(self, caller: Caller, names: Iterable[str]) -> list[str]:
+        """Those of the listed names that the caller may call."""
+        return [name for name in names if self._may_call(caller, name)]
+
+    def listed(self, caller: Caller, tools: Iterable[SMCPTool]) -> list[SMCPTool]:
+        """Those of the listed tools that the caller may call."""
+        if not self.hidden(caller) and (caller.rights is None or not caller.rights.restricts_tools):
+            return list(tools)
+        return [tool for tool in tools if self._may_call(caller, tool.name)]
+
+    def _may_call(self, caller: Caller, name: str) -> bool:
+        target = self._catalogue.find(name)
+        try:
+            if target is not None:
+                self.check(caller, target)
+        except NotAllowed:
+            return False
+        return target is not None
+
+    def _is_allowed(self, host: HostSettings, caller: Caller) -> bool:
+        allow = host.allow
+        if allow is None:
+            return True
+        if allow.offices is not None and not _any(allow.offices, self._office):
+            return False
+        # an older gateway, or one without authentication, does not say who calls
+        holder = "" if caller.rights is None else caller.rights.holder
+        return allow.subjects is None or (holder != "" and _any(allow.subjects, holder))
+
+
+def _any(patterns: Iterable[str], name: str) -> bool:
+    return any(matches(pattern, name) for pattern in patterns)

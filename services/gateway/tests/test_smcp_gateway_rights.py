@@ -1,0 +1,117 @@
+"""What a token allows an Agent at Computers on Socket.IO, which check nothing themselves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from smcp_testing import issuer
+from smcp_testing.gateway_world import Client, connected, gateway_world
+from smcp_testing.issuer import shared_token
+from smcp_testing.socketio_pair import OFFICE, RESULT, serve
+
+SECRET = "a shared secret of the tests, long enough"
+READS = {"MCP_TOOL_ANNOTATION": '{"readOnlyHint": true}'}
+TOOLS = [
+    {"name": "read_a", "description": "", "params_schema": {}, "return_schema": None, "meta": READS},
+    {"name": "read_b", "description": "", "params_schema": {}, "return_schema": None},
+    {"name": "drop", "description": "", "params_schema": {}, "return_schema": None, "meta": READS},
+]
+
+
+def auth(subject: str, **more: Any) -> dict[str, str]:
+    return {"token": shared_token(SECRET, sub=subject, smcp={"offices": ["*"], **more})}
+
+
+@asynccontextmanager
+async def office(nats_url: str, **allowed: Any) -> AsyncIterator[tuple[Client, dict[str, list[dict[str, Any]]]]]:
+    """An Agent with these rights on another replica than its Computers `box` and `other`; and what those were asked."""
+    settings = issuer.settings(auth_secret=SECRET)
+    asked: dict[str, list[dict[str, Any]]] = {}
+    async with AsyncExitStack() as opened:
+        world = await opened.enter_async_context(gateway_world(nats_url, gateways=2, settings=settings))
+        for name in ("box", "other"):
+            client = await opened.enter_async_context(connected(world.gateways[1].url, auth=auth(name)))
+
+            async def tools(request: dict[str, Any]) -> Any:
+                await asyncio.sleep(0)
+                return {"tools": TOOLS, "req_id": request["req_id"]}
+
+            async def config(_: dict[str, Any]) -> Any:
+                return {"servers": {"files": {"tool_meta": {"drop": {}, "read_a": {}}, "forbidden_tools": ["rm"]}}}
+
+            async def run(_: dict[str, Any]) -> Any:
+                return RESULT
+
+            async def resources(request: dict[str, Any], name: str = name) -> Any:
+                result = {"resources": [{"uri": f"file:///{name}", "name": name}]}
+                return {**request, "payload": {"jsonrpc": "2.0", "id": request["payload"]["id"], "result": result}}
+
+            serve(client, "client:get_tools", tools)
+            serve(client, "client:get_config", config)
+            serve(client, "client:resources/list", resources)
+            asked[name] = serve(client, "client:tool_call", run)
+            assert await client.join("computer", name, OFFICE) == [True, None]
+        anna = await opened.enter_async_context(connected(world.url, auth=auth("anna", **allowed)))
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        yield anna, asked
+
+
+def ask(computer: str = "box", **more: Any) -> dict[str, Any]:
+    return {"agent": "anna", "req_id": more.get("tool_name", "q"), "computer": computer, **more}
+
+
+def call(tool: str, computer: str = "box") -> dict[str, Any]:
+    return ask(computer, tool_name=tool, params={}, timeout=30)
+
+
+def refusal(answer: Any) -> tuple[int, dict[str, Any]]:
+    return answer["code"], answer["details"]
+
+
+@pytest.mark.rule("answers.who.rights", "answers.who.rights.listed")
+@pytest.mark.parametrize(
+    ("allowed", "names"),
+    [
+        ({"tools": ["read_*"]}, ["read_a", "read_b"]),
+        ({"read_only": True}, ["read_a", "drop"]),
+        ({"tools": ["read_*"], "read_only": True}, ["read_a"]),
+    ],
+)
+async def test_a_tool_that_the_token_is_not_for_is_not_listed_and_403_when_called(
+    nats_url: str, allowed: dict[str, Any], names: list[str]
+) -> None:
+    async with office(nats_url, **allowed) as (anna, asked):
+        listed = await anna.call("client:get_tools", ask())
+        assert [tool["name"] for tool in listed["tools"]] == names
+        for tool in ("read_a", "read_b", "drop", "read_alias", "files__read_a"):
+            answer = await anna.call("client:tool_call", call(tool))
+            if tool in names:
+                assert answer == RESULT
+            else:
+                assert refusal(answer) == (403, {"field": "tool_name"})
+        assert [request["tool_name"] for request in asked["box"]] == names
+        assert not [request for request in asked["box"] if "a2c_caller" in request]
+        if "tools" in allowed:
+            server = (await anna.call("client:get_config", ask()))["servers"]["files"]
+            assert (list(server["tool_meta"]), server["forbidden_tools"]) == (["read_a"], [])
+
+
+@pytest.mark.rule("answers.who.rights", "answers.who.rights.listed")
+async def test_a_computer_that_the_token_is_not_for_is_403_for_every_event_and_in_no_list(nats_url: str) -> None:
+    async with office(nats_url, computers=["b*"]) as (anna, asked):
+        envelope = {"roomId": OFFICE, "payload": {"jsonrpc": "2.0", "id": 1, "method": "resources/list"}}
+        page = await anna.call("client:resources/list", envelope)
+        assert [item["name"] for item in page["payload"]["result"]["resources"]] == ["box"]
+        assert "nextCursor" not in page["payload"]["result"]
+        for event in ("get_tools", "get_config", "get_desktop", "get_finder", "get_status", "get_resources", "later"):
+            for computer in ("other", "nobody"):
+                answer = await anna.call(f"client:{event}", ask(computer))
+                assert refusal(answer) == (403, {"field": "computer"}), event
+        assert refusal(await anna.call("client:tool_call", call("read_a", "other"))) == (403, {"field": "computer"})
+        answer = await anna.call("client:resources/list", {**envelope, "computerId": "other"})
+        assert refusal(answer) == (403, {"field": "computerId"})
+        assert await anna.call("client:tool_call", call("read_a")) == RESULT
+        assert asked["other"] == []
