@@ -20,8 +20,8 @@ logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every c
 
 POLL_MS: Final = 5000
 """Files are looked at so often in any case: some file systems tell of no changes, and a directory may be replaced."""
-STEP_MS: Final = 100
-"""Changes that come within this time are one: an editor makes several."""
+STEP_MS: Final = 50
+"""Changes that come within this time are one: an editor makes several. A change waits for one step or two."""
 BUSY_MS: Final = 500
 """A directory where something changes all the time does not hold a change up for longer."""
 
