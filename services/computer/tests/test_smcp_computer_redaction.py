@@ -190,13 +190,24 @@ def test_the_literals_of_a_server_that_are_secret() -> None:
                 "password=pass1234",
                 "https://me:pw@host/?region=eu",
             ],
-            "env": {"LOG": "debug", "PORT": "8080", "KEY": "${input:k}", "X": "some-value", "MY_TOKEN": "plain"},
+            "env": {
+                "LOG": "debug",
+                "PORT": "8080",
+                "KEY": "${input:k}",
+                "X": "some-value",
+                "MY_TOKEN": "plain",
+                "SPACE": "hunter",
+                "PIN": "471100",
+                "AGENT": "one of several",
+            },
         },
         "b": {
             "url": "https://u5er@host/mcp/?k=v4l&b=${input:k}",
-            "headers": {"Accept": "text", "Authorization": "Bearer abcdef"},
+            "headers": {"Accept": "text/html, */*;q=0.5", "Authorization": "Bearer abcdef", "X-Space": "hunter"},
         },
     }
     config = parse_config(json.dumps({"mcpServers": document, "inputs": []}))
-    assert set(secrets_of(config.servers["a"])) == {"t0k", "pass1234", "me:pw", "some-value", "plain"}
-    assert set(secrets_of(config.servers["b"])) == {"u5er", "v4l", "Bearer abcdef", "abcdef"}
+    assert set(secrets_of(config.servers["a"])) == {
+        "t0k", "pass1234", "me:pw", "eu", "some-value", "plain", "hunter", "471100", "one of several",
+    }  # fmt: skip
+    assert set(secrets_of(config.servers["b"])) == {"u5er", "v4l", "Bearer abcdef", "abcdef", "hunter"}
