@@ -12,33 +12,16 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
-from smcp_computer.config.lint import PARAMETERS
+from smcp_computer.config.lint import INPUT_MODELS, PARAMETERS, SERVER_MODELS
 from smcp_computer.config.other_mcp_hosts import TYPE_KEYS, TYPES, URL_KEYS
 from smcp_proto.schemas.config import (
-    MCPServerCommandInput,
     MCPServerPickStringInput,
-    MCPServerPromptStringInput,
-    MCPServerStdioConfig,
-    MCPServerStdioParameters,
-    MCPServerStreamableHttpConfig,
     MCPServerStreamableHttpParameters,
-    MCPSSEConfig,
     MCPSSEParameters,
 )
 from smcp_proto.schemas.tools import ToolMeta
 
 Schema = dict[str, Any]
-_SERVERS: Final[tuple[tuple[type[BaseModel], type[BaseModel]], ...]] = (
-    (MCPServerStdioConfig, MCPServerStdioParameters),
-    (MCPServerStreamableHttpConfig, MCPServerStreamableHttpParameters),
-    (MCPSSEConfig, MCPSSEParameters),
-)
-_INPUTS: Final[tuple[type[BaseModel], ...]] = (
-    MCPServerPromptStringInput,
-    MCPServerPickStringInput,
-    MCPServerCommandInput,
-)
-
 _TEXT: Final[Schema] = {"type": "string"}
 _MAPPER: Final = "Mapper"
 _MAPPED: Final[Schema] = {"$ref": f"#/$defs/{_MAPPER}"}
@@ -66,10 +49,14 @@ class _Untitled(GenerateJsonSchema):
 
 def config_schema() -> Schema:
     """The schema, as a JSON value."""
-    models: list[type[BaseModel]] = [*(model for pair in _SERVERS for model in pair), *_INPUTS, HostSettings]
+    models: list[type[BaseModel]] = [
+        *(model for pair in SERVER_MODELS.values() for model in pair),
+        *INPUT_MODELS.values(),
+        HostSettings,
+    ]
     _, made = models_json_schema([(model, "validation") for model in models], schema_generator=_Untitled)
     defs: dict[str, Schema] = made["$defs"]
-    for model in _INPUTS:
+    for model in INPUT_MODELS.values():
         defs[model.__name__]["required"].remove("description")
     defs[MCPServerPickStringInput.__name__]["properties"]["options"] = {
         "type": "array",
@@ -86,12 +73,12 @@ def config_schema() -> Schema:
     }
     host = defs[HostSettings.__name__]["properties"]
     shapes: list[Schema] = []
-    for config, parameters in _SERVERS:
+    for config, parameters in SERVER_MODELS.values():
         shapes += _shapes(defs.pop(config.__name__), defs[parameters.__name__], _ref(parameters), host)
     defs["Server"] = {"anyOf": shapes}
     server = {"$ref": "#/$defs/Server"}
     servers = {"type": "object", "additionalProperties": server}
-    inputs = {"type": ["array", "null"], "items": {"anyOf": [_ref(model) for model in _INPUTS]}}
+    inputs = {"type": ["array", "null"], "items": {"anyOf": [_ref(model) for model in INPUT_MODELS.values()]}}
     common = {"$schema": True, "inputs": inputs}
     other = {"if": {"type": "object"}, "then": server}
     named = {"servers": servers, "mcpServers": servers, DEFAULTS: _ref(HostSettings)}
