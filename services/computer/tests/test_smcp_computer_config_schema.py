@@ -38,6 +38,7 @@ OF_HOST: Final[Mapping[str, Sequence[Any]]] = {
     "user": ("u",),
     "environment": (["A"],),
     "limits": ({"cpu_s": 1, "files": None}, {"cpu_s": 0}, {"cpu_s": "5"}, {"cpu_s": True}),
+    "cgroup": ({"memory_mb": 1, "cpus": 0.5}, {"cpus": 1}, {"cpus": 0}, {"cpus": True}, {"cpus": "1"}),
     "sandbox": ({"network": True, "read": ["/a", "~/b"]}, {"read": ["a"]}, {"network": 1}),
 }
 OF_PROGRAM: Final[Mapping[str, Sequence[Any]]] = {

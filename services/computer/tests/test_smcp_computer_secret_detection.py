@@ -190,8 +190,8 @@ def test_arguments_that_are_headers_variables_or_addresses_are_secret_whatever_t
 
 
 USEFUL = [
-    ["-y", "@modelcontextprotocol/server-filesystem@2025.11.25", "/home/anna/Documents", "--read-only"],
-    ["run", "--rm", "-i", "-e", "LOG_LEVEL=debug", "-e", "TOKEN", "-e", "KEY=${input:key}", "ghcr.io/org/image:1.2.3"],
+    ["-y", "@modelcontextprotocol/server-filesystem@2025.11.25", "/srv/documents", "--read-only"],
+    ["run", "--rm", "-i", "-e", "LOG_LEVEL=debug", "-e", "TOKEN", "-e", "KEY=${input:key}", "org/image:1.2.3"],
     ["mcp-remote", "https://mcp-12345.server.example.com:8443/v1/mcp", "--header", "Authorization:Bearer ${input:k}"],
     ["-m", "my_server", "--port", "8080", "--timeout=30", "--name", "a long name of 2 words"],
     ["--header", "Accept: application/json, text/event-stream", "--header", "Cache-Control: no-cache"],

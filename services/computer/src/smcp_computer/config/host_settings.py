@@ -50,7 +50,7 @@ class CgroupLimits(BaseModel):
     """MiB of memory, without swap; the kernel ends a process that needs more."""
     processes: Number | None = None
     """How many processes and threads there may be."""
-    cpus: float | None = Field(default=None, ge=0.01)
+    cpus: float | None = Field(default=None, ge=0.01, strict=True)
     """How many processors they may use, as a number such as 0.5."""
 
 
