@@ -56,7 +56,8 @@ async def test_a_token_of_each_algorithm_gives_its_principal(algorithm: str) -> 
     async with verifier(RSA, EC, secret=SECRET) as verifying:
         principal = await verifying.verify(make.get(algorithm, lambda: EC.token(**claims))())
     assert (principal.subject, principal.issuer, principal.expires_at) == ("rack 1", ISSUER, until)
-    assert principal.grants.model_dump() == {"offices": ("lab",), "roles": ("computer",), "names": ("rack-*",)}
+    said = principal.grants.model_dump(exclude_unset=True)
+    assert said == {"offices": ("lab",), "roles": ("computer",), "names": ("rack-*",)}
 
 
 def forged(header: dict[str, Any], signed_by: str) -> str:

@@ -45,10 +45,10 @@ async def test_the_command_checks_its_configuration() -> None:
         ("SMCP_GATEWAY_PORT", "70000"),
         ("SMCP_LEASE_S", "soon"),
         ("SMCP_NATS_CREDS", __file__),
-        ("SMCP_GATEWAY_READS_PER_S", "-1"),
-        ("SMCP_GATEWAY_READS_PER_S", "nan"),
-        ("SMCP_GATEWAY_READS_BURST", "0"),
-        ("SMCP_GATEWAY_READS_BURST", "1.5"),
+        ("SMCP_QUOTA_READS_PER_S", "-1"),
+        ("SMCP_QUOTA_READS_PER_S", "nan"),
+        ("SMCP_QUOTA_BURST_S", "0"),
+        ("SMCP_QUOTA_SOCKETS", "1.5"),
     ],
 )
 async def test_a_wrong_setting_is_named(variable: str, value: str) -> None:

@@ -6,16 +6,13 @@ from typing import Any
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway.handlers import resources
-from smcp_gateway.handlers.resources import ReadLimits
 from smcp_proto.catalog import CATALOG
-from smcp_proto.errors import RateLimited
 from smcp_testing.event_payloads import GOOD, OFFICE
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 METERED = sorted(event for event, row in CATALOG.items() if row.metered)
-SLOW = {"gateway_reads_per_s": 0.01, "gateway_reads_burst": 3}
+SLOW = {"quota_reads_per_s": 0.01, "quota_burst_s": 300.0}
 """Nothing comes in while a test runs."""
 
 
@@ -54,7 +51,7 @@ async def test_requests_above_the_limit_are_429_with_retry_after_and_not_relayed
         for _ in range(2):
             refused = await read(anna, event)
             assert refused["code"] == 429
-            assert refused["details"].keys() == {"smcp_code", "retry_after_s"}
+            assert refused["details"].keys() == {"smcp_code", "retry_after_s", "quota", "limit"}
             assert refused["details"]["smcp_code"] == "SMCP_RATE_LIMITED"
             assert 0 < refused["details"]["retry_after_s"] <= 100
         assert box.asked == [verb] * 3
@@ -88,7 +85,7 @@ async def test_all_metered_requests_count_together_and_refused_ones_do_not_count
 async def test_a_request_after_retry_after_is_served(nats_url: str) -> None:
     box = Computer()
     async with (
-        gateway_world(nats_url, settings={"gateway_reads_per_s": 5.0, "gateway_reads_burst": 1}) as world,
+        gateway_world(nats_url, settings={"quota_reads_per_s": 5.0, "quota_burst_s": 0.2}) as world,
         connected(world.url) as anna,
         world.computer(OFFICE, "box", box.serve),
     ):
@@ -128,43 +125,9 @@ async def test_each_office_has_its_own_limit(nats_url: str) -> None:
 async def test_without_a_limit_any_number_is_relayed(nats_url: str) -> None:
     box = Computer()
     async with (
-        gateway_world(nats_url, settings={"gateway_reads_per_s": 0.0, "gateway_reads_burst": 1}) as world,
+        gateway_world(nats_url, settings={"quota_reads_per_s": 0.0, "quota_burst_s": 0.2}) as world,
         world.computer(OFFICE, "box", box.serve),
         connected(world.url) as anna,
     ):
         assert await anna.join("agent", "anna", OFFICE) == [True, None]
         assert ["verb" in await read(anna) for _ in range(3)] == [True] * 3
-
-
-def taken(limits: ReadLimits, office: str = "o") -> bool:
-    try:
-        limits.take(office)
-    except RateLimited:
-        return False
-    return True
-
-
-def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
-    now = 100.0
-    limits = ReadLimits(per_s=2.0, burst=3, clock=lambda: now)
-    assert [taken(limits) for _ in range(5)] == [True, True, True, False, False]
-    with pytest.raises(RateLimited) as refused:
-        limits.take("o")
-    assert refused.value.details["retry_after_s"] == 0.5
-    now = 100.5
-    assert [taken(limits) for _ in range(2)] == [True, False]
-    now = 1000.0
-    assert [taken(limits) for _ in range(4)] == [True, True, True, False]
-
-
-def test_full_buckets_are_dropped_and_the_number_of_others_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "MOST_OFFICES", 5)
-    now = 0.0
-    limits = ReadLimits(per_s=1.0, burst=2, clock=lambda: now)
-    for number in range(10):
-        limits.take(f"o{number}")
-    assert len(limits) == 5
-    now = 10.0
-    for _ in range(6):
-        taken(limits, "new")
-    assert len(limits) == 1

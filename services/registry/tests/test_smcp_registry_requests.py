@@ -237,3 +237,24 @@ async def test_a_malformed_request_names_the_field(nats_url: str) -> None:
         with pytest.raises(Malformed) as refused:
             await member.registry.join("lab", "computer", "pc", member.claim(), b'{"role":"computer","name":"pc"}')
         assert "office_id" in str(refused.value.details) or "office_id" in refused.value.message
+
+
+async def test_a_member_that_joins_and_leaves_in_a_loop_is_429_and_others_of_its_office_are_served(
+    nats_url: str,
+) -> None:
+    async with (
+        registries(nats_url, count=1, registry_room_events_per_s=2.0),  # of a member two at once, then one in 2.5 s
+        member_process(nats_url) as member,
+        asking(nats_url) as bus,
+    ):
+        body = {"role": "computer", "name": "pc", "office_id": "lab"}
+        claim = {CLAIM: member.claim().model_dump_json()}
+        codes = []
+        for _ in range(20):
+            codes.append(await send(bus, "lab", "computer", "pc", "join_office", body, **claim))
+            await send(bus, "lab", "computer", "pc", "leave_office", {"office_id": "lab"}, **claim)
+        assert codes[:2] == [None, None]
+        assert codes.count(429) >= 10
+        await member.join("lab", "computer", "quiet")
+        asked = {"agent": "quiet", "req_id": "r", "office_id": "lab"}
+        assert await send(bus, "lab", "computer", "quiet", "list_room", asked) is None

@@ -21,10 +21,11 @@ from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.drain import Drain
 from smcp_gateway.handlers.list_resources import ListResources
 from smcp_gateway.handlers.relay import Relay
-from smcp_gateway.handlers.resources import ReadLimits, resource_updated
+from smcp_gateway.handlers.resources import metered, resource_updated
 from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_room, update
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import calls_timed, measure, measure_lists, measure_strangers
+from smcp_gateway.quotas import Quotas
 from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Listeners, Offices
@@ -60,10 +61,13 @@ class Gateway:
         self.calls = calls = CallTable()
         self._generations = generations = Generations()
         self._background = BackgroundTasks(lambda work: tasks.start(work, name="background task"))
+        clock = asyncio.get_running_loop().time
+        self._quotas = quotas = Quotas(settings.quotas, burst_s=settings.quota_burst_s, clock=clock)
         self.transport = SocketIoServer(
             sessions,
             max_payload=settings.max_payload,
             ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
+            quotas=quotas,
             guard=front.guard,
             source=front.source,
             arrivals=settings.strangers_per_address,
@@ -78,6 +82,7 @@ class Gateway:
             unconfirmed=generations.want,
             lease_s=settings.lease_s,
             max_values=settings.max_values,
+            subscriptions=quotas.subscriptions,
             observe=log_fields(bind_call),
         )
         listeners = Listeners(self.transport.tell, self.computers.cancelled, self.computers.agent_left)
@@ -114,9 +119,7 @@ class Gateway:
             move_s=settings.move_s,
         )
         relay = Relay(self.route, registry, calls, sessions, self._background, max_values=settings.max_values)
-        clock = asyncio.get_running_loop().time
-        limits = ReadLimits(per_s=settings.gateway_reads_per_s, burst=settings.gateway_reads_burst, clock=clock)
-        self.transport.dispatcher = self._client_dispatcher(relay, limits, settings.max_values)
+        self.transport.dispatcher = self._client_dispatcher(relay, settings.max_values)
         self._rebalance = Rebalance(
             sessions,
             hang_up=self.transport.hang_up,
@@ -134,7 +137,7 @@ class Gateway:
         )
         self._probe = OwnerProbe(bus, registry, calls, lease_s=settings.lease_s)
         measure_strangers(front.metrics, front.listener.strangers)
-        measure(front.metrics, sessions, self.offices, calls, self.computers, self._lease, self.transport)
+        measure(front.metrics, sessions, self.offices, calls, self.computers, self._lease, self.transport, quotas)
         self.readiness.add("nats", lambda: bus.problem)
         self.readiness.add("registry", lambda: None if self._lease.acquired else "no lease yet")
 
@@ -190,13 +193,12 @@ class Gateway:
             await self.route.close()
             await serving.drain()
 
-    def _client_dispatcher(self, relay: Relay, limits: ReadLimits, max_values: int) -> Dispatcher:
+    def _client_dispatcher(self, relay: Relay, max_values: int) -> Dispatcher:
         lists = ListResources(relay, self.offices)
         measure_lists(self.front.metrics, lists)
-        listing = limits.before(lists)
-        showing = limits.before(relay.with_reply_limit)
-        metered_relay = limits.before(relay)
         sessions, memberships, registry = self.sessions, self._memberships, self._registry
+        limited = partial(metered, quotas=self._quotas, sessions=sessions)
+        listing, showing, metered_relay = limited(lists), limited(relay.with_reply_limit), limited(relay)
         updating: Handler = partial(update, sessions=sessions, registry=registry, computers=self.computers)
 
         def fallback(row: Row) -> Handler | None:
@@ -208,7 +210,9 @@ class Gateway:
 
         return Dispatcher(
             {
-                "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
+                "server:join_office": partial(
+                    join_office, sessions=sessions, memberships=memberships, offices=self.offices, quotas=self._quotas
+                ),
                 "server:leave_office": partial(
                     leave_office, sessions=sessions, memberships=memberships, keep_seat=self._drain.keep_seat
                 ),

@@ -6,6 +6,7 @@ from smcp_bus.tracing import counted
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.list_resources import ListResources
+from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
@@ -47,6 +48,7 @@ def measure(
     computers: ComputerTable,
     lease: LeaseKeeper,
     transport: SocketIoServer,
+    quotas: Quotas,
 ) -> None:
     """Register the gauges and counters."""
     gauge = metrics.gauge
@@ -61,6 +63,12 @@ def measure(
     )
     gauge("smcp_gateway_computer_calls", "Calls that run at Computers on Socket.IO", lambda: computers.running)
     gauge("smcp_gateway_draining", "1 while it stops, else 0", lambda: transport.draining)
+    metrics.counter(
+        "smcp_gateway_quota_refusals",
+        "Events, joins and connections above a quota",
+        lambda: quotas.refused,
+        label="quota",
+    )
     gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
     metrics.counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
     gauge("smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s")

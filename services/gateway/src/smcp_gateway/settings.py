@@ -6,11 +6,9 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from smcp_gateway.auth.settings import AuthSettings
+from smcp_gateway.quotas import NAMES, Count, PerSecond
 from smcp_service.edge import PER_ADDRESS, is_loopback
-from smcp_service.settings import BindHost, Port, Seconds
-
-PerSecond = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
-Burst = Annotated[int, Field(ge=1, le=1_000_000)]
+from smcp_service.settings import BindHost, Port, Seconds, ServiceSettings
 
 _HOST: Final = re.compile(r"[^\s:/@*]+|\[[0-9a-f:.]+\]")
 _ORIGIN: Final = re.compile(r"https?://[^\s/@*?#]+")
@@ -34,7 +32,40 @@ def _origins(value: str) -> str:
     return value
 
 
-class GatewaySettings(AuthSettings):
+class QuotaSettings(ServiceSettings):
+    """What one office, and one key or token's subject, may ask of this gateway; each gateway counts by itself.
+
+    Generous: half of what a gateway can do, so that one office alone does not take all of it.
+    """
+
+    quota_sockets: Count = Field(
+        default=5000, description="connections of a subject, members of an office; 0: any number"
+    )
+    quota_calls_per_s: PerSecond = Field(default=1000.0, description="events of clients in a second; 0: any number")
+    quota_calls_in_flight: Count = Field(default=4096, description="of them without an answer; 0: any number")
+    quota_bytes_per_s: PerSecond = Field(
+        default=128.0 * 1024 * 1024, description="of events and their answers; 0: any number"
+    )
+    quota_subscriptions: Count = Field(
+        default=20_000, description="to resources of Computers on Socket.IO here; 0: any number"
+    )
+    quota_reads_per_s: PerSecond = Field(
+        default=500.0, description="requests that make MCP servers work, in a second; 0: any number"
+    )
+    quota_room_events_per_s: PerSecond = Field(
+        default=1000.0, description="joins, leaves, lists and updates in a second, of a member a fifth; 0: any number"
+    )
+    quota_burst_s: Annotated[Seconds, Field(gt=0, le=3600)] = Field(
+        default=5.0, description="after a pause, the events of so many seconds may come at once"
+    )
+
+    @property
+    def quotas(self) -> dict[str, float]:
+        """By the names of `Quota`."""
+        return {name: getattr(self, f"quota_{name}") for name in NAMES}
+
+
+class GatewaySettings(AuthSettings, QuotaSettings):
     """Where clients connect and how often they may ask, beside who may connect and the settings of every service."""
 
     gateway_host: BindHost = Field(default="127.0.0.1", description="where clients connect")
@@ -50,10 +81,6 @@ class GatewaySettings(AuthSettings):
     strangers_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: any number"
     )
-    gateway_reads_per_s: PerSecond = Field(
-        default=500.0, description="requests for resources of an office in a second; 0: any number"
-    )
-    gateway_reads_burst: Burst = Field(default=2000, description="of them at once, after a pause")
     rebalance_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
         default=60.0,
         description="over how long clients above this gateway's fair share are disconnected, to go elsewhere; 0: never",

@@ -19,6 +19,7 @@ from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.hosts import assert_members, gateway_lease, lease
 from smcp_registry.handlers.rooms import (
+    RoomRate,
     confirm,
     find,
     join_office,
@@ -80,19 +81,21 @@ async def open_registry(
     callers = Callers(store.members, members)
     seats = Seats(store, owners, untouched=members.untouched, move_s=settings.move_s)
     sweeper = Sweeper(connection, store, members, leases, owners, announcer, lease_s=lease_s)
-    measure(metrics, members, leases, sweeper, announcer)
+    rate = RoomRate(settings.registry_room_events_per_s, asyncio.get_running_loop().time)
+    measure(metrics, members, leases, sweeper, announcer, rate)
     readiness.add("nats", lambda: bus.problem)
     readiness.add("members", lambda: None if members.synced else "the view of the members is not caught up")
     readiness.add("leases", lambda: None if leases.synced else "the view of the leases is not caught up")
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
-    notify = partial(update, bus=bus, callers=callers)
+    limited = rate.before
+    notify = limited(partial(update, bus=bus, callers=callers))
     dispatcher = Dispatcher(
         {
-            "server:join_office": partial(join_office, seats=seats, callers=callers),
+            "server:join_office": limited(partial(join_office, seats=seats, callers=callers)),
             "server:leave_office": partial(leave_office, seats=seats),
-            "server:list_room": partial(list_room, callers=callers),
+            "server:list_room": limited(partial(list_room, callers=callers)),
             "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, callers=callers),
-            "server:update_capabilities": partial(update_capabilities, bus=bus, callers=callers, seats=seats),
+            "server:update_capabilities": limited(partial(update_capabilities, bus=bus, callers=callers, seats=seats)),
             registry_contract.CONFIRM.event: partial(confirm, callers=callers),
             registry_contract.FIND.event: partial(find, callers=callers),
             registry_contract.LEASE.event: partial(lease, leases=leases),

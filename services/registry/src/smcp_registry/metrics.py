@@ -3,6 +3,7 @@
 from smcp_bus.dispatch import Ended
 from smcp_bus.tracing import counted
 from smcp_registry.announcer import Announcer
+from smcp_registry.handlers.rooms import RoomRate
 from smcp_registry.leases import Leases
 from smcp_registry.members_view import MembersView
 from smcp_registry.sweeper import Sweeper
@@ -16,7 +17,9 @@ def requests_timed(metrics: Metrics) -> Ended:
     return counted(durations.add)
 
 
-def measure(metrics: Metrics, view: MembersView, leases: Leases, sweeper: Sweeper, announcer: Announcer) -> None:
+def measure(
+    metrics: Metrics, view: MembersView, leases: Leases, sweeper: Sweeper, announcer: Announcer, rate: RoomRate
+) -> None:
     """Members, offices and leases are those of the whole system, as seen from here."""
     gauge, counter = metrics.gauge, metrics.counter
     gauge("smcp_registry_members", "Members of all offices", view.by_role, label="role")
@@ -36,3 +39,4 @@ def measure(metrics: Metrics, view: MembersView, leases: Leases, sweeper: Sweepe
     counter(
         "smcp_registry_swept_members", "Members of dead processes that this registry removed", lambda: sweeper.swept
     )
+    counter("smcp_registry_refusals", "Joins, updates and lists above an office's rate", lambda: rate.refused)

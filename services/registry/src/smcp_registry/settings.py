@@ -14,3 +14,10 @@ class RegistrySettings(ServiceSettings):
         le=5,
         description="on how many NATS servers the rooms are kept; 3 where NATS is a cluster",
     )
+    registry_room_events_per_s: float = Field(
+        default=2000.0,
+        ge=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="joins, updates and lists of one office in a second, of a member a fifth; 0: any number",
+    )

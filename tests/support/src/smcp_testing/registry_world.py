@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import orjson
 
@@ -15,9 +16,10 @@ from smcp_registry.settings import RegistrySettings
 
 @asynccontextmanager
 async def registries(
-    url: str, *, lease_s: float = 10, count: int = 2, kv_replicas: int = 1
+    url: str, *, lease_s: float = 10, count: int = 2, kv_replicas: int = 1, **more: Any
 ) -> AsyncIterator[list[Registry]]:
-    settings = RegistrySettings(nats_url=url, lease_s=lease_s, kv_replicas=kv_replicas)
+    """`more`: of the settings."""
+    settings = RegistrySettings(nats_url=url, lease_s=lease_s, kv_replicas=kv_replicas, **more)
     async with AsyncExitStack() as stack:
         opened = []
         for _ in range(count):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_bus.rights import Rights
+from smcp_gateway.quotas import Quota
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import Role
 from smcp_proto.patterns import LONGEST, Pattern, matches, without_controls
@@ -44,6 +45,8 @@ class Grants(BaseModel):
     """For an Agent: the tools that it may see and call, by the names under which Computers list them."""
     read_only: bool = Field(default=False, strict=True)
     """For an Agent: only tools of which their server says `readOnlyHint: true`."""
+    quota: Quota | None = None
+    """What it may ask for at a time and in a second, in place of the settings."""
 
 
 @dataclass(frozen=True, slots=True)

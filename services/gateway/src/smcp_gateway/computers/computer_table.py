@@ -17,7 +17,7 @@ from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.computers.socketio_computer import ComputerDeps, Room, Send, SocketIoComputer
+from smcp_gateway.computers.socketio_computer import ComputerDeps, CountSubscriptions, Room, Send, SocketIoComputer
 from smcp_gateway.sockets.session import MemberKey, Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
@@ -39,6 +39,7 @@ class ComputerTable:
         is_present: whether a member is in an office, by its roster here.
         unconfirmed: called when the registry no longer holds a claim: the members have to be asserted.
         lease_s: after a suspension of half of it all Computers are confirmed again.
+        subscriptions: as `ComputerDeps`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ComputerTable:
         unconfirmed: Callable[[], None],
         lease_s: float,
         max_values: int,
+        subscriptions: CountSubscriptions,
         observe: Observe | None = None,
     ) -> None:
         self._bus = bus
@@ -78,6 +80,7 @@ class ComputerTable:
             partial(background_tasks.once, "sending updates"),
             self._tell,
             self._is_open,
+            subscriptions,
         )
 
     def __len__(self) -> int:

@@ -64,6 +64,8 @@ Send = Callable[[Session, Frame], bool]
 """Write to a client without waiting; False: it is gone."""
 Room = Callable[[Session], Coroutine[Any, Any, None] | None]
 """None: a large message may be sent to the client now, or it is gone. Else a coroutine that waits for that."""
+CountSubscriptions = Callable[[Session, str], Callable[[int], None]]
+"""Given a Computer's session and office: what counts its subscriptions (`Quotas.subscriptions`)."""
 Answered = Callable[[bytes | SmcpError], None]
 """Given the acknowledgement's JSON object, or the error."""
 
@@ -83,6 +85,7 @@ class ComputerDeps:
     """Given office, Computer, verb and JSON: has the registry publish it."""
     is_open: Callable[[int], bool]
     """Whether calls may run for a Computer that was confirmed in that generation of the ownership."""
+    subscriptions: CountSubscriptions
 
 
 class SocketIoComputer:
@@ -97,7 +100,7 @@ class SocketIoComputer:
         self.confirmed = -1
         """Generation of the ownership in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
-        self.subscriptions = Subscriptions()
+        self.subscriptions = Subscriptions(count=deps.subscriptions(session, office))
         self.updates = Outbox(
             partial(deps.tell, office, name),
             deps.start,
@@ -161,6 +164,7 @@ class SocketIoComputer:
     def close(self) -> None:
         """It is no longer a member: new requests are refused, pending ones are answered 503. Idempotent."""
         self.closed = True
+        self.subscriptions.clear()
         for fail in list(self._waiting.values()):
             fail(_gone())
 

@@ -20,10 +20,17 @@ MAX_SUBSCRIPTIONS: Final = 1000
 
 class Subscriptions:
     """(MCP server, digest of the URI) by Agent; the digest bounds the size of an entry. The server is None where the
-    Agent named none."""
+    Agent named none.
 
-    def __init__(self, *, most: int = MAX_SUBSCRIPTIONS) -> None:
+    Args:
+        most: of one Agent.
+        count: given each change of their number; raises RateLimited where there may be no more.
+    """
+
+    def __init__(self, *, most: int = MAX_SUBSCRIPTIONS, count: Callable[[int], None] = lambda change: None) -> None:
         self._most = most
+        self._count = count
+        self._counted = 0
         self._agents: dict[str, set[tuple[str | None, bytes]]] = {}
 
     def __len__(self) -> int:
@@ -33,12 +40,15 @@ class Subscriptions:
         """Add a subscription before the Computer is asked. Returns a function that takes whether it granted it.
 
         Raises:
-            RateLimited: the Agent has `details.limit` subscriptions already.
+            RateLimited: the Agent has `details.limit` subscriptions already, or its office or Computer has.
         """
         mine, key = self._agents.setdefault(agent, set()), (server, _digest(uri))
         is_new = key not in mine
         if is_new and len(mine) >= self._most:
             raise too_many_subscriptions(self._most)
+        if is_new:
+            self._count(1)
+            self._counted += 1
         mine.add(key)
 
         def settle(granted: bool) -> None:
@@ -47,6 +57,7 @@ class Subscriptions:
                 mine.add(key)
             elif is_new:
                 mine.discard(key)
+            self._ended()
 
         return settle
 
@@ -54,15 +65,24 @@ class Subscriptions:
         """The Agent has unsubscribed; `server` None: at any server."""
         digest, mine = _digest(uri), self._agents.get(agent, set())
         mine -= {(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)}
+        self._ended()
 
     def left(self, agent: str) -> bool:
         """The Agent has left the office. Returns whether it had subscriptions."""
-        return bool(self._agents.pop(agent, None))
+        had = bool(self._agents.pop(agent, None))
+        self._ended()
+        return had
 
     def clear(self) -> bool:
         """End all. Returns whether there were any."""
         had, self._agents = len(self) > 0, {}
+        self._ended()
         return had
+
+    def _ended(self) -> None:
+        fewer = min(len(self) - self._counted, 0)
+        self._counted += fewer
+        self._count(fewer)
 
     def agents(self, server: str | None, uri: str) -> Iterator[str]:
         """The Agents that subscribed to the changed resource, or to one that contains it.

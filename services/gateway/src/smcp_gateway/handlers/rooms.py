@@ -13,6 +13,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_gateway.auth.grants import decide
 from smcp_gateway.computers.computer_table import ComputerTable
+from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Session, Sessions
@@ -24,7 +25,15 @@ KeepSeat = Callable[[Session], Awaitable[bool]]
 """`Drain.keep_seat`."""
 
 
-async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
+async def join_office(
+    request: EnterOfficeReq,
+    call: Call,
+    *,
+    sessions: Sessions,
+    memberships: Memberships,
+    offices: Offices,
+    quotas: Quotas,
+) -> None:
     session = sessions.get(call.caller.session)
     if session is not None:
         if session.principal is not None:
@@ -32,6 +41,9 @@ async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions
             refusal = decide(grants, office=request.office_id, role=request.role, name=request.name)
             if refusal is not None:
                 raise refusal
+        if session.membership is None or session.membership.office != request.office_id:
+            office = offices.get(request.office_id)
+            quotas.join(session, request.office_id, 0 if office is None else office.holders)
         await memberships.join(session, request, exact_json.written(call.payload), call.req_id)
 
 

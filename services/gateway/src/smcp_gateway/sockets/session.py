@@ -10,6 +10,7 @@ from smcp_bus.byte_budget import ByteBudget, Grant
 from smcp_bus.dispatch import Caller
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.grants import Principal
+from smcp_gateway.quotas import Quota, Share
 from smcp_proto.member_names import Role
 
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
@@ -160,6 +161,9 @@ class Session:
     """The budget of large replies on their way to its outbox."""
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while that is waited for."""
+    room_events: float = 0.0
+    """Its own bucket of room events, and `quota_shares`: see `quotas.Holder`."""
+    quota_shares: tuple[object, tuple[Share, ...]] | None = field(default=None, repr=False)
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
@@ -172,6 +176,17 @@ class Session:
                 caller = replace(caller, authenticated=True, subject=principal.identity, rights=principal.rights)
             self._caller = known = membership, caller
         return known[1]
+
+    @property
+    def tenancy(self) -> object:
+        return self.membership
+
+    @property
+    def tenants(self) -> tuple[str | None, str | None, Quota | None]:
+        office = None if self.membership is None else self.membership.office
+        if self.principal is None:
+            return office, None, None
+        return office, self.principal.identity, self.principal.grants.quota
 
     @property
     def busy(self) -> bool:

@@ -17,6 +17,7 @@ from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-s
 from smcp_bus.callers import CALLER_KEY
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_gateway.auth.guard import Guard
+from smcp_gateway.quotas import Quotas
 from smcp_gateway.sockets.arrivals import CONNECT_S, REFUSED_S, Arrivals
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
@@ -60,6 +61,8 @@ while the other waits. More stay with their Computers."""
 UNASKED: Final = 4
 """Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
 JOIN: Final = "server:join_office"
+FREE: Final = frozenset({"server:tool_call_cancel", "notify:resources/updated"})
+"""Events that are no room events for the quotas: as many as calls, and put together until the registry has them."""
 CALLED: Final = "client:"
 """Events that run free; everything else of one client happens in the order in which it came."""
 SAID_AS: Final[Mapping[str, str]] = {
@@ -89,6 +92,7 @@ class SocketIoServer:
     Args:
     max_payload: bytes that a request or reply may have.
     ping_s: as `Engine`.
+    quotas: count every event, and the connections of each subject.
     guard: authenticates clients; None: authentication is off.
     source: the address that a request comes from, as its arrivals are counted.
     arrivals: connections of one address that are not let in yet; 0: any number.
@@ -100,11 +104,13 @@ class SocketIoServer:
         *,
         max_payload: int,
         ping_s: float,
+        quotas: Quotas,
         guard: Guard | None = None,
         source: Callable[[web.Request], str],
         arrivals: int,
     ) -> None:
         self._sessions = sessions
+        self._quotas = quotas
         self.dispatcher: Dispatcher
         self.gone: Callable[..., None]
         """Called with a session that has ended; `goodbye`: its client said so."""
@@ -246,6 +252,10 @@ class SocketIoServer:
         engine_id = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
         replies = ReplyBudget(FETCHED * self._max_payload, UNASKED * self._max_payload)
         session = Session(sid, engine_id, max_message, flat_errors, caller_key, a2c_version, principal, replies=replies)
+        try:
+            self._quotas.connected(session)
+        except RateLimited as error:
+            raise _refused(error) from None
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
         self._arrivals.ended(engine_id)
@@ -255,6 +265,7 @@ class SocketIoServer:
     async def _on_disconnect(self, sid: str, reason: str) -> None:
         session = self._sessions.remove(sid)
         if session is not None:
+            self._quotas.disconnected(session)
             session.closed = True
             self.gone(session, goodbye=reason == self._engine.reason.CLIENT_DISCONNECT)
 
@@ -321,14 +332,27 @@ class SocketIoServer:
             return failed(refusal.body())
         assert row is not None
         assert event.body is not None
-        if row.event.startswith(CALLED):
+        is_call = row.event.startswith(CALLED)
+        try:
+            ticket = self._quotas.begin(session, len(event.body), in_room=not is_call and row.event not in FREE)
+        except RateLimited as error:
+            return failed(error.body())
+        answer: Answer | None = None
+        try:
+            answer = await self._dispatched(session, row, event.body, share, is_call=is_call)
+            return answer
+        finally:
+            self._quotas.end(ticket, 0 if answer is None else len(answer.body))
+
+    async def _dispatched(self, session: Session, row: Row, body: bytes, share: ReplyShare, *, is_call: bool) -> Answer:
+        if is_call:
             membership = session.membership
             if (membership is None or membership.ending) and session.order.locked():
                 async with session.order:  # published Agents do not wait for the answer to their join or leave
                     pass
-            return await self.dispatcher.dispatch(row, session.caller(), event.body, admit=share.admit)
+            return await self.dispatcher.dispatch(row, session.caller(), body, admit=share.admit)
         async with session.order:
-            return await self.dispatcher.dispatch(row, session.caller(), event.body)
+            return await self.dispatcher.dispatch(row, session.caller(), body)
 
     def _refusal(self, session: Session, row: Row | None, event: ClientEvent) -> SmcpError | None:
         if row is None:

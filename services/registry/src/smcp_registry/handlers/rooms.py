@@ -1,20 +1,23 @@
 """Handlers of joins, leaves, room lists, and notifications to an office (events.txt; computer.txt, resources)."""
 
 import asyncio
+import math
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel, TypeAdapter
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.dispatch import Call, RawJson
+from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.headers import NOTIFICATION_ID
+from smcp_bus.rates import MEMBER_SHARE, Buckets, Rate
 from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
 from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
-from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, Unavailable
+from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, RateLimited, Unavailable
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import (
     AgentCallData,
@@ -34,6 +37,9 @@ from smcp_registry.seats import Seats
 SESSIONS: Final = TypeAdapter(list[SessionInfo])
 LAST_S: Final = 1.2
 """Reserved for a last question to the claimant and the answer itself (seconds)."""
+QUOTA: Final = "registry_room_events_per_s"
+BURST_S: Final = 5.0
+"""So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
 LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
 
@@ -174,3 +180,32 @@ async def _publish(bus: Bus, call: Call, verb: str, body: bytes) -> None:
     said = {name: value for name, value in call.headers.items() if name == NOTIFICATION_ID}
     with sending(subject) as carried:
         await bus.publish(subject, body, headers={**said, **carried})
+
+
+class RoomRate:
+    """Limits what one office, and one member, may ask of this registry: Computers on NATS pass no gateway's quotas.
+
+    Leaves and cancels are let through: they follow joins and calls, and end something.
+
+    Args:
+        per_s: of an office; 0: any number.
+    """
+
+    def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._offices = Buckets(Rate(per_s, BURST_S), clock)
+        self._members = Buckets(Rate(per_s / MEMBER_SHARE, BURST_S), clock)
+        self.refused = 0
+
+    def before(self, handler: Handler) -> Handler:
+        """Put the limit before a handler. It raises RateLimited (`details.retry_after_s`)."""
+
+        async def limited(request: Any, call: Call) -> Any:
+            office, role, name = named(call)
+            if wait := self._members.take(record_key(office, role, name)) or self._offices.take(office):
+                self.refused += 1
+                details = {"quota": QUOTA, "limit": self._per_s, "retry_after_s": math.ceil(wait * 1000) / 1000}
+                raise RateLimited("too many joins, updates and lists in this office", details=details)
+            return await handler(request, call)
+
+        return limited

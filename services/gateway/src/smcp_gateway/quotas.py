@@ -1,0 +1,275 @@
+"""Quotas: how much each office, and each key or token's subject, may ask of this gateway at a time and in a second.
+
+The settings `SMCP_QUOTA_*` are the defaults for both. What a key's entry or a token's claim says in `quota` replaces
+them for that subject, and where it is more, for what it does in its offices. Each gateway counts by itself.
+
+The transport counts every event before it is parsed; the handlers of joins, reads and subscriptions count those. This
+module knows nothing of sockets and offices but their number.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from smcp_bus.rates import MEMBER_SHARE, SWEEP_AT, Rate
+from smcp_proto.errors import RateLimited, SmcpCode
+
+RETRY_S: Final = 1.0
+"""When to ask again for what becomes free when something else ends: nobody knows when."""
+RECONNECT_S: Final = 10
+"""The same for a connection."""
+
+Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
+PerSecond = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+
+
+class Quota(BaseModel):
+    """The quotas of a key or token; what is not there is as the settings say, and 0 is any number.
+
+    Unknown fields are refused: they could be restrictions.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sockets: Count | None = None
+    """Connections; of an office: its members."""
+    calls_per_s: PerSecond | None = None
+    """Events of clients of all kinds, calls of Agents first of all."""
+    calls_in_flight: Count | None = None
+    """Of them without an answer."""
+    bytes_per_s: PerSecond | None = None
+    """Of events and their answers."""
+    subscriptions: Count | None = None
+    """To resources of Computers on Socket.IO."""
+    reads_per_s: PerSecond | None = None
+    """Requests that make MCP servers work (computer.txt, resources chapter, 4.2)."""
+    room_events_per_s: PerSecond | None = None
+    """Joins, leaves, lists of a room, and updates that Computers announce."""
+
+
+NAMES: Final = tuple(Quota.model_fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Quotas, ready to be compared with."""
+
+    sockets: float
+    calls_in_flight: float
+    subscriptions: float
+    calls: Rate
+    bytes: Rate
+    reads: Rate
+    room_events: Rate
+    of_a_member: Rate
+    """Room events of one member."""
+
+
+def limits_of(values: Mapping[str, float], burst_s: float) -> Limits:
+    def count(name: str) -> float:
+        return values[name] or math.inf
+
+    def rate(name: str) -> Rate:
+        return Rate(values[name], burst_s)
+
+    return Limits(
+        sockets=count("sockets"),
+        calls_in_flight=count("calls_in_flight"),
+        subscriptions=count("subscriptions"),
+        calls=rate("calls_per_s"),
+        bytes=rate("bytes_per_s"),
+        reads=rate("reads_per_s"),
+        room_events=rate("room_events_per_s"),
+        of_a_member=Rate(values["room_events_per_s"] / MEMBER_SHARE, burst_s),
+    )
+
+
+class Account:
+    """What one office or subject has now, and when its buckets will be full (clock)."""
+
+    __slots__ = ("bytes", "calls", "calls_in_flight", "reads", "room_events", "sockets", "subscriptions")
+
+    def __init__(self) -> None:
+        self.sockets = self.calls_in_flight = self.subscriptions = 0
+        self.calls = self.bytes = self.reads = self.room_events = 0.0
+
+    def is_idle(self, now: float) -> bool:
+        return not (self.sockets or self.calls_in_flight or self.subscriptions) and now >= max(
+            self.calls, self.bytes, self.reads, self.room_events
+        )
+
+
+class Holder(Protocol):
+    """A session, as far as it matters here."""
+
+    quota_shares: "tuple[object, tuple[Share, ...]] | None"
+    """Kept for `Quotas`: the membership, and its shares."""
+    room_events: float
+    """When the member's own bucket of room events will be full."""
+
+    @property
+    def tenancy(self) -> object:
+        """Changes with its office."""
+
+    @property
+    def tenants(self) -> "tuple[str | None, str | None, Quota | None]":
+        """Its office, its subject's identity, and that subject's quota."""
+
+
+Share = tuple[str, Limits]
+"""The key of an account, and its limits."""
+Ticket = list[tuple[str, Account, Limits]]
+"""The accounts in which an event counts."""
+
+
+class Quotas:
+    """Args:
+    defaults: by the names of `Quota`.
+    burst_s: after a pause, the events of so many seconds may come at once.
+    clock: monotonic, in seconds.
+    """
+
+    def __init__(self, defaults: Mapping[str, float], *, burst_s: float, clock: Callable[[], float]) -> None:
+        self._values = dict(defaults)
+        self._burst_s = burst_s
+        self._clock = clock
+        self._defaults = limits_of(defaults, burst_s)
+        self._accounts: dict[str, Account] = {}
+        self._sweep_at = SWEEP_AT
+        self.refused = dict.fromkeys(NAMES, 0)
+        """How often a quota was met, by its name."""
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def begin(self, holder: Holder, size: int, *, in_room: bool) -> Ticket:
+        """Count an event of `size` bytes, before it is carried out. `in_room`: it is one of a room, too.
+
+        Raises:
+            RateLimited: it is above a quota, and not counted (`details.quota`, `limit`, `retry_after_s`).
+        """
+        now, ticket = self._clock(), self._ticket(self._shares(holder))
+        for key, account, limits in ticket:
+            if account.calls_in_flight >= limits.calls_in_flight:
+                raise self._refusal(key, "calls_in_flight", limits.calls_in_flight, RETRY_S)
+            if (wait := account.calls - now - limits.calls.slack) > 0:  # as `Rate.wait`: every call passes here
+                raise self._refusal(key, "calls_per_s", limits.calls.per_s, wait)
+            if (wait := account.bytes - now - limits.bytes.slack) > 0:
+                raise self._refusal(key, "bytes_per_s", limits.bytes.per_s, wait)
+        if in_room:
+            rate = ticket[0][2].of_a_member if ticket else self._defaults.of_a_member
+            if (wait := rate.wait(holder.room_events, now)) > 0:
+                raise self._refusal("member", "room_events_per_s", rate.per_s, wait)
+            self._take(ticket, "room_events", now)
+            holder.room_events = rate.taken(holder.room_events, now)
+        for _, account, limits in ticket:
+            account.calls_in_flight += 1
+            account.calls = limits.calls.taken(account.calls, now)
+            account.bytes = limits.bytes.taken(account.bytes, now, size)
+        return ticket
+
+    def end(self, ticket: Ticket, size: int) -> None:
+        """An event was answered with `size` bytes."""
+        now = self._clock()
+        for _, account, limits in ticket:
+            account.calls_in_flight -= 1
+            account.bytes = limits.bytes.taken(account.bytes, now, size)
+
+    def connected(self, holder: Holder) -> None:
+        """Count a connection of a subject, until `disconnected`. Raises RateLimited."""
+        _, identity, quota = holder.tenants
+        for key, account, limits in self._ticket(self._of(None, identity, quota)):
+            if account.sockets >= limits.sockets:
+                raise self._refusal(key, "sockets", limits.sockets, RECONNECT_S)
+            account.sockets += 1
+
+    def disconnected(self, holder: Holder) -> None:
+        _, identity, _ = holder.tenants
+        if identity is not None:
+            self._accounts[_subject(identity)].sockets -= 1
+
+    def join(self, holder: Holder, office: str, members: int) -> None:
+        """Count a join of an office that has so many members here. Raises RateLimited."""
+        _, _, quota = holder.tenants
+        ticket = self._ticket(self._of(office, None, quota))
+        for key, _, limits in ticket:
+            if members >= limits.sockets:
+                raise self._refusal(key, "sockets", limits.sockets, RECONNECT_S)
+        self._take(ticket, "room_events", self._clock())
+
+    def read(self, holder: Holder) -> None:
+        """Count a request that makes MCP servers work. Raises RateLimited (with `details.smcp_code`)."""
+        self._take(self._ticket(self._shares(holder)), "reads", self._clock(), smcp_code=SmcpCode.RATE_LIMITED.value)
+
+    def subscriptions(self, holder: Holder, office: str) -> Callable[[int], None]:
+        """Counts the subscriptions at one Computer: takes by how many they change. Raises RateLimited."""
+        _, identity, quota = holder.tenants
+        shares = tuple(self._of(office, identity, quota))
+
+        def change(by: int) -> None:
+            ticket = self._ticket(shares)
+            for key, account, limits in ticket:
+                if by > 0 and account.subscriptions + by > limits.subscriptions:
+                    raise self._refusal(
+                        key, "subscriptions", limits.subscriptions, smcp_code=str(SmcpCode.RATE_LIMITED)
+                    )
+            for _, account, _ in ticket:
+                account.subscriptions += by
+
+        return change
+
+    def _take(self, ticket: Ticket, name: str, now: float, **details: str) -> None:
+        """Take from the bucket of that name of each account, or of none."""
+        for key, account, limits in ticket:
+            rate: Rate = getattr(limits, name)
+            if (wait := rate.wait(getattr(account, name), now)) > 0:
+                raise self._refusal(key, f"{name}_per_s", rate.per_s, wait, **details)
+        for _, account, limits in ticket:
+            setattr(account, name, getattr(limits, name).taken(getattr(account, name), now))
+
+    def _shares(self, holder: Holder) -> tuple[Share, ...]:
+        known, tenancy = holder.quota_shares, holder.tenancy
+        if known is None or known[0] is not tenancy:
+            holder.quota_shares = known = tenancy, tuple(self._of(*holder.tenants))
+        return known[1]
+
+    def _of(self, office: str | None, identity: str | None, quota: Quota | None) -> Iterable[Share]:
+        own: dict[str, float] = {} if quota is None else quota.model_dump(exclude_none=True)
+        if office is not None:
+            more = {name: value for name, value in own.items() if not value or value > self._values[name] > 0}
+            yield f"office {office}", self._limits(more)
+        if identity is not None:
+            yield _subject(identity), self._limits(own)
+
+    def _limits(self, own: Mapping[str, float]) -> Limits:
+        return limits_of({**self._values, **own}, self._burst_s) if own else self._defaults
+
+    def _ticket(self, shares: Iterable[Share]) -> Ticket:
+        accounts = self._accounts
+        if len(accounts) >= self._sweep_at:
+            self._sweep()  # before any is looked up: none that is counted in may be dropped
+        return [(key, accounts.get(key) or self._open(key), limits) for key, limits in shares]
+
+    def _open(self, key: str) -> Account:
+        account = self._accounts[key] = Account()
+        return account
+
+    def _sweep(self) -> None:
+        now = self._clock()
+        for idle in [key for key, account in self._accounts.items() if account.is_idle(now)]:
+            del self._accounts[idle]
+        self._sweep_at = max(SWEEP_AT, 2 * len(self._accounts))
+
+    def _refusal(self, key: str, quota: str, limit: float, wait: float | None = None, **details: str) -> RateLimited:
+        self.refused[quota] += 1
+        said: dict[str, Any] = {"quota": quota, "limit": limit, **details}
+        if wait is not None:
+            said["retry_after_s"] = wait if isinstance(wait, int) else math.ceil(wait * 1000) / 1000
+        return RateLimited(f"this {key.partition(' ')[0]} has met its quota {quota}", details=said)
+
+
+def _subject(identity: str) -> str:
+    return f"key {identity}"

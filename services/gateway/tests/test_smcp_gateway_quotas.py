@@ -1,0 +1,239 @@
+"""What one office, one key and one member may ask for, and what others have of it."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import ValidationError
+from socketio.exceptions import ConnectionError as Refused
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_gateway import quotas as module
+from smcp_gateway.auth import api_keys
+from smcp_gateway.auth.api_keys import new_key
+from smcp_gateway.auth.grants import Grants, Principal
+from smcp_gateway.quotas import NAMES, Quota, Quotas, Ticket
+from smcp_gateway.sockets.session import Session
+from smcp_proto.errors import RateLimited
+from smcp_testing import socketio_pair
+from smcp_testing.event_payloads import GOOD, OFFICE
+from smcp_testing.gateway_world import Client, connected, gateway_world, reply
+from smcp_testing.scraping import scraped
+from smcp_testing.socketio_pair import couple, serve
+
+ASKED = GOOD["client:get_tools"]
+FEW = dict.fromkeys(NAMES, 0.0)
+"""Any number of everything, where a test does not say another one."""
+
+
+def a_client(quota: Quota | None = None, subject: str = "anna") -> Session:
+    principal = Principal(subject, Grants(offices=("*",), quota=quota))
+    return Session(subject, "engine", principal=principal)
+
+
+def quotas(**few: float) -> Quotas:
+    return Quotas({**FEW, **few}, burst_s=1.0, clock=lambda: 100.0)
+
+
+def refused(table: Quotas, client: Session, size: int = 1, *, in_room: bool = False) -> dict[str, Any]:
+    """The details of the refusal of its next event."""
+    with pytest.raises(RateLimited) as refusal:
+        table.begin(client, size, in_room=in_room)
+    return refusal.value.details
+
+
+def begun(table: Quotas, client: Session, times: int, size: int = 1, *, in_room: bool = False) -> list[Ticket]:
+    return [table.begin(client, size, in_room=in_room) for _ in range(times)]
+
+
+def test_each_quota_of_events_is_met_where_it_says_and_nobody_else_meets_it() -> None:
+    table, client, other = quotas(calls_per_s=2.0), a_client(), a_client(subject="other")
+    begun(table, client, 2)
+    assert refused(table, client) == {"quota": "calls_per_s", "limit": 2.0, "retry_after_s": 0.5}
+    begun(table, other, 1)
+
+    table, client, other = quotas(calls_in_flight=2), a_client(), a_client(subject="other")
+    tickets = begun(table, client, 2)
+    assert refused(table, client) == {"quota": "calls_in_flight", "limit": 2, "retry_after_s": 1.0}
+    begun(table, other, 1)
+    table.end(tickets[0], 0)
+    begun(table, client, 1)
+
+    table, client, other = quotas(bytes_per_s=100.0), a_client(), a_client(subject="other")
+    (ticket,) = begun(table, client, 1, size=90)
+    table.end(ticket, 60)  # answers count, too
+    assert refused(table, client) == {"quota": "bytes_per_s", "limit": 100.0, "retry_after_s": 0.51}
+    begun(table, other, 1)
+
+    table, client, other = quotas(room_events_per_s=10.0), a_client(), a_client(subject="other")
+    begun(table, client, 2, in_room=True)
+    assert refused(table, client, in_room=True) == {"quota": "room_events_per_s", "limit": 2.0, "retry_after_s": 0.5}
+    begun(table, client, 1)
+    begun(table, other, 1, in_room=True)
+    assert table.refused == {**dict.fromkeys(NAMES, 0), "room_events_per_s": 1}
+
+
+def test_two_members_with_one_key_share_its_room_events_and_each_has_a_fifth_of_them() -> None:
+    table = quotas(room_events_per_s=10.0)
+    members = [a_client() for _ in range(6)]
+    for member in members[:5]:
+        begun(table, member, 2, in_room=True)
+    assert refused(table, members[5], in_room=True)["limit"] == 10.0
+
+
+def test_the_quota_of_a_key_replaces_the_settings() -> None:
+    table = quotas(calls_per_s=5.0, calls_in_flight=1)
+    client = a_client(Quota(calls_per_s=2.0, calls_in_flight=0))
+    begun(table, client, 2)
+    assert refused(table, client)["quota"] == "calls_per_s"
+
+
+def test_an_office_has_what_its_member_has_by_its_key_where_that_is_more() -> None:
+    table = quotas(room_events_per_s=1.0)
+    for quota, joins in ((None, 1), (Quota(room_events_per_s=0.5), 1), (Quota(room_events_per_s=3.0), 3)):
+        client = a_client(quota)
+        for _ in range(joins):
+            table.join(client, f"office {joins} {quota}", 0)
+        with pytest.raises(RateLimited):
+            table.join(client, f"office {joins} {quota}", 0)
+
+
+def test_an_account_with_nothing_in_it_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_AT", 3)
+    now = 0.0
+    table = Quotas({**FEW, "calls_per_s": 1.0}, burst_s=5.0, clock=lambda: now)
+    kept = a_client(subject="in flight")
+    (ticket,) = begun(table, kept, 1)
+    for number in range(2):
+        table.end(table.begin(a_client(subject=f"s{number}"), 1, in_room=False), 0)
+    assert len(table) == 3
+    now = 10.0
+    table.end(table.begin(a_client(subject="new"), 1, in_room=False), 0)
+    assert len(table) == 2
+    table.end(ticket, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"calls": 1}, {"sockets": -1}, {"sockets": 1.5}, {"bytes_per_s": "inf"}])
+def test_a_quota_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Grants.model_validate_json(orjson.dumps({"offices": ["*"], "quota": wrong}))
+
+
+class Box:
+    """A Computer that counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def serve(self, _: str, __: Incoming) -> Reply:
+        self.asked += 1
+        return reply({})
+
+
+async def test_calls_above_the_quota_of_an_office_are_429_and_another_office_is_served(nats_url: str) -> None:
+    box = Box()
+    slow = {"quota_calls_per_s": 0.05, "quota_burst_s": 100.0}
+    async with (
+        gateway_world(nats_url, settings=slow) as world,
+        world.computer(OFFICE, "box", box.serve),
+        world.computer("other", "box", box.serve),
+        connected(world.url) as anna,
+        connected(world.url) as otto,
+    ):
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        assert await otto.join("agent", "otto", "other") == [True, None]
+        answers = [await anna.call("client:get_tools", ASKED) for _ in range(7)]
+        assert answers[:5] == [{}] * 5
+        for answer in answers[5:]:
+            assert answer["code"] == 429
+            assert answer["details"].keys() == {"quota", "limit", "retry_after_s"}
+            assert 0 < answer["details"]["retry_after_s"] <= 20
+        assert await otto.call("client:get_tools", ASKED) == {}
+        assert box.asked == 6
+        counted = await scraped(world.health_url)
+        assert counted["smcp_gateway_quota_refusals_total", (("quota", "calls_per_s"),)] == 2
+        assert counted["smcp_gateway_quota_refusals_total", (("quota", "sockets"),)] == 0
+
+
+async def update(client: Client, name: str) -> Any:
+    return await client.call("server:update_desktop", {"computer": name})
+
+
+async def test_a_computer_that_announces_without_end_is_429_and_another_one_of_its_office_is_heard(
+    nats_url: str,
+) -> None:
+    slow = {"quota_room_events_per_s": 0.3, "quota_burst_s": 100.0}  # of a member 0.06: six at once
+    async with (
+        gateway_world(nats_url, settings=slow) as world,
+        connected(world.url) as loud,
+        connected(world.url) as quiet,
+    ):
+        assert await loud.join("computer", "loud", OFFICE) == [True, None]
+        assert await quiet.join("computer", "quiet", OFFICE) == [True, None]
+        assert [await update(loud, "loud") for _ in range(5)] == [None] * 5
+        answer = await update(loud, "loud")
+        assert (answer["code"], answer["details"]["quota"]) == (429, "room_events_per_s")
+        assert await update(quiet, "quiet") is None
+
+
+async def test_joining_and_leaving_in_a_loop_is_429_although_each_time_over_a_new_connection(nats_url: str) -> None:
+    slow = {"quota_room_events_per_s": 0.05, "quota_burst_s": 80.0}
+    async with gateway_world(nats_url, settings=slow) as world:
+        outcomes = []
+        for _ in range(6):
+            async with connected(world.url) as client:
+                outcomes.append(await client.join("computer", "box", OFFICE))
+        assert outcomes[:4] == [[True, None]] * 4
+        assert outcomes[4] == outcomes[5] == [False, "429 this office has met its quota room_events_per_s"]
+        async with connected(world.url) as client:
+            assert await client.join("computer", "box", "other") == [True, None]
+
+
+async def test_a_key_has_no_more_connections_than_its_entry_says_and_an_office_no_more_members(
+    nats_url: str, tmp_path: Path
+) -> None:
+    tokens = []
+    for quota in (Quota(sockets=2), None):
+        key, entry = new_key(subject=None, offices=["*"], roles=["computer"], names=["*"])
+        api_keys.add(tmp_path / "keys.json", entry.model_copy(update={"quota": quota}))
+        tokens.append({"token": key})
+    few, many = tokens
+    settings = {"auth_keys": tmp_path / "keys.json", "quota_sockets": 3}
+    async with gateway_world(nats_url, settings=settings) as world:
+        async with connected(world.url, auth=few), connected(world.url, auth=few) as second:
+            with pytest.raises(Refused):
+                async with connected(world.url, auth=few):
+                    pass
+            assert await second.join("computer", "second", OFFICE) == [True, None]
+            async with connected(world.url, auth=many) as one, connected(world.url, auth=many) as two:
+                assert await one.join("computer", "one", OFFICE) == [True, None]
+                assert await two.join("computer", "two", OFFICE) == [True, None]
+                async with connected(world.url, auth=many) as fourth:
+                    done, why = await fourth.join("computer", "fourth", OFFICE)
+                    assert (done, why[:4]) == (False, "429 ")
+        async with connected(world.url, auth=few) as again:
+            assert await again.join("computer", "again", "another") == [True, None]
+
+
+async def ask(agent: Client, what: str, uri: str) -> Any:
+    payload = {"jsonrpc": "2.0", "id": 1, "method": f"resources/{what}", "params": {"uri": uri}}
+    named = {"roomId": socketio_pair.OFFICE, "computerId": socketio_pair.BOX, "agent": "anna"}
+    return await agent.call(f"client:resources/{what}", named | {"payload": payload})
+
+
+async def test_subscriptions_of_an_office_at_computers_on_socketio_are_bounded_and_given_back(nats_url: str) -> None:
+    granted = {"payload": {"jsonrpc": "2.0", "id": 1, "result": {}}}
+
+    async def grant(_: dict[str, Any]) -> Any:
+        return granted
+
+    async with couple(nats_url, settings={"quota_subscriptions": 2}) as pair:
+        for event in ("client:resources/subscribe", "client:resources/unsubscribe"):
+            serve(pair.box, event, grant)
+        for uri in ("x://1", "x://2", "x://1"):
+            assert await ask(pair.anna, "subscribe", uri) == granted
+        answer = await ask(pair.anna, "subscribe", "x://3")
+        assert (answer["code"], answer["details"]["limit"]) == (429, 2)
+        assert await ask(pair.anna, "unsubscribe", "x://1") == granted
+        assert await ask(pair.anna, "subscribe", "x://3") == granted
