@@ -1,0 +1,198 @@
+"""Every command of ours in the pages runs, as it stands there, in the world that its page speaks of.
+
+README's are run by `tests/pages`. The pages of containers and of Kubernetes need these: `make compose-demo` and
+`test_e2e_containers` run the former's.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from smcp_testing.ports import Ports
+from smcp_testing.waiting import eventually
+from tests.pages.markdown import ROOT, blocks, commands, pages
+
+BIN: Final = Path(sys.executable).parent
+OURS: Final = ("smcp", "smcp-agent", "smcp-computer", "smcp-gateway", "smcp-registry")
+NOT_HERE: Final = {"README.md", "deploy/k8s/README.md", "docker/README.md"}
+STANDS_FOR: Final = {
+    "COMPUTER": "computer",
+    "SERVER": "clock",
+    "TOOL": "show_zone",
+    "JSON": '{"name": "Asia/Tokyo"}',
+    '{"x": 1}': '{"name": "Asia/Tokyo"}',
+    "URI": "window://com.example.clock/now",
+    "TEMPLATE": "zone://{name}",
+    "ARGUMENT": "name",
+    "OFFICE": "home",
+    "NAME": "another",
+    "lab-1": "home",
+    "60": "1",
+}
+OFFERED: Final = """
+
+from mcp.types import Completion
+
+
+@server.resource("zone://{name}")
+def one_zone(name: str) -> str:
+    return name
+
+
+@server.completion()
+async def complete(reference: object, argument: object, context: object) -> Completion:
+    return Completion(values=["Asia/Tokyo"])
+
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+server.run()
+"""
+UNTIL_STOPPED: Final = ("up", "run", "watch", "-f", "smcp-gateway", "smcp-registry")
+"""What runs until ctrl-C, unless it has one of `ENDS`."""
+ENDS: Final = ("--check-config", "--for")
+START_S: Final = 60.0
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def runnable(page: Path) -> list[list[str]]:
+    """The commands of a page, without those that show a syntax."""
+    found = [words for words in commands(page) if words[0] in OURS and "…" not in words]
+    return [[word.strip("[]") for word in words] for words in found if not any(word[:3] == "[--" for word in words)]
+
+
+PAGES: Final = [page for page in pages() if name(page) not in NOT_HERE and runnable(page)]
+
+
+class Shell:
+    """A directory with the files of README's first steps, and an environment like that of a terminal."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._logs = count()
+        self.port = Ports().take()
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("SMCP_", "OTEL_"))}
+        self.environment = {
+            **kept,
+            "PATH": f"{BIN}{os.pathsep}{kept['PATH']}",
+            "SMCP_URL": self.url,
+            "SMCP_GATEWAY_PORT": str(self.port),
+            "SMCP_HEALTH_PORT": "0",
+            "SMCP_CONFIRM": "allow",
+        }
+        first = list(blocks(ROOT / "README.md"))
+        [clock] = [block.text for block in first if "MCPServer" in block.text]
+        [config] = [block.text for block in first if block.language == "json" and '"clock"' in block.text]
+        (directory / "clock.py").write_text(clock.replace("\n\nserver.run()\n", OFFERED), encoding="utf-8")
+        (directory / "computer.json").write_text(config, encoding="utf-8")
+        other = {"mcpServers": {"other": {"command": "python", "args": ["clock.py"]}}}
+        (directory / "mcp.json").write_text(json.dumps(other), encoding="utf-8")
+        [offices] = [block.text for block in blocks(ROOT / "docs/guides/deploy.md") if "# offices.yaml" in block.text]
+        rack = "  - {credential: rack-1, office: kitchen, names: [rack-1]}\n"
+        (directory / "offices.yaml").write_text(offices + rack, encoding="utf-8")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def words(self, words: list[str]) -> list[str]:
+        """The command with something for each placeholder, and with the address of the world here."""
+        said = [STANDS_FOR.get(word, word) for word in words]
+        return [re.sub(r"https?://(127\.0\.0\.1:8000|gateway[.\w]*(:8000)?|HOST)$", self.url, word) for word in said]
+
+    @asynccontextmanager
+    async def started(
+        self, words: list[str], variables: Mapping[str, str] | None = None
+    ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
+        log = self.directory / f"log-{next(self._logs)}"
+        with log.open("wb") as file:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                cwd=self.directory,
+                env={**self.environment, **(variables or {})},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+        try:
+            yield process, log
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGINT)
+            async with asyncio.timeout(START_S):
+                await process.wait()
+
+    async def run(self, words: list[str], variables: Mapping[str, str] | None = None) -> str:
+        """What the command wrote; one that runs until ctrl-C is stopped when it has written something."""
+        stays = not any(word in ENDS for word in words) and any(word in UNTIL_STOPPED for word in words)
+        async with self.started(words, variables) as (process, log):
+            if stays:
+                await eventually(lambda: log.stat().st_size > 0, timeout=START_S, message=f"{words} wrote nothing")
+            else:
+                async with asyncio.timeout(START_S):
+                    await process.wait()
+        said = log.read_text(encoding="utf-8")
+        assert process.returncode in ((0, 130) if stays else (0,)), f"{words}: {process.returncode}\n{said}"
+        assert "Traceback" not in said, said
+        return said
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    with tempfile.TemporaryDirectory() as state:  # the path of a socket is short
+        monkeypatch.setenv("XDG_STATE_HOME", state)
+        yield Shell(tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+async def test_the_commands_of_a_page_run(page: Path, shell: Shell, nats_url: str) -> None:
+    up = ["smcp", "up", "--config", "computer.json"]
+    with_world = [words for words in runnable(page) if words[:2] != ["smcp", "up"]]
+    for words in runnable(page):
+        if words[:2] == ["smcp", "up"]:
+            await shell.run(shell.words(words))
+    async with shell.started(up):
+        await _ready(shell)
+        for words in with_world:
+            at_nats = words[0] in ("smcp-gateway", "smcp-registry") or (
+                words[:2] == ["smcp-computer", "run"] and "--gateway" not in words
+            )
+            own = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0"} if at_nats else {}
+            said = await shell.run(shell.words(words), own)
+            if words[:3] == ["smcp-computer", "servers", "disable"]:
+                await shell.run(["smcp-computer", "servers", "enable", "clock"])
+            assert said or words[:2] == ["smcp-computer", "logs"], words
+
+
+async def _ready(shell: Shell) -> None:
+    async def answers() -> bool:
+        process = await asyncio.create_subprocess_exec(
+            "smcp-agent",
+            "list",
+            env=shell.environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        out, _ = await process.communicate()
+        return b"computer" in out
+
+    await eventually(answers, timeout=START_S, message="smcp up is not ready")
