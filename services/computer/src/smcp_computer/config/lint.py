@@ -160,13 +160,12 @@ def hinted(written: str, known: Iterable[str], why: str) -> str:
     return f"{hint} It {why}" if hint else why
 
 
-SERVER_MODELS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
+_SERVERS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
     "stdio": (MCPServerStdioConfig, MCPServerStdioParameters),
     "streamable": (MCPServerStreamableHttpConfig, MCPServerStreamableHttpParameters),
     "sse": (MCPSSEConfig, MCPSSEParameters),
 }
-"""Of a server and its parameters, by type."""
-INPUT_MODELS: Final[Mapping[str, type[BaseModel]]] = {
+_INPUTS: Final[Mapping[str, type[BaseModel]]] = {
     "promptString": MCPServerPromptStringInput,
     "pickString": MCPServerPickStringInput,
     "command": MCPServerCommandInput,
@@ -184,7 +183,7 @@ def of_top_level(keys: Iterable[str]) -> Iterator[Warned]:
 
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     """The fields of a server of a type, and those of its parameters; of all servers where there is no such type."""
-    models = [SERVER_MODELS[kind]] if isinstance(kind, str) and kind in SERVER_MODELS else list(SERVER_MODELS.values())
+    models = [_SERVERS[kind]] if isinstance(kind, str) and kind in _SERVERS else list(_SERVERS.values())
     fields = {name for model, _ in models for name in model.model_fields} | HostSettings.model_fields.keys()
     return fields, {name for _, model in models for name in model.model_fields}
 
@@ -261,7 +260,7 @@ def broken_url(parameters: Any) -> str | None:
 
 def of_input(place: str, body: Mapping[str, Any]) -> Iterator[Warned]:
     kind = body.get("type")
-    models = [INPUT_MODELS[kind]] if isinstance(kind, str) and kind in INPUT_MODELS else list(INPUT_MODELS.values())
+    models = [_INPUTS[kind]] if isinstance(kind, str) and kind in _INPUTS else list(_INPUTS.values())
     fields = {name for model in models for name in model.model_fields}
     for key in _unknown(body, fields):
         yield _ignored(f"{place}.{key}", key, fields)

@@ -1,0 +1,1 @@
+"""Hostile guests: what they send, and what that costs the others."""

@@ -1,0 +1,306 @@
+"""Inputs made by chance, from a stranger, an Agent, Computers and an MCP server of one office: each is refused or
+answered, and an office beside it notices nothing.
+
+After each batch a call in the other office is as quick as before, memory is back, and nobody has left.
+"""
+
+import asyncio
+import json
+import statistics
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import psutil
+import pytest
+
+from smcp_agent import ComputerLeft, Disconnected, Event, SmcpAgent
+from smcp_bus import subjects
+from smcp_gateway.auth import api_keys
+from smcp_testing.event_payloads import GOOD
+from smcp_testing.mcp_servers import configs
+from smcp_testing.nats_peer import nats_peer
+from smcp_testing.profiles import scaled
+from smcp_testing.waiting import Stopwatch, eventually
+from tests.e2e.hostile.mutations import Mutator
+from tests.e2e.worlds.layout import OTHER_ALPHA, Place
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.world import ELSEWHERE, LAB, World
+
+INPUTS: Final = scaled(ci=20_000, soak=1_000_000)
+BATCH: Final = 500
+SLOWER_S: Final = 0.25
+"""By so much a call in the other office may be slower than without an attack."""
+GROWTH: Final = 1.05
+SLACK: Final = 24 * 1024 * 1024
+"""Bytes of memory beside that: caches that fill once (patterns, names of events), and the allocator's arenas."""
+ANSWER_S: Final = 30.0
+CALLS: Final = 40
+VICTIM: Final = Place("host-alpha", LAB, "alpha", {"raw": configs.stdio("raw")})
+GUEST: Final = Place("host-guest", LAB, "guest")
+"""A host with a credential for NATS, and no Computer but the attack itself."""
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
+
+Attack = Callable[["Guests", Mutator, int], Coroutine[Any, Any, Counter[str]]]
+
+
+class Guests:
+    """The world that is attacked, and the credentials that the hostile ones have."""
+
+    def __init__(self, world: World, agent: str, computer: str) -> None:
+        self.world = world
+        self.agent = agent
+        self.computer = computer
+
+    @property
+    def url(self) -> str:
+        return self.world.url()
+
+
+@asynccontextmanager
+async def connected(url: str, token: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """A client that is let in, by packets that it writes itself."""
+    async with aiohttp.ClientSession() as http:
+        address = f"{url}/socket.io/?EIO=4&transport=websocket"
+        async with http.ws_connect(address, max_msg_size=64 * 1024 * 1024) as socket:
+            await socket.receive()
+            await socket.send_str("40/smcp," + json.dumps({"token": token, "flat_errors": True}))
+            await socket.receive()
+            yield socket
+
+
+async def acknowledged(socket: aiohttp.ClientWebSocketResponse, numbers: set[int]) -> dict[int, Any]:
+    """The acknowledgements of these packets. Raises AssertionError: the connection ended; TimeoutError: none came."""
+    found: dict[int, Any] = {}
+    async with asyncio.timeout(ANSWER_S):
+        while numbers - found.keys():
+            message = await socket.receive()
+            assert message.type is aiohttp.WSMsgType.TEXT, f"the connection ended: {message}"
+            text: str = message.data
+            if text == "2":
+                await socket.send_str("3")
+            elif text.startswith("43/smcp,"):
+                number, bracket, rest = text[8:].partition("[")
+                found[int(number)] = json.loads(bracket + rest)[0]
+    return found
+
+
+def outcome(answer: Any) -> str:
+    return str(answer["code"]) if isinstance(answer, dict) and "code" in answer else "answered"
+
+
+async def a_stranger_speaks_http(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    host, port = guests.url.removeprefix("http://").split(":")
+    seen = Counter[str]()
+
+    async def one(request: bytes) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(request)
+            writer.write_eof()
+            async with asyncio.timeout(ANSWER_S):
+                answer = await reader.read(4096)
+            seen[answer[9:12].decode("ascii", "replace") or "closed"] += 1
+        except ConnectionError:
+            seen["closed"] += 1
+        finally:
+            writer.close()
+
+    for start in range(0, count, 25):
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(25, count - start)):
+                group.create_task(one(make.http()))
+    return seen
+
+
+async def a_stranger_speaks_socketio(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    seen = Counter[str]()
+    async with aiohttp.ClientSession() as http:
+        while (left := count - seen.total()) > 0:
+            try:
+                async with http.ws_connect(f"{guests.url}/socket.io/?EIO=4&transport=websocket") as socket:
+                    for _ in range(min(left, 25)):
+                        await socket.send_str(make.packet())
+                        seen["ignored"] += 1
+            except aiohttp.WSServerHandshakeError as refusal:  # packets that connect count as wrong tokens
+                seen[str(refusal.status)] += 1
+            except ConnectionError:
+                seen["closed"] += 1
+    return seen
+
+
+async def _events(socket: aiohttp.ClientWebSocketResponse, make: Mutator, count: int, names: list[str]) -> Counter[str]:
+    seen = Counter[str]()
+    for start in range(0, count, 50):
+        numbers = set(range(start, min(start + 50, count)))
+        for number in numbers:
+            event = make.random.choice(names)
+            good = {**GOOD.get(event, {}), "req_id": f"{number:032x}", "timeout": 1, "office_id": LAB}
+            if "computer" in good:
+                good["computer"] = VICTIM.name
+            body = make.changed(good)
+            await socket.send_str(f"42/smcp,{number}" + json.dumps([event, body if body is not None else {}]))
+        seen.update(outcome(answer) for answer in (await acknowledged(socket, numbers)).values())
+    return seen
+
+
+async def an_agent_of_another_office(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    async with connected(guests.url, guests.agent) as socket:
+        join = {"role": "agent", "name": "mallory", "office_id": LAB}
+        await socket.send_str("42/smcp,999999" + json.dumps(["server:join_office", join]))
+        assert (await acknowledged(socket, {999999}))[999999] == [True, None]
+        names = [event for event in GOOD if event not in ("server:leave_office", "server:join_office")]
+        return await _events(socket, make, count, [*names, "client:other", "server:update_other"])
+
+
+async def a_computer_at_the_gateway(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    async with connected(guests.url, guests.computer) as socket:
+        join = {"role": "computer", "name": "evil", "office_id": LAB}
+        await socket.send_str("42/smcp,999999" + json.dumps(["server:join_office", join]))
+        assert (await acknowledged(socket, {999999}))[999999] == [True, None]
+        names = [event for event in GOOD if event.startswith(("server:update", "notify:", "server:resources"))]
+        return await _events(socket, make, count, names)
+
+
+async def a_computer_at_nats(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    seen = Counter[str]()
+    verbs = [
+        subjects.server(LAB, "computer", GUEST.name, verb)
+        for verb in ("join_office", "update_config", "list_room", "x")
+    ]
+    leases = [subjects.hosts(GUEST.credential, "p1", "lease")]
+    async with nats_peer(guests.world.nats_url, guests.world.credentials / f"{GUEST.credential}.json") as peer:
+
+        async def ask(subject: str, body: bytes) -> None:
+            message = await peer.client.request(subject, body, timeout=ANSWER_S)
+            try:
+                seen[outcome(json.loads(message.data))] += 1
+            except ValueError:
+                seen["answered"] += 1
+
+        for start in range(0, count, 25):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(25, count - start)):
+                    body = make.text(GOOD["server:join_office"] | {"lease_s": 1, "sockets": 10**6, "accepting": True})
+                    group.create_task(ask(make.random.choice(verbs + leases), body))
+    return seen
+
+
+async def an_mcp_server(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    seen = Counter[str]()
+    async with connected(guests.url, guests.agent) as socket:
+        join = {"role": "agent", "name": "mallory", "office_id": LAB}
+        await socket.send_str("42/smcp,999999" + json.dumps(["server:join_office", join]))
+        assert (await acknowledged(socket, {999999}))[999999] == [True, None]
+        for start in range(0, count, 25):
+            numbers = set(range(start, min(start + 25, count)))
+            for number in numbers:
+                call = {
+                    "agent": "mallory",
+                    "req_id": f"{number:032x}",
+                    "computer": VICTIM.name,
+                    "tool_name": "say",
+                    "params": {"text": make.mcp_answer(), "big": 10},
+                    "timeout": 2,
+                }
+                await socket.send_str(f"42/smcp,{number}" + json.dumps(["client:tool_call", call]))
+            answers = await acknowledged(socket, numbers)
+            seen.update(outcome(answer) for answer in answers.values())
+    return seen
+
+
+ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
+    "a stranger speaks HTTP": (a_stranger_speaks_http, 0.15),
+    "a stranger speaks Socket.IO": (a_stranger_speaks_socketio, 0.15),
+    "an Agent of another office": (an_agent_of_another_office, 0.3),
+    "a Computer at the gateway": (a_computer_at_the_gateway, 0.2),
+    "a Computer at NATS": (a_computer_at_nats, 0.15),
+    "an MCP server": (an_mcp_server, 0.05),
+}
+"""Each with its share of the inputs."""
+
+
+def rss(world: World) -> dict[str, int]:
+    return {part.name: psutil.Process(part.pid).memory_info().rss for part in world.parts if part is not world.nats}
+
+
+class Bystander:
+    """An Agent in the other office."""
+
+    def __init__(self, agent: SmcpAgent) -> None:
+        self._agent = agent
+        self.heard: list[Event] = []
+        agent.on_event(self.heard.append)
+
+    async def call_s(self) -> float:
+        """How long a call takes, without the time in which the machine had no processor for somebody."""
+        watch = Stopwatch()
+        result = await self._agent.call_tool(OTHER_ALPHA.name, "add", {"a": 1, "b": 2}, timeout=30)
+        assert not result.is_error
+        return max(watch.undisturbed, 0.0)
+
+    async def median_s(self) -> float:
+        return statistics.median([await self.call_s() for _ in range(CALLS)])
+
+
+@asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[tuple[Guests, Bystander]]:
+    keys, tokens = directory / "keys.json", dict[str, str]()
+    for holder, office, role in (("mallory", LAB, "agent"), ("evil", LAB, "computer"), ("bob", ELSEWHERE, "agent")):
+        tokens[holder], entry = api_keys.new_key(
+            subject=holder, offices=[office.replace("*", "\\*")], roles=[role], names=["*"]
+        )
+        api_keys.add(keys, entry)
+    world_ = open_processes(
+        directory,
+        gateways=1,
+        registries=1,
+        places=(VICTIM, OTHER_ALPHA),
+        known=[GUEST],
+        environment={"SMCP_AUTH_KEYS": str(keys)},
+    )
+    async with (
+        world_ as world,
+        SmcpAgent(world.url(), office=ELSEWHERE, name="bob", token=tokens["bob"]) as agent,
+    ):
+        with world.telling():
+            bystander = Bystander(agent)
+            yield Guests(world, tokens["mallory"], tokens["evil"]), bystander
+
+
+async def test_no_input_of_a_hostile_guest_costs_another_office_anything(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    async with opened(tmp_path) as (guests, bystander):
+        warm = Mutator(0)
+        for attack, _ in ATTACKS.values():
+            await attack(guests, warm, 100)
+        before, quiet = rss(guests.world), await bystander.median_s()
+        for number, (name, (attack, share)) in enumerate(ATTACKS.items(), start=1):
+            make, left, seen = Mutator(number), round(INPUTS * share), Counter[str]()
+            while left > 0:
+                batch = min(BATCH, left)
+                left -= batch
+                running = asyncio.create_task(attack(guests, make, batch))
+                during = [await bystander.call_s()]
+                while not running.done():
+                    during.append(await bystander.call_s())
+                seen += await running
+                slower = statistics.median(during) - quiet
+                assert slower < SLOWER_S, f"{name}: a call in another office took {slower:.3f} s more"
+            assert not {"500", "5xx"} & seen.keys(), f"{name}: {seen}"
+            record_property(name, dict(seen.most_common()))
+
+        async def memory_is_back() -> bool:
+            now = rss(guests.world)
+            grown = {part: (was, now[part]) for part, was in before.items() if now[part] > was * GROWTH + SLACK}
+            assert not grown, grown
+            return True
+
+        await eventually(memory_is_back, message="memory did not come back")
+        assert not [event for event in bystander.heard if isinstance(event, ComputerLeft | Disconnected)]
+        assert await bystander.median_s() - quiet < SLOWER_S
