@@ -93,6 +93,23 @@ async def test_a_field_that_stands_twice_in_a_request_is_passed_on_once(agents: 
     assert json.loads(answer.body, object_pairs_hook=list)[:-2] == list(REQUEST.items())[:-2]
 
 
+@pytest.mark.parametrize("field", ["agent", "computer", "computerId", "office_id", "roomId"])
+@pytest.mark.parametrize("first", ["other", "lab"])
+async def test_an_identity_that_is_said_twice_is_authorised_as_it_is_passed_on(field: str, first: str) -> None:
+    passed: list[bytes] = []
+
+    async def pass_on(request: object, call: Call) -> None:
+        passed.append(exact_json.written(call.payload))
+
+    row, caller = CATALOG["server:list_room"], Caller(role="computer", office="lab", name="lab")
+    said = {"agent": "lab", "office_id": "lab", "req_id": "r"} | {field: "lab"}
+    last = "lab" if first == "other" else "other"
+    body = json.dumps(said).replace(f'"{field}": "lab"', f'"{field}":"{first}","{field}":"{last}"').encode()
+    answer = await Dispatcher({row.event: pass_on}).dispatch(row, caller, body)
+    assert answer.error == (None if last == "lab" else 403)
+    assert [json.loads(each, object_pairs_hook=list).count((field, "lab")) for each in passed] == [1] * (last == "lab")
+
+
 async def test_a_number_that_no_reader_takes_is_malformed() -> None:
     body = json.dumps({**REQUEST, "params": {"n": "N"}}).replace('"N"', "9" * 5000).encode()
     assert error_of(await ask(door_with(None), body))["code"] == 400

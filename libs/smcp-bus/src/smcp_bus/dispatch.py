@@ -270,12 +270,9 @@ class Dispatcher:
         request: BaseModel | SmcpError
         try:
             try:
-                is_large = isinstance(body, bytes) and len(body) > exact_json.SMALL_BYTES
-                if is_large:
-                    await self._check_large(row, caller, cast("bytes", body))
+                if isinstance(body, bytes) and len(body) > exact_json.SMALL_BYTES:
+                    body = await self._read_large(row, caller, body)
                 payload = _parse(body)
-                if is_large:
-                    await asyncio.sleep(0)  # others are served between the steps of a large one
                 exact_json.check_depth(payload)
                 payload = _signed(row, caller, payload)
                 request = row.request.model_validate(payload)
@@ -304,13 +301,17 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 -- no metric may replace an answer
             _failed("a request could not be counted", error)
 
-    async def _check_large(self, row: Row, caller: Caller, body: bytes) -> None:
-        """Refuse, before it is read, a request that is too large, or not for its sender. In a short one a wrong field
-        is named first: reading it costs nothing."""
+    async def _read_large(self, row: Row, caller: Caller, body: bytes) -> Any:
+        """Parse a request, unless it is too large or not for its sender. In a short one a wrong field is named first:
+        reading it costs nothing."""
         if row.size is SizeClass.SMALL:
             raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
         authorize_sender(row, caller)
         await exact_json.check_cost(body, self._max_values, "the request")
+        try:
+            return await exact_json.read_in_steps(body)
+        except orjson.JSONDecodeError:
+            raise _not_read(body) from None
 
     async def _handle(self, call: Call, request: Any) -> Answer:
         if isinstance(request, SmcpError):
