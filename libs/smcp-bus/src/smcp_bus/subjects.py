@@ -17,7 +17,7 @@ from smcp_bus import registry_contract
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Incoming, Reply, RequestHandler, Subscription
 from smcp_bus.callers import from_headers
 from smcp_bus.dispatch import Answer, Caller, Dispatcher, failed
-from smcp_bus.headers import ERROR
+from smcp_bus.headers import ERROR, SUBJECT
 from smcp_proto import catalog
 from smcp_proto.catalog import Row
 from smcp_proto.errors import ErrorBody, ErrorCode
@@ -131,6 +131,8 @@ def computer_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Ca
     """`smcp.v1.<office>.client.<computer>.<verb>`: the caller is the office's Agent, vouched for by its gateway."""
     office, _, verb = tokens(subject, f"{ROOT}.*.client.*.*")
     row = registry_contract.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
+    if SUBJECT not in headers:  # a gateway without authentication knows no more
+        return _known(row), Caller(role="agent", office=decode_name(office))
     return _known(row), from_headers(headers, decode_name(office))
 
 

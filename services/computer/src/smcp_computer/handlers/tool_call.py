@@ -262,7 +262,7 @@ class ToolCalls:
             record.ended("timeout")
             return tool_results.timed_out(name, limit)
         record.ended("tool_error" if result.get("isError") is True else "ok")
-        result = tool_results.with_meta(result)
+        result = tool_results.with_meta(result) if "_meta" in result or "meta" in result else result
         mapper = target.configured.ret_object_mapper if target.configured else None
         if mapper is None and target.supervisor.config.vrl is None:
             return result

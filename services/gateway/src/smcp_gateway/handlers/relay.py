@@ -153,7 +153,9 @@ class Relay:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
         body = exact_json.written(self._with_age(call))
         with sending(subject) as trace_headers:
-            headers = {**call.headers, **trace_headers, **to_headers(call.caller)}
+            headers = {**call.headers, **trace_headers}
+            if call.caller.rights is not None:
+                headers |= to_headers(call.caller)
             if "req_id" not in call.payload:
                 headers[REQ_ID] = call.req_id
             try:
