@@ -38,7 +38,7 @@ class Access:
 
     def check(self, caller: Caller, target: Target) -> None:
         """Raises NotAllowed: the caller may not call this tool (`details.field`)."""
-        if target.ref.server in self.hidden(caller):
+        if not caller.local and not self._is_allowed(target.host, caller):
             raise not_allowed("tool_name")
         if caller.rights is not None and caller.rights.restricts_tools:
             # patterns mean the name that is listed: of other names a tool has several

@@ -42,15 +42,12 @@ from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_computer.mcp")
 
-START_S: Final = 30.0
-"""How long a start may take, the first list of tools included."""
 STEADY_S: Final = 10.0
 """A server that was ready for so long is not taken to be one that always dies: it is started again at once."""
 LEAST_PAUSE_S: Final = 1.0
 """A call that waits brings the next start forward, but not further than this after the end: it may be what kills it."""
 HTTP_LIST_S: Final = 30.0
 """How often a server behind HTTP is asked for its tools: a new version of it may take over without a word."""
-SILENT: Final = "has stopped answering"
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,8 @@ class Limits:
     """Bytes that what a server sends in one message may have: no answer that is larger reaches an Agent."""
     max_values: int = exact_json.MAX_VALUES
     """Values that such a message may hold."""
-    start_s: float = START_S
+    start_s: float = 30.0
+    """How long a start may take, the first list of tools included."""
     silence_s: float = 30.0
     """A server that has sent nothing for so long, though it was asked, hangs. It is asked after a third of this."""
     wait_s: float = 3.0
@@ -323,11 +321,10 @@ class Supervisor:
         until = 0.0 if is_stopped(self._stderr.pid) else connection.busy_until
         if time.monotonic() < until:
             self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
-            outlook = "it is restarted if that call ends without an answer"
-            _log.warning("MCP server %r %s; %s", self.name, self.reason, outlook)
+            _log.warning("MCP server %r %s; it is restarted if that has no answer", self.name, self.reason)
         while connection.heard < asked and self._goes_on(connection):
             if time.monotonic() >= min(until, connection.busy_until):
-                raise ServerHangs(SILENT)
+                raise ServerHangs("has stopped answering")
             self._wake.clear()
             await set_within(silence_s / 30, self._wake)
         self._offer(self._listed)
@@ -349,11 +346,11 @@ class Supervisor:
             self.warnings = tuple(no_tool(field, name, names) for field, name in unknown)
             for warning in self.warnings:
                 _log.warning("MCP server %r: %s", self.name, warning)
-        refused = self._limits.strict and bool(unknown)
-        self.tools = () if refused else tools
-        if refused:
+        if self._limits.strict and unknown:
+            self.tools = ()
             self._enter(State.DEGRADED, f"its tools are not offered: {self.warnings[0]}")
         else:
+            self.tools = tools
             self._enter(State.READY, "")
 
     def _notified(self, event: ServerEvent) -> None:
@@ -368,12 +365,11 @@ class Supervisor:
 
     def _ended_at_discovery(self, error: Exception) -> bool:
         """Some servers end at any request before `initialize`: they get the legacy handshake from then on."""
-        match first_of(error):
-            case MCPError(code=types.CONNECTION_CLOSED) if self._negotiation == "auto" and not self.starts:
-                self._negotiation = "legacy"
-                return True
-            case _:
-                return False
+        first = first_of(error)
+        ended = isinstance(first, MCPError) and first.code == types.CONNECTION_CLOSED
+        if retry := ended and self._negotiation == "auto" and not self.starts:
+            self._negotiation = "legacy"
+        return retry
 
     def _failed(self, error: Exception, lived: float) -> float | None:
         """Tell of it. Returns the pause before the next try; None: there is none."""
