@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import nats
 import pytest
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
@@ -16,51 +15,18 @@ from smcp_bus.errors import TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.nats import chunks
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.chunks import CHUNK, CHUNKS, SIZE, Pulling, chunk_head, plan_for
+from smcp_bus.nats.chunks import Pulling, chunk_head, plan_for
 from smcp_bus.nats.transfers import office_of
 from smcp_proto.member_names import encode_name
+from smcp_testing.trickle import FIRST, Trickle
 from smcp_testing.waiting import eventually
 
 MIB = 1024 * 1024
-FIRST = 4096
 HOUR = 3600.0
 
 
 def reads(office: str) -> str:
     return subjects.client(office, "pc", "resources_read")
-
-
-class Trickle:
-    """A Computer that announces 32 MiB, and sends chunks of `size` bytes, one each `pause` seconds: the first one
-    again and again, or, if `new`, those that are asked for."""
-
-    def __init__(self, client: Client, *, size: int = FIRST, pause: float = 0.2, new: bool = False) -> None:
-        self._client = client
-        self._size = size
-        self._pause = pause
-        self._new = new
-        self.sent = 0
-
-    async def serve(self, office: str) -> None:
-        rest = f"_INBOX.trickle.{office}"
-        announced = {SIZE: str(32 * MIB), CHUNKS: str(32 * MIB // self._size)}
-
-        async def begin(message: Msg) -> None:
-            await self._client.publish(message.reply, bytes(self._size), reply=rest, headers=announced)
-
-        async def give(message: Msg) -> None:
-            asked = (message.headers or {}).get(CHUNK, "")
-            if message.reply and asked.isdigit():
-                await self._client.publish(
-                    message.reply, bytes(self._size), headers={CHUNK: asked if self._new else "0"}
-                )
-                self.sent += 1
-                await asyncio.sleep(self._pause)  # one callback runs at a time: this is the pace
-
-        await self._client.subscribe(reads(office), cb=begin)
-        await self._client.subscribe(rest, cb=give)
-        await self._client.flush()
-        await self._client.flush()
 
 
 @asynccontextmanager
@@ -88,7 +54,7 @@ async def test_two_offices_that_repeat_a_chunk_for_ever_delay_no_answer_of_a_thi
         await computer.serve(reads("b"), honest)
         trickle = Trickle(client)
         for office in ("a", "c"):
-            await trickle.serve(office)
+            await trickle.serve(reads(office))
         attacks = [asyncio.create_task(gateway.request(reads(office), b"", timeout=HOUR)) for office in ("a", "c") * 4]
         await eventually(lambda: gateway.stats().budget_waiting == 5)
         assert gateway.stats().budget_used == 96 * MIB  # all of 128 MiB, where offices have no shares
@@ -110,7 +76,7 @@ async def test_a_body_that_comes_too_slowly_is_given_up_although_its_request_has
     monkeypatch.setattr(chunks, bound, seconds)
     async with attacker(nats_url) as client, open_bus(BusConfig(url=nats_url)) as gateway:
         trickle = Trickle(client, size=size, pause=0.4, new=True)
-        await trickle.serve("a")
+        await trickle.serve(reads("a"))
         with pytest.raises(TransferFailed, match="too slow"):
             await gateway.request(reads("a"), b"", timeout=HOUR)
         assert trickle.sent > 1
