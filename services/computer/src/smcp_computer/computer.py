@@ -7,8 +7,6 @@ import shlex
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import partial
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypedDict, Unpack
 
@@ -159,7 +157,7 @@ class Computer:
         self.catalogue = Catalogue(self.fleet.supervisors)
         self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))
         self.seat = Seat(settings.office, settings.name)
-        self.access = Access(partial(attrgetter("config.host"), self.fleet), self.catalogue, settings.office)
+        self.access = Access(lambda: self.fleet.config.host, self.catalogue, settings.office)
         self.resources = ResourceServices(settings, self.fleet, self.access, self.outbox, tasks, max_body=max_body)
         program = settings.confirm_command
         asker = ByProgram(shlex.split(program)) if program is not None else options.get("asker")
