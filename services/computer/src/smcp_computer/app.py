@@ -1,6 +1,6 @@
 """The Computer: over NATS (`open_computer`), and as a process with its health port (`open_service`)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -98,9 +98,13 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
 
 @asynccontextmanager
 async def open_service(
-    settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None
+    settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None, environ: Mapping[str, str]
 ) -> AsyncIterator[Computer]:
-    """The Computer with its own connection, to NATS or to a gateway, and health port. Raises Failure."""
+    """The Computer with its own connection, to NATS or to a gateway, and health port. Raises Failure.
+
+    Args:
+        environ: what the placeholders of the configuration are taken from.
+    """
     readiness, stats = Readiness(), Stats()
     async with AsyncExitStack() as stack:
         metrics = await stack.enter_async_context(open_metrics("smcp-computer"))
@@ -111,7 +115,9 @@ async def open_service(
         )
         terminal = stack.enter_context(open_terminal())
         asker = AtTerminal(terminal) if terminal is not None else None
-        options = Options(config=config, readiness=readiness, asker=asker, terminal=terminal, metrics=metrics)
+        options = Options(
+            config=config, readiness=readiness, asker=asker, terminal=terminal, metrics=metrics, environ=environ
+        )
         if settings.gateway_url is not None:
             from smcp_computer.gateway import open_gateway_computer  # noqa: PLC0415 -- Socket.IO is for this way alone
 

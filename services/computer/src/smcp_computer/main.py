@@ -10,7 +10,7 @@ import typer
 from smcp_bus.nats.config import configured_credentials
 from smcp_computer.commands import app as commands_app
 from smcp_computer.config.file import ComputerConfig, add_to_file, imported, load_config, read_config, read_env_file
-from smcp_computer.config.inputs import missing_on_host, unset_here
+from smcp_computer.config.inputs import missing_on_host, take_secrets, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import literal_secrets
 from smcp_computer.config.watch import spare_hangups
@@ -95,11 +95,14 @@ def serve(
     )
     from smcp_computer.app import open_service  # noqa: PLC0415 -- takes a second to load; what is wrong is said before
     from smcp_computer.mcp.process import kill_children  # noqa: PLC0415 -- as below
+    from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as below
 
+    hide_memory()
+    environ = take_secrets()
     serve_command(
         "smcp-computer",
         settings,
-        lambda: open_service(settings, configuration, credentials),
+        lambda: open_service(settings, configuration, credentials, environ),
         check_config=check_config,
         at_once=kill_children,
     )

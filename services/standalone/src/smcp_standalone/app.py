@@ -246,8 +246,13 @@ def up_model(options: UpOptions) -> NatsModel:
 
 
 @asynccontextmanager
-async def open_system(options: UpOptions, settings: UpSettings, directory: Path) -> AsyncIterator[System]:
+async def open_system(
+    options: UpOptions, settings: UpSettings, directory: Path, environ: Mapping[str, str] = os.environ
+) -> AsyncIterator[System]:
     """Run everything while the body runs; leaving it drains the Computer first and stops nats-server last.
+
+    Args:
+        environ: what the placeholders of the Computer's configuration are taken from.
 
     Raises `Failure` where a part did not start; or, in the body, where nats-server ended by itself.
     """
@@ -273,6 +278,7 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
                     settings.computer,
                     computer_bus,
                     config=settings.configuration,
+                    environ=environ,
                     readiness=ready,
                     asker=asker,
                     terminal=terminal,

@@ -71,6 +71,8 @@ def run_up(
     from smcp_computer.config.watch import spare_hangups  # noqa: PLC0415 -- as the next one
 
     spare_hangups()
+    from smcp_computer.config.inputs import take_secrets  # noqa: PLC0415 -- as the next one
+    from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as the next one
     from smcp_standalone import app as system_app  # noqa: PLC0415 -- it takes seconds to load, and other commands need none of it
 
     chosen = system_app.UpOptions(
@@ -82,11 +84,13 @@ def run_up(
         settings = system_app.load_up_settings(chosen, directory)
         system_app.up_model(chosen)  # what is wrong with the hosts is said before anything starts
         settings = settings if check_config else system_app.with_key(settings, directory)
+        hide_memory()
+        environ = take_secrets()
 
         @asynccontextmanager
         async def open_and_tell() -> AsyncIterator["System"]:
             typer.echo("Starting (the first start of an MCP server may download it) ...")
-            async with system_app.open_system(chosen, settings, directory) as system:
+            async with system_app.open_system(chosen, settings, directory, environ) as system:
                 typer.echo(_greeting(system, chosen, key=settings.key, asks_who=settings.gateway.auth_configured))
                 yield system
 

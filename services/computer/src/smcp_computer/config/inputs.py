@@ -79,8 +79,11 @@ def _no_value(definition: MCPServerInput) -> str:
     return f"input {definition.id!r}: has no value: set {variable_of(definition.id)}, or keep one with {kept}"
 
 
+_VARIABLE: Final = "SMCP_INPUT_"
+
+
 def variable_of(input_id: str) -> str:
-    return "SMCP_INPUT_" + re.sub(r"[^A-Z0-9]", "_", input_id.upper())
+    return _VARIABLE + re.sub(r"[^A-Z0-9]", "_", input_id.upper())
 
 
 class InputResolver:
@@ -337,6 +340,16 @@ _NAMES: Final = frozenset(
 _NPM: Final = re.compile(r"npm_config_(?!.*(?:auth|token|passw|secret|key|otp|user))\w+", re.IGNORECASE)
 _LOGIN: Final = re.compile(r"//[^/\s@]+@")
 """A user or a password in an address."""
+
+
+def take_secrets() -> dict[str, str]:
+    """A copy of this process's environment, for the inputs of its configuration. The token and the values of inputs are
+    taken out of the process's own, so that nothing inherits them but the programs of inputs."""
+    environ = dict(os.environ)
+    for name in environ:
+        if name == "SMCP_TOKEN" or name.startswith(_VARIABLE):
+            del os.environ[name]
+    return environ
 
 
 def network_variables(environ: Mapping[str, str]) -> dict[str, str]:

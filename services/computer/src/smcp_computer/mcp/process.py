@@ -169,6 +169,7 @@ class _Reaper:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                env={},  # servers can read that of their parent
                 start_new_session=True,
             )
 

@@ -39,6 +39,7 @@ _STREAMS: Final = 3
 _LINUX: Final = sys.platform == "linux"
 _SET_CHILD_SUBREAPER: Final = 36
 _SET_NO_NEW_PRIVS: Final = 38
+_SET_DUMPABLE: Final = 4
 _libc: Final = ctypes.CDLL(None)
 _HANDLED: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -78,8 +79,16 @@ def main() -> None:
     os._exit(0)
 
 
+def hide_memory() -> None:
+    """Let no other process of this user read the memory and the environment of this one, on Linux. A program that it
+    runs is not hidden. Root can read it, so debuggers need root."""
+    if _LINUX:
+        _libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+
+
 def _prepare() -> int:
     """Adopt orphans, and do not end by signals; gives a descriptor that becomes readable with each of them."""
+    hide_memory()  # it has been given the environments of all servers
     if _LINUX:
         _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     readable, writable = os.pipe()
