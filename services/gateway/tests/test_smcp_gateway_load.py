@@ -24,7 +24,7 @@ async def deaf_member(url: str, name: str) -> socket.socket:
     await loop.sock_connect(raw, (host, int(port)))
     await loop.sock_sendall(
         raw,
-        b"GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
+        b"GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
         b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n",
     )
 
@@ -32,7 +32,9 @@ async def deaf_member(url: str, name: str) -> socket.socket:
         seen = b""
         async with asyncio.timeout(30):
             while needle not in seen:
-                seen += await loop.sock_recv(raw, 4096)
+                part = await loop.sock_recv(raw, 4096)
+                assert part, f"the gateway hung up: {seen[-200:]!r}"
+                seen += part
 
     def frame(text: str) -> bytes:
         data = text.encode()
