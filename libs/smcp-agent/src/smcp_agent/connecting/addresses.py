@@ -118,8 +118,7 @@ async def _is_ready(session: aiohttp.ClientSession, url: str) -> bool:
 
 
 TOKEN_PAUSES_S: Final = (2.0, 90.0)
-"""The first and the longest step. A gateway shuts out an address after 20 wrong tokens in a minute; Agents may share
-one."""
+"""The first and the longest step. An address may send a gateway 20 wrong tokens in a minute; Agents may share one."""
 SHUT_OUT_S: Final = 60.0
 """The pause after a 429 that asks for none."""
 

@@ -14,16 +14,13 @@ import socketio
 from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
-from smcp_bus.callers import CALLER_KEY
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.quotas import Quotas
-from smcp_gateway.sockets.arrivals import CONNECT_S, REFUSED_S, Arrivals
+from smcp_gateway.sockets.arrivals import CONNECT_S, REFUSED_S, Arrivals, greeting
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
-    AUTH_BYTES,
     NAMESPACE,
-    OVERSIZED,
     ClientAck,
     ClientConnect,
     ClientDisconnect,
@@ -34,7 +31,7 @@ from smcp_gateway.sockets.packet import (
     event_frame,
     read_packet,
 )
-from smcp_gateway.sockets.session import DEFAULT_MAX_MESSAGE, ReplyBudget, ReplyShare, Session, Sessions
+from smcp_gateway.sockets.session import ReplyBudget, ReplyShare, Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, Row, upstream
 from smcp_proto.errors import (
@@ -71,7 +68,6 @@ SAID_AS: Final[Mapping[str, str]] = {
 """What native Computers tell the registry, and what a client says in its place."""
 EXPIRY_S: Final = 1.0
 """Between two looks for sessions that are over; one outlives its token by no more."""
-VERSION_PARAMETER: Final = "a2c_version"
 MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 IN_FLIGHT: Final = 2
@@ -242,19 +238,15 @@ class SocketIoServer:
             self._engine.ended(engine_id)
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
-        a2c_version, max_message, flat_errors, caller_key = _greeting(environ, auth)
-        principal = None
-        if self._guard is not None:
-            try:
-                principal = await self._guard.admit(environ["aiohttp.request"], auth)
-            except SmcpError as error:
-                raise _refused(error) from None
+        request: web.Request = environ["aiohttp.request"]
         engine_id = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
         replies = ReplyBudget(FETCHED * self._max_payload, UNASKED * self._max_payload)
-        session = Session(sid, engine_id, max_message, flat_errors, caller_key, a2c_version, principal, replies=replies)
         try:
+            said = greeting(request, auth)
+            principal = None if self._guard is None else await self._guard.admit(request, auth)
+            session = Session(sid, engine_id, *said, principal, replies=replies)
             self._quotas.connected(session)
-        except RateLimited as error:
+        except SmcpError as error:
             raise _refused(error) from None
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
@@ -377,31 +369,6 @@ class SocketIoServer:
 
 def _ack(session: Session, row: Row | None, answer: Answer) -> bytes:
     return ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
-
-
-def _greeting(environ: dict[str, Any], auth: object) -> tuple[str | None, int, bool, str | None]:
-    """What a client says when it connects: the version of its protocol, bytes of the largest message that it takes,
-    whether it reads flat errors, and its `caller_key`. Refuses it where a field has the wrong type."""
-    request: web.Request = environ["aiohttp.request"]
-    said = {} if auth is None else auth
-    if said == OVERSIZED:
-        why = f"auth: is longer than {AUTH_BYTES} bytes"
-        raise _refused(TooLarge(why, details={"field": "auth", "limit": AUTH_BYTES}))
-    if not isinstance(said, dict):
-        raise _malformed("auth", "is not a JSON object")
-    max_message, flat_errors = said.get("max_message", DEFAULT_MAX_MESSAGE), said.get("flat_errors", False)
-    if not isinstance(max_message, int) or isinstance(max_message, bool) or max_message <= 0:
-        raise _malformed("auth.max_message", "is not a positive integer")
-    if not isinstance(flat_errors, bool):
-        raise _malformed("auth.flat_errors", "is not true or false")
-    caller_key = said.get(CALLER_KEY)
-    if not (caller_key is None or isinstance(caller_key, str)):
-        raise _malformed(f"auth.{CALLER_KEY}", "is not a string")
-    return request.query.get(VERSION_PARAMETER), max_message, flat_errors, caller_key
-
-
-def _malformed(field: str, reason: str) -> Exception:
-    return _refused(Malformed(f"{field}: {reason}", details={"field": field}))
 
 
 def _refused(error: SmcpError) -> Exception:
