@@ -49,6 +49,17 @@ async def test_without_authentication_only_loopback_addresses_are_allowed(host: 
     ] == 0
 
 
+async def test_a_jwk_set_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_text(key_set(signing_key("one")))
+    given = {"SMCP_AUTH_JWKS": str(path), "SMCP_AUTH_AUDIENCE": "a"}
+    path.chmod(0o664)
+    code, _, err = await run("--check-config", **given)
+    assert (code, "others than its owner may write it" in err) == (2, True)
+    path.chmod(0o644)
+    assert (await run("--check-config", **given))[0] == 0
+
+
 async def test_the_command_refuses_an_open_address_without_authentication(nats_url: str) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0", "SMCP_GATEWAY_HOST": "0.0.0.0"}
     async with service_process(COMMAND, env=env) as process:

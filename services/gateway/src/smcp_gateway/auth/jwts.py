@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from pydantic import ValidationError
 
 from smcp_gateway.auth.grants import Grants, Principal, check_subject, first_problem
+from smcp_gateway.auth.watched_file import AuthFileError, content
 from smcp_proto.errors import NotAuthenticated, Unavailable
 
 FETCH_S: Final = 5.0
@@ -221,8 +222,10 @@ def from_file(path: Path) -> Load:
     """Loads the set from a file, in a thread."""
 
     def read() -> bytes:
-        with path.open("rb") as file:
-            text = file.read(LARGEST + 1)
+        try:
+            text = content(path)
+        except AuthFileError as error:
+            raise BadKeySet(str(error)) from None
         if len(text) > LARGEST:
             raise BadKeySet(f"is larger than {LARGEST} bytes")
         return text

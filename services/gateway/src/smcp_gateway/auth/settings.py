@@ -11,7 +11,7 @@ from smcp_gateway.auth.api_keys import read
 from smcp_gateway.auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_gateway.auth.login_throttle import Network, read_networks
 from smcp_gateway.auth.revocations import read_revocations
-from smcp_gateway.auth.watched_file import AuthFileError
+from smcp_gateway.auth.watched_file import AuthFileError, content
 from smcp_service.edge import is_loopback
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError
 
@@ -144,10 +144,10 @@ def _unreadable(settings: AuthSettings) -> list[str]:
             problems.append(f"{name}: {error}")
     if settings.auth_jwks is not None and "://" not in settings.auth_jwks:
         try:
-            if not read_key_set(Path(settings.auth_jwks).read_bytes()).keys:
+            if not read_key_set(content(Path(settings.auth_jwks))).keys:
                 problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: has no key for RS256 or ES256")
         except BadKeySet as error:
             problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: {error}")
-        except OSError as error:
-            problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: cannot be read: {error.strerror or error}")
+        except AuthFileError as error:
+            problems.append(f"SMCP_AUTH_JWKS: {error}")
     return problems
