@@ -124,12 +124,14 @@ class Shell:
         self, words: list[str], variables: Mapping[str, str] | None = None
     ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
         log = self.directory / f"log-{next(self._logs)}"
-        with log.open("wb") as file:
+        said = self.directory / "said"
+        said.write_text("a value\n", encoding="utf-8")
+        with log.open("wb") as file, said.open("rb") as answers:
             process = await asyncio.create_subprocess_exec(
                 *words,
                 cwd=self.directory,
                 env={**self.environment, **(variables or {})},
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=answers,
                 stdout=file,
                 stderr=file,
             )
