@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import psutil
 import pytest
 
@@ -323,6 +324,10 @@ async def test_up_lets_its_own_user_in_by_the_key_of_the_run_and_nobody_else(
         with pytest.raises(NotAuthenticated):
             async with SmcpAgent(url.replace("127.0.0.1", "localhost"), office="home", name="anna"):
                 raise AssertionError("it was let in")
+        rebound = {"Host": "evil.example", "Origin": "http://evil.example"}  # as a web page has it after DNS rebinding
+        for path, status in (("socket.io/?EIO=4&transport=polling", 403), ("readyz", 200)):
+            async with aiohttp.ClientSession() as http, http.get(f"{url}/{path}", headers=rebound) as answer:
+                assert answer.status == status
         assert await ended(process, signal.SIGINT) == 0
         assert not file.exists()
 

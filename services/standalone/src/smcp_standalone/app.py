@@ -126,7 +126,10 @@ def with_key(settings: UpSettings, directory: Path) -> UpSettings:
     path.unlink(missing_ok=True)  # the key of an earlier run is worth nothing
     key, entry = api_keys.new_key(subject="smcp up", offices=["*"], roles=["agent", "computer"], names=["*"])
     api_keys.add(path, entry)
-    return replace(settings, gateway=settings.gateway.model_copy(update={"auth_keys": path}), key=key)
+    hosts = settings.gateway.allowed_hosts or "localhost"  # nobody has given this run another name
+    return replace(
+        settings, gateway=settings.gateway.model_copy(update={"auth_keys": path, "allowed_hosts": hosts}), key=key
+    )
 
 
 def _read(problems: list[str], read: Callable[[], T]) -> T | None:
