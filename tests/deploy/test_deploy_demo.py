@@ -4,7 +4,6 @@ Real processes with the manifests' commands, variables and files; see `tests.dep
 """
 
 import asyncio
-import base64
 import functools
 import signal
 import subprocess
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from smcp_gateway.auth import api_keys
+from smcp_gateway.auth.api_keys import new_key
 from smcp_testing.gateway_world import connected
 from smcp_testing.waiting import eventually
 from tests.deploy.kubelet import Kubelet, run
@@ -101,16 +102,17 @@ async def test_the_demo_agent_calls_a_tool_through_each_gateway(tmp_path: Path, 
             assert "The pod's repository was made" in output
 
 
-async def test_two_gateways_with_one_credential_keep_separate_members(
-    tmp_path: Path, kubelet: Kubelet, secrets: Mapping[str, dict[str, str]]
-) -> None:
-    auth = {"token": base64.b64decode(secrets["smcp-agent"]["token"]).decode()}
+async def test_two_gateways_with_one_credential_keep_separate_members(tmp_path: Path, kubelet: Kubelet) -> None:
+    key, entry = new_key(subject=None, offices=[OFFICE], roles=["agent", "computer"], names=["*"])
+    api_keys.add(tmp_path / "keys.json", entry)  # the demo's key is for Agents alone
+    auth, keys = {"token": key}, {"SMCP_AUTH_KEYS": str(tmp_path / "keys.json")}
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_server(kubelet, tmp_path / "nats"))
         kubelet.places["nats://smcp-nats:4222"] = nats.url
         lease = {"SMCP_LEASE_S": "6"}  # the registry and both gateways are to have the same one
+        own = {"gateway": lease | keys, "registry": lease}
         services = ("gateway", "gateway", "registry")
-        one, other, _ = await asyncio.gather(*(start(stack, kubelet, name, **lease) for name in services))
+        one, other, _ = await asyncio.gather(*(start(stack, kubelet, name, **own[name]) for name in services))
         left = await stack.enter_async_context(connected(one.url, auth=auth))
         stays = await stack.enter_async_context(connected(other.url, auth=auth))
         agent = await stack.enter_async_context(connected(other.url, auth=auth))
