@@ -92,7 +92,7 @@ async def test_a_terminal_gets_no_control_characters_and_a_program_gets_them_all
 
         gateway.answers["client:tool_call"] = answer
         code, out, _ = await run(gateway, "call", "red", "echo")
-        assert (code, out) == (0, "abc\n\tde\n")
+        assert (code, out) == (0, f"a��bc\n\td{7 * '�'}e\n")
         code, out, _ = await run(gateway, "call", "red", "echo", "--json")
         assert json.loads(out)["content"][0]["text"] == nasty
         assert not kept_back & set(out), "JSON says it in other words"

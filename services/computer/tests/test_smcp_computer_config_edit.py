@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from smcp_computer.config.atomic_file import replace_file
 from smcp_computer.config.edit import Edit, edit_file, edited
 from smcp_computer.config.lint import ConfigError
 
@@ -102,13 +101,6 @@ def test_a_file_that_cannot_be_written_is_named_with_its_directory_and_the_reaso
     missing = tmp_path / "missing"
     with pytest.raises(ConfigError, match=r"c\.json: cannot be written in .*/missing: No such file"):
         edit_file(missing / "c.json", add("new"))
-
-
-def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(IsADirectoryError):
-        replace_file(tmp_path / "taken", b"new")
-    assert [each.name for each in tmp_path.iterdir()] == ["taken"]
 
 
 def test_a_file_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:

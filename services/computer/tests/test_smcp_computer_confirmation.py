@@ -27,8 +27,9 @@ from smcp_computer.confirmation import (
     wanted,
 )
 from smcp_computer.mcp.supervisor import Limits, Supervisor
-from smcp_computer.terminal import Terminal, printable
+from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Target, ToolRef, tool_meta_of
+from smcp_proto.printable import printable
 from smcp_testing.terminal_user import terminal_user
 from smcp_testing.waiting import eventually
 

@@ -52,6 +52,13 @@ async def test_the_variable_of_an_input_wins_over_its_default() -> None:
     assert (await resolve(reference, inputs, {}))["env"] == {"K": "Bearer d"}
 
 
+async def test_the_values_of_passed_variables_are_secret_unless_they_are_well_known() -> None:
+    config = parse_config(json.dumps({"mcpServers": {"git": {"command": "x"}}}))
+    inputs = InputResolver({}, {"SPACE": "canary", "HOME": "/srv/anna", "OTHER": "shown"})
+    await inputs.resolve(config.servers["git"], ["SPACE", "HOME", "MISSING"])
+    assert inputs.redactor.redact("canary /srv/anna shown") == "<redacted> /srv/anna shown"
+
+
 @pytest.mark.rule("answers.config.env")
 async def test_placeholders_are_replaced_once_in_any_parameter() -> None:
     parameters = {"command": "${env:PROG}", "args": ["a", "${env:A}${env:A}"], "cwd": "/x/${env:A}"}

@@ -2,13 +2,26 @@
 
 import base64
 import json
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote, quote_plus, urlencode
 
+import mcp_types as types
 import pytest
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.secret_detection import secrets_of
-from smcp_computer.redaction import Redactor
+from smcp_computer.mcp.errors import LONGEST_TEXT, RequestRefused
+from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.mcp.sdk_adapter import CONTENT_CHARS, CallSpan, Watch
+from smcp_computer.mcp.server_log import LONGEST_LINE, MAX_LINE, StderrLog
+from smcp_computer.mcp.stdio import parsed
+from smcp_computer.redaction import MAX_ERROR, SHOWN, Redactor
 
 SECRET = 'p w/ö"\\+&=?ünd'
 FORMS = [
@@ -70,9 +83,99 @@ def test_a_longer_secret_is_replaced_before_one_that_is_a_part_of_it() -> None:
 def test_all_strings_of_a_value_are_redacted_and_nothing_else() -> None:
     redactor = Redactor()
     redactor.learn([SECRET])
-    value = {"isError": True, "content": [{"type": "text", "text": f"key {SECRET}"}], "n": 1, "none": None}
+    value = {"isError": True, "content": [{"type": "text", "text": f"key {SECRET}"}], "n": 1, f"of {SECRET}": None}
     content = [{"type": "text", "text": "key <redacted>"}]
-    assert redactor.redact_all(value) == {"isError": True, "content": content, "n": 1, "none": None}
+    assert redactor.redact_all(value) == {"isError": True, "content": content, "n": 1, "of <redacted>": None}
+
+
+LONG = "canary" + 10 * "0123456789"
+"""Longer than what any text is cut by; the beginning of it must not be left."""
+
+
+def knowing() -> Redactor:
+    redactor = Redactor()
+    redactor.learn([LONG])
+    return redactor
+
+
+def up_to(border: int) -> str:
+    """A text in which that border goes through the secret."""
+    return "x " * ((border - 20) // 2) + LONG + " y" * border
+
+
+def received(message: types.JSONRPCMessage) -> types.JSONRPCMessage:
+    """As everything else sees it."""
+    Watch("box", knowing()).received(SessionMessage(message))
+    return message
+
+
+def failure(text: str, data: Any = None) -> types.ErrorData:
+    refused = types.ErrorData(code=types.INVALID_PARAMS, message=text, data=data)
+    answer = received(types.JSONRPCError(jsonrpc="2.0", id=1, error=refused))
+    assert isinstance(answer, types.JSONRPCError)
+    return answer.error
+
+
+def test_a_refusal_that_an_agent_gets_has_no_beginning_of_a_secret() -> None:
+    error = failure(up_to(LONGEST_TEXT))
+    refused = RequestRefused("box", error.code, error.message, error.data)
+    assert len(refused.said) == LONGEST_TEXT
+    assert "canary" not in refused.said
+
+
+def test_a_warning_about_a_long_uri_has_no_beginning_of_a_secret(caplog: pytest.LogCaptureFixture) -> None:
+    events = ServerEvents(knowing())
+    events.warn("box", f"{events.shown(up_to(SHOWN))} is too large")
+    assert len(caplog.text) > SHOWN
+    assert "canary" not in caplog.text
+
+
+def test_a_log_of_a_server_has_no_beginning_of_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    log = StderrLog("box", tmp_path, knowing().redact)
+    log.born()
+    log.wrote(up_to(MAX_LINE))
+    log.wrote(up_to(LONGEST_LINE))
+    log.failed(MCPError(code=-32603, message=up_to(LONGEST_LINE)), "it is started again", "", was_ready=False)
+    parsed(up_to(200), log, max_message=1_000_000, max_values=1000)
+    log.born(quiet_s=60)  # of these lines the log shows the last ones, when the process has ended
+    log.wrote(up_to(LONGEST_LINE))
+    log.died(1)
+    log.close()
+    (file,) = tmp_path.iterdir()
+    for told in (caplog.text, log.said, file.read_text()):
+        assert told.count("x x x") >= 1
+        assert "canary" not in told
+
+
+def test_a_span_has_no_beginning_of_a_secret() -> None:
+    finished, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(finished))
+    span = CallSpan({}, content=True)
+    span.goes_to({}, knowing())
+    params = {"name": "t", "arguments": {"a": up_to(CONTENT_CHARS)}}
+    with provider.get_tracer("test").start_as_current_span("call") as started:
+        span.began(started, params)
+        span.answered({"content": [{"type": "text", "text": up_to(CONTENT_CHARS)}]})
+    (done,) = finished.get_finished_spans()
+    told = [str(value) for name, value in (done.attributes or {}).items() if name.startswith("gen_ai.tool.call")]
+    assert [len(text) for text in told] == [CONTENT_CHARS, CONTENT_CHARS]
+    assert not any("canary" in text for text in told)
+
+
+LARGE_TEXT = LONG + "x" * MAX_ERROR
+
+
+@pytest.mark.parametrize("said", [LARGE_TEXT, [LONG, *[0] * MAX_ERROR], {LARGE_TEXT: 1}], ids=["text", "list", "field"])
+def test_a_failure_that_is_too_large_to_be_redacted_while_others_wait_is_left_out_and_says_so(said: Any) -> None:
+    result = {"isError": True, "content": [], "structuredContent": {"said": said}}
+    answer = received(types.JSONRPCResponse(jsonrpc="2.0", id=1, result=result))
+    assert isinstance(answer, types.JSONRPCResponse)
+    assert answer.result["isError"] is True
+    assert "has more than 1048576 characters, and is left out" in answer.result["content"][0]["text"]
+    error = failure("no", said)
+    assert "is left out" in error.message
+    assert error.data is None
 
 
 def test_the_literals_of_a_server_that_are_secret() -> None:
@@ -87,13 +190,24 @@ def test_the_literals_of_a_server_that_are_secret() -> None:
                 "password=pass1234",
                 "https://me:pw@host/?region=eu",
             ],
-            "env": {"LOG": "debug", "PORT": "8080", "KEY": "${input:k}", "X": "some-value", "MY_TOKEN": "plain"},
+            "env": {
+                "LOG": "debug",
+                "PORT": "8080",
+                "KEY": "${input:k}",
+                "X": "some-value",
+                "MY_TOKEN": "plain",
+                "SPACE": "hunter",
+                "PIN": "471100",
+                "AGENT": "one of several",
+            },
         },
         "b": {
             "url": "https://u5er@host/mcp/?k=v4l&b=${input:k}",
-            "headers": {"Accept": "text", "Authorization": "Bearer abcdef"},
+            "headers": {"Accept": "text/html, */*;q=0.5", "Authorization": "Bearer abcdef", "X-Space": "hunter"},
         },
     }
     config = parse_config(json.dumps({"mcpServers": document, "inputs": []}))
-    assert set(secrets_of(config.servers["a"])) == {"t0k", "pass1234", "me:pw", "some-value", "plain"}
-    assert set(secrets_of(config.servers["b"])) == {"u5er", "v4l", "Bearer abcdef", "abcdef"}
+    assert set(secrets_of(config.servers["a"])) == {
+        "t0k", "pass1234", "me:pw", "eu", "some-value", "plain", "hunter", "471100", "one of several",
+    }  # fmt: skip
+    assert set(secrets_of(config.servers["b"])) == {"u5er", "v4l", "Bearer abcdef", "abcdef", "hunter"}

@@ -1,5 +1,6 @@
 """Results of MCP servers, as they go on to Agents."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ import pytest
 from smcp_agent.results import call_result
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.reshaping import NotReshaped, Results, ScriptPool, mapped
+from smcp_computer.reshaping import MAX_BYTES, NotReshaped, Results, ScriptPool, mapped
 from smcp_proto.tool_results import with_meta as to_wire
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
@@ -119,10 +120,52 @@ async def test_a_script_that_gets_or_gives_too_much_fails_and_the_next_one_runs(
     pool = ScriptPool(run_s=60, max_bytes=100_000)
     with pytest.raises(NotReshaped, match="more than 100000 bytes"):
         await pool.run(".", {"t": "a" * 100_000})
-    with pytest.raises(NotReshaped, match="or its output was too large"):
+    with pytest.raises(NotReshaped, match="gave too much"):
         await pool.run(". = [.t, .t, .t, .t]", {"t": "a" * 30_000})
     assert await pool.run(". = 1", {}) == 1
     await pool.aclose()
+
+
+@pytest.mark.parametrize(("doublings", "memory"), [(31, 400_000_000), (24, 1_000_000_000)], ids=["memory", "output"])
+async def test_a_script_that_takes_too_much_memory_or_gives_too_much_fails_and_the_next_one_runs(
+    doublings: int, memory: int
+) -> None:
+    script = (
+        "s = string!(.t)\nfor_each(array!(.l)) -> |_, v| { s = s + s }\n. = if length(s) > 20000000 { 1 } else { s }"
+    )
+    pool = ScriptPool(run_s=60, memory=memory)
+    with pytest.raises(NotReshaped, match="took too much memory or gave too much"):
+        await pool.run(script, {"t": "a", "l": [0] * doublings})
+    assert await pool.run(". = 1", {}) == 1
+    await pool.aclose()
+
+
+async def test_a_regular_expression_that_backtracks_elsewhere_and_a_million_items_do_no_harm() -> None:
+    pool = ScriptPool(run_s=60)
+    assert await pool.run(". = match(string!(.t), r'^(a+)+$')", {"t": "a" * 100_000 + "b"}) is False
+    count = "x = 0\nfor_each(array!(.l)) -> |_, v| { x = x + 1 }\n. = x"
+    assert await pool.run(count, {"l": [0] * 1_000_000}) == 1_000_000
+    await pool.aclose()
+
+
+async def test_others_are_answered_while_a_result_of_several_megabytes_is_mapped(results: Results) -> None:
+    order: list[str] = []
+
+    async def another_call() -> None:
+        order.append("another call")
+
+    large = returned({"items": [{"a": number} for number in range(100_000)]})
+    task = asyncio.create_task(another_call())
+    made = await reshaped(results, large, mapper={"items": {"a": "b"}})
+    order.append("mapped")
+    assert order == ["another call", "mapped"]
+    assert made["meta"]["a2c_vrl_transformed"].startswith('{"items":[{"b":0},{"b":1},')
+    await task
+
+
+async def test_a_result_that_is_too_large_to_be_mapped_is_told(results: Results) -> None:
+    with pytest.raises(NotReshaped, match="more than 4194304 bytes"):
+        await reshaped(results, returned({"a": "x" * MAX_BYTES}), mapper={"a": None})
 
 
 @pytest.mark.parametrize(

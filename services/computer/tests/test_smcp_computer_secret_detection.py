@@ -92,7 +92,7 @@ def test_literals_in_arguments_and_addresses_that_look_secret_are_not_shown() ->
     servers = shown(config).model_dump()["servers"]
     a, b, c = (servers[name]["server_parameters"] for name in "abc")
     r = "<redacted>"
-    hidden = ["--token", r, f"--api-key={r}", r, f"https://{r}@host/r?region=eu"]
+    hidden = ["--token", r, f"--api-key={r}", r, f"https://{r}@host/r?region={r}"]
     assert a["args"] == ["git", *hidden, digest]
     assert (a["command"], a["cwd"]) == ("uvx", f"/tmp/{r}")
     assert b["url"] == f"https://{r}@host/mcp?region={r}&key=${{input:k}}&t={r}#top"
@@ -161,6 +161,46 @@ def test_headers_as_arguments_scripts_and_arguments_of_inputs_are_shown_without_
         "inputs[0].args.token",
     ]
     assert "servers.a.vrl" in found
+
+
+def args_shown(*args: str) -> list[str]:
+    config = parse_config(json.dumps({"mcpServers": {"a": {"command": "x", "args": args}}}))
+    found: list[str] = shown(config).model_dump()["servers"]["a"]["server_parameters"]["args"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("args", "hidden"),
+    [
+        (["--header", "X-Space: s3cret and more"], ["--header", "X-Space: <redacted>"]),
+        (["-H", "X-Space:s3cret"], ["-H", "X-Space:<redacted>"]),
+        (["--header=X-Space: s3cret"], ["--header=X-Space: <redacted>"]),
+        (["run", "-e", "SPACE=s3cret", "image"], ["run", "-e", "SPACE=<redacted>", "image"]),
+        (["--env", "space=s3cret"], ["--env", "space=<redacted>"]),
+        (["SPACE=s3cret", "prog"], ["SPACE=<redacted>", "prog"]),
+        (["https://h/mcp?space=s3cret#s=s3cret"], ["https://h/mcp?space=<redacted>#s=<redacted>"]),
+        (["https://h/u/8f14e45f-ceea-467f-9f0a-aa0c0f1f2e3d/mcp"], ["https://h/u/<redacted>/mcp"]),
+        (["--passphrase", "s3cret"], ["--passphrase", "<redacted>"]),
+    ],
+)
+def test_arguments_that_are_headers_variables_or_addresses_are_secret_whatever_their_names(
+    args: list[str], hidden: list[str]
+) -> None:
+    assert args_shown(*args) == hidden
+
+
+USEFUL = [
+    ["-y", "@modelcontextprotocol/server-filesystem@2025.11.25", "/srv/documents", "--read-only"],
+    ["run", "--rm", "-i", "-e", "LOG_LEVEL=debug", "-e", "TOKEN", "-e", "KEY=${input:key}", "org/image:1.2.3"],
+    ["mcp-remote", "https://mcp-12345.server.example.com:8443/v1/mcp", "--header", "Authorization:Bearer ${input:k}"],
+    ["-m", "my_server", "--port", "8080", "--timeout=30", "--name", "a long name of 2 words"],
+    ["--header", "Accept: application/json, text/event-stream", "--header", "Cache-Control: no-cache"],
+]
+
+
+@pytest.mark.parametrize("args", USEFUL, ids=lambda args: args[1])
+def test_arguments_that_tell_what_a_server_does_are_shown(args: list[str]) -> None:
+    assert args_shown(*args) == args
 
 
 @pytest.mark.rule("data-structures.MCPServerPromptStringInput.password.meaning")

@@ -18,7 +18,7 @@ import uvloop
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.mcp.server_log import FILE_BYTES, LINES_A_MINUTE, StderrLog, log_file
+from smcp_computer.mcp.server_log import FILE_BYTES, LINES_A_MINUTE, MAX_LINE, StderrLog, log_file
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_proto.backoff import Backoff
 from smcp_service.lifecycle import background
@@ -118,7 +118,7 @@ def test_the_last_lines_are_those_of_the_current_process() -> None:
         log.wrote(line)
     log.died(2)
     assert log.end == "its process ended with status 2"
-    assert log.said == "; it said last: Traceback | main.py:7 | ValueError: no disk"
+    assert log.said == "; it said last: Traceback | main.py:7 � | ValueError: no disk"
 
 
 def test_the_file_of_a_server_has_all_its_lines_without_what_a_terminal_obeys_and_is_bounded(tmp_path: Path) -> None:
@@ -164,6 +164,22 @@ async def test_endless_output_of_a_server_does_not_flood_the_log(caplog: pytest.
     shown_lines = [line for line in lines if line.startswith("chatter")]
     assert LINES_A_MINUTE <= len(shown_lines) < 2 * LINES_A_MINUTE
     assert len([line for line in lines if "more lines than are shown" in line]) == 1
+
+
+async def test_a_secret_at_the_end_of_what_is_shown_of_a_long_line_is_found(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    program = (
+        "import os, sys, time\n"
+        "print('said', 'x' * 1980, os.environ['KEY'], 'y' * 100_000, file=sys.stderr, flush=True)\ntime.sleep(600)"
+    )
+    env = {"KEY": "canary-" + 100 * "7"}
+    parameters = {"command": sys.executable, "args": ["-c", program], "env": env}
+    server = {"type": "stdio", "server_parameters": parameters}
+    async with supervised(server):
+        await eventually(lambda: any(line.startswith("said") for line in shown(caplog)), timeout=30)
+    (line,) = [line for line in shown(caplog) if line.startswith("said")]
+    assert len(line) == MAX_LINE
+    assert "canary" not in line
 
 
 async def _pid(box: Supervisor) -> int:

@@ -14,6 +14,7 @@ import typer
 
 from smcp_computer.control_client import LOGS, RunningComputer, find, running, seat_directory
 from smcp_computer.output import Json, Said, plain, print_answer, print_status, print_table, when
+from smcp_proto.printable import printable_json
 from smcp_service.lifecycle import Failure
 
 POLL_S: Final = 0.25
@@ -137,7 +138,7 @@ def logs(
     if not path.exists():
         raise Failure(f"there is no log of an MCP server {server!r}: {path} does not exist")
     for line in _log_lines(path, lines, follow=follow):
-        typer.echo(json.dumps({"server": server, "line": line}, ensure_ascii=False) if as_json else plain(line))
+        typer.echo(printable_json({"server": server, "line": line}, indent=None) if as_json else plain(line))
 
 
 @servers.command("add")

@@ -178,7 +178,7 @@ class MetadataCache:
             if listed is not None:
                 entries[uri] = _Entry(uri, resource, listed)
             else:
-                self._events.warn(server.name, f"lists {uri[:256]!r} as a document: {why}")
+                self._events.warn(server.name, f"lists {self._events.shown(uri)!r} as a document: {why}")
         for uri, entry in server.entries.items():
             if entries.get(uri) is not entry:
                 self._bytes -= entry.size
@@ -243,7 +243,7 @@ class MetadataCache:
         if document is not None:
             self._keep(server.name, entry, document, size)
         if why:
-            self._events.warn(server.name, f"the document {entry.uri[:256]!r}: {why}")
+            self._events.warn(server.name, f"the document {self._events.shown(entry.uri)!r}: {why}")
 
     def _keep(self, server: str, entry: _Entry, document: Document, size: int) -> None:
         if self._bytes + size > self._most_bytes:

@@ -55,8 +55,8 @@ class ComputerOutbox(Outbox):
         return frozenset(each.key.verb for each in self.waiting)
 
     def held(self) -> dict[str, int]:
-        """How many notifications wait, or are being sent."""
-        return {"untold": len(self)}
+        """How many notifications wait, or are being sent, and how often `release` is still to be called."""
+        return {"untold": len(self) + self._holding}
 
     def state(self) -> frozenset[Notification]:
         """The waiting updates of this Computer itself. Agents that see it enter ask for everything, and need none."""
@@ -69,10 +69,6 @@ class ComputerOutbox(Outbox):
             self._held[verb] = body
         else:
             self.put(Key(verb), body)
-
-    @property
-    def is_holding(self) -> bool:
-        return self._holding > 0
 
     def hold(self) -> None:
         """Keep `changed` back, except for the configuration, until `release` was called as often: of each verb there is

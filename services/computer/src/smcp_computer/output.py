@@ -3,7 +3,6 @@
 Warnings go to standard error. Which command shows what is not known here.
 """
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from smcp_proto.printable import printable, printable_json
 from smcp_service.lifecycle import counted
 
 COLOURS: Final = {
@@ -35,7 +35,7 @@ def print_answer(said: Said, as_json: bool, show: Callable[[Said], None]) -> Non
 
 
 def print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(printable_json(value))
 
 
 def print_status(said: Said) -> None:
@@ -90,8 +90,8 @@ def _warn(text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Without what a terminal would obey."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
+    """`text` as a terminal may get it."""
+    return printable(text, newline="\n")
 
 
 def when(seconds: float) -> str:

@@ -3,11 +3,14 @@
 `config.secret_detection` decides which values of a configuration are secret; here they are found again in any text,
 also in URL, base64 or JSON form, or as `repr` writes them. What a tool answers without an error is the Agent's, and is
 not changed.
+
+Who shows only a part of a text redacts it first: the beginning of a secret is not found.
 """
 
 import base64
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 REDACTED: Final = "<redacted>"
@@ -15,6 +18,14 @@ MIN_LENGTH: Final = 4
 """Characters of a value that is looked for: a shorter one is in every text."""
 MIN_WITHIN_WORDS: Final = 8
 """A shorter value is found as a word of its own only."""
+SHOWN: Final = 256
+"""Characters of a URI in a log: what a server sends has no bound."""
+SEARCHED: Final = 16 * 1024
+"""Characters that are searched of a text of which less is shown: a secret that begins in what is shown ends in them."""
+MAX_ERROR: Final = 1024 * 1024
+"""Characters of what is said about a failure. The event loop stands still for some 20 ms while they are searched."""
+PER_VALUE: Final = 64
+"""Each string, number and list in it takes as long as so many characters."""
 MIN_BASE64: Final = 8
 """Characters of base64 that are the same wherever the value stands in what is encoded."""
 
@@ -47,17 +58,45 @@ class Redactor:
                 text = text.replace(form, REDACTED)
         return text
 
+    def shown(self, text: str) -> str:
+        """The beginning of a text without a bound, for a log."""
+        return self.redact(text[:SEARCHED])[:SHOWN]
+
     def redact_all(self, value: Any) -> Any:
-        """A JSON value with all its strings redacted."""
+        """A JSON value with all its strings redacted, also the names of fields."""
         match value:
             case str():
                 return self.redact(value)
             case dict():
-                return {key: self.redact_all(inner) for key, inner in value.items()}
+                return {self.redact(key): self.redact_all(inner) for key, inner in value.items()}
             case list():
                 return [self.redact_all(inner) for inner in value]
             case _:
                 return value
+
+
+def is_too_large(value: Any) -> bool:
+    """Whether a JSON value has more than `MAX_ERROR` characters; they are not redacted."""
+    return _room_left(value, MAX_ERROR) < 0
+
+
+def _room_left(value: Any, room: int) -> int:
+    """It looks no further once there is none."""
+    room -= PER_VALUE
+    match value:
+        case str():
+            return room - len(value)
+        case dict():
+            inner: Iterable[Any] = chain(value.keys(), value.values())
+        case list():
+            inner = value
+        case _:
+            return room
+    for each in inner:
+        if room < 0:
+            break
+        room = _room_left(each, room)
+    return room
 
 
 def _unchanged(value: str) -> str:

@@ -21,7 +21,9 @@ TRANSFORMED: Final = "a2c_vrl_transformed"
 FAILED: Final = "a2c_vrl_failed"
 """Key in a result's `meta`, true: the script failed, and the result is as the MCP server gave it."""
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""JSON that a script gets or gives. VRL takes some 60 times that in memory, and about a second for it."""
+"""JSON that a mapper or a script gets or gives. VRL takes some 60 times that in memory, and about a second for it."""
+MEMORY: Final = 1024 * 1024 * 1024
+"""Bytes that a script's process may allocate (on macOS any number): four times what the largest event takes."""
 START_S: Final = 30.0
 """As long as an MCP server may take."""
 PROCESSES: Final = 2
@@ -138,9 +140,8 @@ class Results:
         """
         if result.get("isError") is True or (not mapper and not vrl):
             return result
-        value = value_of(result) if mapper else None
-        if mapper and value is not None:
-            value = mapped(value, mapper)
+        # in a thread: an object of some MB takes a second, in which others get their answers
+        value = await asyncio.to_thread(_mapped_value, result, mapper) if mapper else None
         if vrl:
             event = result if value is None else {**result, "structuredContent": value}
             value = await self._pool.run(vrl, {**event, "tool_name": tool, "parameters": params})
@@ -167,6 +168,16 @@ def marked(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, "meta": {**(result.get("meta") or {}), FAILED: True}}
 
 
+def _mapped_value(result: Mapping[str, Any], mapper: Mapping[str, Any]) -> Any:
+    """None: the tool returned no object or list. Raises NotReshaped."""
+    value = value_of(result)
+    if value is None:
+        return None
+    if len(exact_json.written(value)) > MAX_BYTES:
+        raise NotReshaped(f"the result has more than {MAX_BYTES} bytes")
+    return mapped(value, mapper)
+
+
 def _is_content(value: Any) -> bool:
     """Whether it is the content of a result, as MCP writes it."""
     return isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value)
@@ -175,9 +186,10 @@ def _is_content(value: Any) -> bool:
 class ScriptPool:
     """Up to `PROCESSES` processes that run scripts, started when they are needed."""
 
-    def __init__(self, *, run_s: float, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, *, run_s: float, max_bytes: int = MAX_BYTES, memory: int = MEMORY) -> None:
         self._run_s = run_s
         self._max_bytes = max_bytes
+        self._memory = memory
         self._slots = asyncio.Semaphore(PROCESSES)
         self._idle: list[Process] = []
 
@@ -194,7 +206,9 @@ class ScriptPool:
             except TimeoutError:
                 raise NotReshaped(f"the script did not end within {self._run_s:g} s") from None
             except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                raise NotReshaped("the script's process ended, or its output was too large") from None
+                raise NotReshaped(
+                    "the script took too much memory or gave too much, or its process was ended"
+                ) from None
             else:
                 self._idle.append(worker)
             finally:
@@ -211,7 +225,7 @@ class ScriptPool:
     async def _started(self) -> Process:
         # of this host's environment it gets nothing: a script could read it
         worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "smcp_computer.vrl_worker"),
+            *(sys.executable, "-P", "-m", "smcp_computer.vrl_worker", str(self._memory)),
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,

@@ -12,11 +12,11 @@ import select
 import signal
 import sys
 import termios
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Final, TypeVar
 
+from smcp_proto.printable import printable
 from smcp_service.logging import rewritten_logs
 
 DEVICE: Final = "/dev/tty"
@@ -150,8 +150,3 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def printable(text: str) -> str:
-    """`text` with everything that is not simply a character on the line replaced: it cannot move the cursor."""
-    return "".join("�" if unicodedata.category(character).startswith("C") else character for character in text)

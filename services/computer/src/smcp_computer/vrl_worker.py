@@ -1,11 +1,14 @@
 """The process that runs scripts in VRL for `reshaping`: a JSON line in, a JSON line out, until standard input ends.
+Its argument is how many bytes it may allocate.
 
 It imports nothing of this package, so that it stays small.
 """
 
 import json
 import re
+import resource
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -30,6 +33,9 @@ def answer(script: str, event: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    for limit, most in ((resource.RLIMIT_AS, int(sys.argv[1])), (resource.RLIMIT_CORE, 0)):
+        with suppress(ValueError, OSError):  # it is lower already, or the system (macOS) has no such limit
+            resource.setrlimit(limit, (most, most))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin.buffer:

@@ -6,16 +6,14 @@ OUT/former/<credential>.json  0600, the secret of before, while that is taken, t
 OUT/cluster-secret            0600, where there is a cluster
 """
 
-import errno
 import json
-import os
 import re
-import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from smcp_proto.member_names import encode_name
+from smcp_service.atomic_files import replace_files
 from smcp_service.settings import did_you_mean
 from smcp_standalone import nats_server_conf
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, parse_model
@@ -85,7 +83,7 @@ def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: b
         out.mkdir(parents=True, exist_ok=True)
         for directory in {path.parent for path in texts} - {out}:
             directory.mkdir(mode=0o700, exist_ok=True)
-        _write_private(texts)
+        replace_files({path: text.encode() for path, text in texts.items()})
         for path in set((out / "former").glob("*.json")) - set(texts):
             path.unlink()
         forgotten = tuple(sorted(set((out / "creds").glob("*.json")) - set(files.values())))
@@ -132,22 +130,3 @@ def _kept(path: Path) -> str | None:
         return None
     except OSError as error:
         raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _write_private(texts: Mapping[Path, str]) -> None:
-    """Replace the files when all of them are written, each at once: a reader sees the old one or the new one."""
-    written: dict[Path, Path] = {}
-    try:
-        for path, text in texts.items():
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            written[path] = Path(name)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            written[path].chmod(0o600)
-        for path, temporary in written.items():
-            temporary.replace(path)
-    finally:
-        for temporary in written.values():
-            temporary.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from uuid import uuid4
 import typer
 
 from smcp_agent.cli.output import (
-    UNPRINTABLE,
+    CANNOT_WRITE,
     give_up_output,
     print_completion,
     print_contents,
@@ -59,7 +59,7 @@ def main() -> int:
     try:
         code: int | None = app(standalone_mode=True)
     except OSError as error:
-        if error.errno not in UNPRINTABLE:
+        if error.errno not in CANNOT_WRITE:
             raise
         give_up_output()
         print_failure(f"standard output cannot be written: {error.strerror}")

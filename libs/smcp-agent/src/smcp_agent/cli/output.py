@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,36 +22,22 @@ from smcp_agent.finder import Finder
 from smcp_agent.llm import as_text
 from smcp_agent.resources import Completion, Resource, ResourceTemplate
 from smcp_agent.results import CallResult, ResourceContents
+from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool
 
-UNPRINTABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """The errno of an OSError when the output cannot be written. (The SDK raises SmcpError for its sockets.)"""
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
-_SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-"""A sequence for a terminal: CSI or OSC of ECMA-48."""
-_BIDI: Final = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""Characters that set the direction of writing: with them `txt.exe` may be shown as `exe.txt`."""
-_CONTROL: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}]")
-_NOT_FOR_TERMINALS: Final = re.compile(rf"[\x7f-\x9f{_BIDI}\ud800-\udfff]")
-"""Characters that JSON allows unescaped and that are not printed to a terminal."""
-_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
-"""Half a character, which no output takes."""
 
 
 def plain(text: str) -> str:
-    """`text` without terminal sequences, marks of direction, and control characters other than newlines and tabs."""
-    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", _SEQUENCE.sub("", text)))
-
-
-def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """`value` as JSON for programs that a terminal may get, too: `\\u202e` stands for what `plain` leaves out."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return _NOT_FOR_TERMINALS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """`text` as a terminal may get it."""
+    return printable(text, newline="\n")
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json_text(value))
+    typer.echo(printable_json(value))
 
 
 def print_sessions(sessions: Sequence[SessionInfo]) -> None:
@@ -101,7 +86,7 @@ def parameters(schema: dict[str, Any]) -> str:
 def print_result(result: CallResult) -> None:
     texts = [as_text(block) for block in result.content]
     if not texts and result.structured_content is not None:
-        texts = [json_text(result.structured_content)]
+        texts = [printable_json(result.structured_content)]
     for text in texts:
         typer.echo(plain(text))
     if result.timed_out:
@@ -266,5 +251,5 @@ def print_readable(text: str) -> None:
     """Print `text` without control characters; JSON (an object or an array) is indented at a terminal."""
     if sys.stdout.isatty() and text.lstrip().startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
-            text = json_text(json.loads(text))
+            text = printable_json(json.loads(text))
     typer.echo(plain(text))

@@ -10,8 +10,9 @@ from typing import Any, Final
 import typer
 
 from smcp_agent import events
-from smcp_agent.cli.output import json_text, plain, print_hint
+from smcp_agent.cli.output import plain, print_hint
 from smcp_agent.cli.run_command import Options
+from smcp_proto.printable import printable_json
 
 FIRST_TOOLS_S: Final = 5.0
 """The tools that there are already are no change: so long they are waited for."""
@@ -72,7 +73,7 @@ async def follow(
 def _show(event: events.Event, *, as_object: bool) -> None:
     now = datetime.now(UTC)
     if as_object:
-        typer.echo(json_text({"at": now.isoformat(timespec="milliseconds"), **as_json(event)}, indent=None))
+        typer.echo(printable_json({"at": now.isoformat(timespec="milliseconds"), **as_json(event)}, indent=None))
     else:
         said = plain(sentence(event)).replace("\n", " ")  # one line each, whatever stands in a name
         typer.echo(f"{now.astimezone():%H:%M:%S}  {said}")
@@ -104,6 +105,6 @@ def sentence(event: events.Event) -> str:
         case events.ResourcesChanged(server=str(server)):
             return f"{SENTENCES[type(event)].format(event)} of {server}"
         case events.Notified(name, data):
-            return f"{name} {json_text(dict(data), indent=None)}"
+            return f"{name} {printable_json(dict(data), indent=None)}"
         case _:
             return SENTENCES[type(event)].format(event)

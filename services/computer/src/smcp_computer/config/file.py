@@ -16,7 +16,6 @@ from dotenv import dotenv_values
 from pydantic import ValidationError
 
 from smcp_computer.config import jsonc, lint, other_mcp_hosts, server_json
-from smcp_computer.config.atomic_file import replace_file
 from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, wrong_fields
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
@@ -28,6 +27,7 @@ from smcp_proto.schemas.config import (
     MCPServerInput,
     MCPServerStdioConfig,
 )
+from smcp_service.atomic_files import replace_files
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -134,7 +134,7 @@ def write_config(path: Path, document: Mapping[str, Any]) -> None:
         raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     try:
-        replace_file(path, text.encode(), keep_mode=True)
+        replace_files({path: text.encode()}, keep_access=True)
     except OSError as error:
         why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
         hint = "a Computer that may only read its file, as that of the unit of systemd, leaves the change to you"

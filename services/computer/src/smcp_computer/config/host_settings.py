@@ -8,7 +8,7 @@ them with their docstrings into the JSON Schema of the file.
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool
 
 from smcp_proto.patterns import Pattern
 
@@ -19,7 +19,8 @@ def _absolute(path: str) -> str:
     return path
 
 
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+AbsolutePath = Annotated[str, AfterValidator(_absolute), Field(json_schema_extra={"pattern": "^(/|~/)"})]
+Number = Annotated[int, Field(strict=True, gt=0)]
 
 DEFAULTS: Final = "defaults"
 """The top-level key."""
@@ -30,13 +31,13 @@ class ProcessLimits(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    cpu_s: PositiveInt | None = None
+    cpu_s: Number | None = None
     """Seconds of CPU that it may use in its life; then it is ended."""
-    memory_mb: PositiveInt | None = None
+    memory_mb: Number | None = None
     """MiB that it may allocate."""
-    files: PositiveInt | None = None
+    files: Number | None = None
     """How many files and sockets it may have open."""
-    processes: PositiveInt | None = None
+    processes: Number | None = None
     """How many processes and threads its user may have, all of them counted: it should have a user of its own."""
 
 
@@ -45,11 +46,11 @@ class CgroupLimits(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    memory_mb: PositiveInt | None = None
+    memory_mb: Number | None = None
     """MiB of memory, without swap; the kernel ends a process that needs more."""
-    processes: PositiveInt | None = None
+    processes: Number | None = None
     """How many processes and threads there may be."""
-    cpus: float | None = Field(default=None, ge=0.01)
+    cpus: float | None = Field(default=None, ge=0.01, strict=True)
     """How many processors they may use, as a number such as 0.5."""
 
 
@@ -58,7 +59,7 @@ class Sandbox(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    network: bool = False
+    network: StrictBool = False
     """Whether it may use the network of this host; without, it has none, not even localhost."""
     read: tuple[AbsolutePath, ...] = ()
     """Files and directories that it may read."""
@@ -120,7 +121,7 @@ class HostSettings(BaseModel):
     """Which calls have to be confirmed."""
     unchecked_tools: tuple[str, ...] = ()
     """Original names of tools whose arguments are not checked against their schema; `*`: all."""
-    replace_content: bool = False
+    replace_content: StrictBool = False
     """What `ret_object_mapper` and `vrl` make of results replaces the content, instead of being added to `meta`."""
     user: str | None = None
     """The user of this host that a stdio server runs as; None: the Computer's."""

@@ -16,7 +16,7 @@ import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +37,8 @@ from smcp_computer.config.lint import (
 from smcp_computer.config.secret_detection import is_secret_value, secrets_of, secrets_of_input
 from smcp_computer.config.secret_store import SecretsError, SecretStore
 from smcp_computer.redaction import Redactor
-from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone, printable
+from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone
+from smcp_proto.printable import printable
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     MCPServerCommandInput,
@@ -116,8 +117,10 @@ class InputResolver:
         """Raises SecretsError. It may wait for a keyring."""
         self._kept = self._store.read() if self._store is not None else {}
 
-    async def resolve(self, server: MCPServerConfig) -> MCPServerConfig:
+    async def resolve(self, server: MCPServerConfig, passed: Iterable[str] = ()) -> MCPServerConfig:
         """`server` with its parameters' placeholders replaced. The errors name the server, and each field.
+
+        `passed`: the environment variables that it gets beside its own.
 
         Raises:
             CannotRun: placeholders have no value in this environment, or one that makes the parameters invalid.
@@ -125,6 +128,8 @@ class InputResolver:
             ConfigError: what a program printed makes the parameters invalid.
         """
         self.redactor.learn(secrets_of(server))
+        given = {Placeholder("env", name): self._environ.get(name, "") for name in passed}
+        self.redactor.learn(value for each, value in given.items() if is_secret_value(each, None, value))
         parameters = server.server_parameters.model_dump(exclude_unset=True)
         wanted = list(placed(parameters, PARAMETERS))
         if not wanted:

@@ -160,12 +160,13 @@ def hinted(written: str, known: Iterable[str], why: str) -> str:
     return f"{hint} It {why}" if hint else why
 
 
-_SERVERS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
+SERVER_MODELS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
     "stdio": (MCPServerStdioConfig, MCPServerStdioParameters),
     "streamable": (MCPServerStreamableHttpConfig, MCPServerStreamableHttpParameters),
     "sse": (MCPSSEConfig, MCPSSEParameters),
 }
-_INPUTS: Final[Mapping[str, type[BaseModel]]] = {
+"""Of a server and its parameters, by type."""
+INPUT_MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "promptString": MCPServerPromptStringInput,
     "pickString": MCPServerPickStringInput,
     "command": MCPServerCommandInput,
@@ -183,7 +184,7 @@ def of_top_level(keys: Iterable[str]) -> Iterator[Warned]:
 
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     """The fields of a server of a type, and those of its parameters; of all servers where there is no such type."""
-    models = [_SERVERS[kind]] if isinstance(kind, str) and kind in _SERVERS else list(_SERVERS.values())
+    models = [SERVER_MODELS[kind]] if isinstance(kind, str) and kind in SERVER_MODELS else list(SERVER_MODELS.values())
     fields = {name for model, _ in models for name in model.model_fields} | HostSettings.model_fields.keys()
     return fields, {name for _, model in models for name in model.model_fields}
 
@@ -260,7 +261,7 @@ def broken_url(parameters: Any) -> str | None:
 
 def of_input(place: str, body: Mapping[str, Any]) -> Iterator[Warned]:
     kind = body.get("type")
-    models = [_INPUTS[kind]] if isinstance(kind, str) and kind in _INPUTS else list(_INPUTS.values())
+    models = [INPUT_MODELS[kind]] if isinstance(kind, str) and kind in INPUT_MODELS else list(INPUT_MODELS.values())
     fields = {name for model in models for name in model.model_fields}
     for key in _unknown(body, fields):
         yield _ignored(f"{place}.{key}", key, fields)

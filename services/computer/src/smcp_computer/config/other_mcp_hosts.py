@@ -94,8 +94,8 @@ class OwnServer:
 def own_server(body: Mapping[str, Any]) -> OwnServer:
     """What any host writes for one server."""
     own = OwnServer(dict(body))
-    if (env_file := own.take("env_file", "envFile", "env_file")) is not None:
-        own.body["env_file"] = env_file
+    if {"envFile", "env_file"} & body.keys():
+        own.body["env_file"] = own.take("env_file", "envFile", "env_file")
     if PARAMETERS not in body:
         if isinstance(body.get("params"), dict):
             own.body[PARAMETERS] = own.take(PARAMETERS, "params")
@@ -113,14 +113,16 @@ def _unflatten(own: OwnServer) -> None:
     for key in DESCRIPTIVE_KEYS:
         body.pop(key, None)
     kind = own.take("type", *TYPE_KEYS)
+    is_said = "type" in own.written
     if "command" in body:
         parameters = {key: body.pop(key) for key in MCPServerStdioParameters.model_fields if key in body}
         if isinstance(parameters.get("env"), dict):
             parameters["env"] = _texts(parameters["env"])
-        body["type"] = kind or "stdio"
+        body["type"] = kind if is_said else "stdio"
     else:
         url = own.take(f"{PARAMETERS}.url", *URL_KEYS)
-        body["type"] = kind or ("sse" if isinstance(url, str) and url.endswith("/sse") else "streamable")
+        by_url = "sse" if isinstance(url, str) and url.endswith("/sse") else "streamable"
+        body["type"] = kind if is_said else by_url
         if body["type"] != "sse" and isinstance(body.get("timeout"), int | float):
             own.mistakes.append(
                 ("timeout", 'write a duration such as "PT30S": hosts differ about the unit of a number')

@@ -1,12 +1,13 @@
 """Which strings of a configuration are secret, and the configuration without them that Agents may read. Pure.
 
 Placeholders are kept, they tell nothing. Values of `env` and `headers` that are not placeholders alone, the default of
-a password input, an argument of an input's program that is named like a secret, and what looks like a secret anywhere
-else become `"<redacted>"`; in a URL also the user and the values of the query.
+a password input, an argument of an input's program that is named like a secret, arguments that are headers or
+variables, and what looks like a secret anywhere else become `"<redacted>"`; in a URL also the user, the values of the
+query, and long parts of the path with letters and digits.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from smcp_computer.config.file import ComputerConfig
@@ -27,13 +28,15 @@ _SECRET_MAPS: Final = frozenset({"env", "headers"})
 _NAMES: Final = frozenset({"name", "type", "forbidden_tools"})
 """Fields with names that Agents know anyway; a long one may look like a secret."""
 _WORD: Final = (
-    r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|credential|bearer|authorization)"
+    r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|passphrase|pwd|credential|cookie|bearer"
+    r"|authorization)"
 )
+_SCHEME: Final = r"(?:(?:Bearer|Basic|Token)\s+)?"
 _SECRET_WORD: Final = re.compile(_WORD, re.IGNORECASE)
 _IN_TEXT: Final = (
     re.compile(
         # `token=X`, and as a header, in JSON or in VRL: `Authorization: Bearer X`, `"token": "X"`, `.token = "X"`
-        rf"{_WORD}s?(?:[=:]\s*|[\"']?\s*[=:]\s*[\"'])(?:(?:Bearer|Basic|Token)\s+)?(?P<secret>[^\s&,;\"']+)",
+        rf"{_WORD}s?(?:[=:]\s*|[\"']?\s*[=:]\s*[\"']){_SCHEME}(?P<secret>[^\s&,;\"']+)",
         re.IGNORECASE,
     ),
     re.compile(r"\w://(?P<secret>[^/\s@]+)@"),
@@ -44,10 +47,29 @@ _IN_TEXT: Final = (
     # hexadecimal, or upper and lower case with digits: words of a language have no such mixture
     re.compile(r"(?<!sha256:)\b(?P<secret>[0-9a-f]{32,}|(?=\w*[A-Z])(?=\w*[a-z])(?=\w*\d)\w{24,})\b"),
 )
-_IN_QUERY: Final = re.compile(r"[?&][^=&#\s]+=(?P<secret>[^&#\s]+)")
+_IN_URL: Final = (
+    re.compile(r"[?&#][^=&#\s]+=(?P<secret>[^&#\s]+)"),
+    re.compile(r"(?<!/)/(?P<secret>(?=[\w.~%-]*\d)(?=[\w.~%-]*[A-Za-z])[\w.~%-]{20,})(?=[/?#\s]|$)"),
+)
+_PAIR_OPTIONS: Final = frozenset({"-H", "--header", "--headers", "-e", "--env"})
+_PAIR: Final = re.compile(rf"[\w.-]+\s*[:=]\s*{_SCHEME}(?P<secret>.+)", re.DOTALL | re.IGNORECASE)
+"""A header or variable behind such an option."""
+_VARIABLE: Final = re.compile(
+    rf"(?:--(?:headers?|env)=[\w.-]+\s*[:=]|[A-Z][A-Z0-9_]+=)\s*{_SCHEME}(?P<secret>.+)", re.DOTALL
+)
+"""The same in one argument, as for `env`."""
 _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
-_PLAIN: Final = re.compile(r"[A-Za-z]{1,12}|[\d.]{1,7}")
-"""Words and small numbers: settings, which would be missed in every log line."""
+_PUBLIC: Final = re.compile(
+    r"true|false|yes|no|on|off|none|null|auto|default|always|never|all|enabled?|disabled?|local(?:host)?"
+    r"|debug|trace|verbose|info|notice|warn(?:ing)?|error|critical|fatal|silent|quiet"
+    r"|prod(?:uction)?|dev(?:elopment)?|staging|test(?:ing)?|stdio|https?|sse|json|text|plain|utf-?8|ascii|utc"
+    r"|bearer|basic|token|digest|gzip|deflate|br|identity|keep-alive|close|no-cache|no-store"
+    r"|(?:application|text|image|\*)/[\w.+*-]+|q=[\d.]+|\d{1,5}|\d+(?:\.\d+){1,3}",
+    re.IGNORECASE,
+)
+"""Values that are no secrets, and would be missed in every log line."""
+_WORD_OF_TEXT: Final = re.compile(r"[A-Za-z]{1,12}|[\d.]{1,7}")
+"""One of several words of a value that is alone no secret."""
 _WELL_KNOWN: Final = frozenset({"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "LANG", "HOSTNAME"})
 """Environment variables that are no secrets, and are parts of many texts."""
 
@@ -61,7 +83,7 @@ def shown(config: ComputerConfig) -> GetComputerConfigRet:
 
 def _server(server: MCPServerConfig) -> MCPServerConfig:
     dumped = server.model_dump()
-    body = {key: value if key in _NAMES else _hidden(value, key) for key, value in dumped.items()}
+    body = {key: value if key in _NAMES else _hidden(value) for key, value in dumped.items()}
     for key in _SECRET_MAPS & dumped[PARAMETERS].keys():
         body[PARAMETERS][key] = _without_literals(dumped[PARAMETERS][key])
     redacted: MCPServerConfig = SERVER_CONFIG.validate_python(body)
@@ -73,7 +95,7 @@ def _input(definition: MCPServerInput) -> MCPServerInput:
     if isinstance(definition, MCPServerPromptStringInput) and definition.password and definition.default is not None:
         body["default"] = REDACTED
     for field in {"default", "command", "args"} & body.keys():
-        body[field] = _hidden(body[field], field)
+        body[field] = _hidden(body[field])
     if isinstance(definition, MCPServerCommandInput) and definition.args:
         body["args"] |= {key: REDACTED for key, _ in _secret_arguments(definition.args)}
     redacted: MCPServerInput = SERVER_INPUT.validate_python(body)
@@ -86,19 +108,37 @@ def _without_literals(values: Any) -> Any:
     return {key: value if isinstance(value, str) and is_pure(value) else REDACTED for key, value in values.items()}
 
 
-def _hidden(value: Any, field: str) -> Any:
+def _hidden(value: Any) -> Any:
+    def hide(text: str, path: str, before: str) -> str:
+        for start, end in reversed(_secret_parts(text, before, wide=True)):
+            text = text[:start] + REDACTED + text[end:]
+        return text
+
+    return _changed(value, hide)
+
+
+def _secrets(value: Any, path: str = "", *, wide: bool) -> list[tuple[str, str]]:
+    """The path of each string that has a secret, and the secret. `wide`: also what may as well be none."""
+    found: list[tuple[str, str]] = []
+
+    def look(text: str, path: str, before: str) -> str:
+        found.extend((path, text[start:end]) for start, end in _secret_parts(text, before, wide=wide))
+        return text
+
+    _changed(value, look, path)
+    return found
+
+
+def _changed(value: Any, change: Callable[[str, str, str], str], path: str = "", before: Any = "") -> Any:
+    """A copy with each string changed, given its path, and what is before it in a list."""
     match value:
         case str():
-            for start, end in reversed(_secret_parts(value, in_url=field == "url")):
-                value = value[:start] + REDACTED + value[end:]
-            return value
+            return change(value, path, before if isinstance(before, str) else "")
         case list():
-            return [
-                REDACTED if _is_value_of_secret(value, index) else _hidden(item, field)
-                for index, item in enumerate(value)
-            ]
+            each = zip(["", *value], value, strict=False)
+            return [_changed(item, change, f"{path}.{index}", last) for index, (last, item) in enumerate(each)]
         case dict():
-            return {key: _hidden(inner, key) for key, inner in value.items()}
+            return {key: _changed(inner, change, f"{path}.{key}") for key, inner in value.items()}
         case _:
             return value
 
@@ -113,11 +153,11 @@ def literal_secrets(config: ComputerConfig) -> list[str]:
     found = [
         config.places[name].field(path.removeprefix("."))
         for name, server in config.servers.items()
-        for path in dict.fromkeys(path for path, _ in _suspicious(server.model_dump(exclude_unset=True), ""))
+        for path in dict.fromkeys(path for path, _ in _secrets(_without_maps(server, exclude_unset=True), wide=False))
     ]
     for index, definition in enumerate(config.inputs.values()):
         if isinstance(definition, MCPServerCommandInput):
-            paths = [path for path, _ in _suspicious(definition.args or {}, "")]
+            paths = [path for path, _ in _secrets(definition.args or {}, wide=False)]
             paths += [f".{key}" for key, _ in _secret_arguments(definition.args or {})]
             found += (f"inputs[{index}].args{path}" for path in dict.fromkeys(paths))
     return found
@@ -127,20 +167,22 @@ def secrets_of_input(definition: MCPServerCommandInput) -> Iterator[str]:
     """The literals in the arguments of a program that must not be told."""
     arguments = definition.args or {}
     yield from (value for _, value in _secret_arguments(arguments))
-    yield from (secret for _, secret in _suspicious(arguments, ""))
+    yield from (secret for _, secret in _secrets(arguments, wide=True))
 
 
 def secrets_of(server: MCPServerConfig) -> Iterator[str]:
     """The literals of a server that must not be told."""
-    body = server.model_dump()
-    parameters = body[PARAMETERS]
+    parameters = server.server_parameters.model_dump()
     for field in _SECRET_MAPS:
         for name, value in (parameters.get(field) or {}).items():
             if isinstance(value, str) and not is_pure(value):
                 yield from _secret_words(name, value)
-    if isinstance(url := parameters.get("url"), str):
-        yield from (url[start:end] for start, end in _secret_parts(url, in_url=True))
-    yield from (secret for _, secret in _suspicious(body, ""))
+    yield from (secret for _, secret in _secrets(_without_maps(server), wide=True))
+
+
+def _without_maps(server: MCPServerConfig, *, exclude_unset: bool = False) -> dict[str, Any]:
+    body = server.model_dump(exclude_unset=exclude_unset)
+    return {**body, PARAMETERS: {key: each for key, each in body[PARAMETERS].items() if key not in _SECRET_MAPS}}
 
 
 def _secret_words(name: str, value: str) -> Iterator[str]:
@@ -148,7 +190,14 @@ def _secret_words(name: str, value: str) -> Iterator[str]:
     words = value.split()
     if _SECRET_WORD.search(name) or name.lower() in _CREDENTIALS:
         yield from words[-1:]
-    yield from (word for word in (value, *words) if not _PLAIN.fullmatch(word))
+    if not _is_public(value):
+        yield value
+        if len(words) > 1:
+            yield from (word for word in words if not _WORD_OF_TEXT.fullmatch(word))
+
+
+def _is_public(value: str) -> bool:
+    return all(_PUBLIC.fullmatch(part) for part in re.split(r"[\s,;]+", value) if part)
 
 
 def is_secret_value(placeholder: Placeholder, definition: MCPServerInput | None, value: str) -> bool:
@@ -156,43 +205,23 @@ def is_secret_value(placeholder: Placeholder, definition: MCPServerInput | None,
     if isinstance(definition, MCPServerPickStringInput):
         return False  # Agents see the options
     if isinstance(definition, MCPServerPromptStringInput) and not definition.password:
-        return not _PLAIN.fullmatch(value)
+        return not _is_public(value)
     return placeholder.kind == "input" or placeholder.name not in _WELL_KNOWN
 
 
-def _suspicious(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The path of each string that has a secret, and the secret."""
-    match value:
-        case str():
-            yield from ((path, value[start:end]) for start, end in _secret_parts(value))
-        case dict():
-            for key, inner in value.items():
-                if path != f".{PARAMETERS}" or key not in _SECRET_MAPS:
-                    yield from _suspicious(inner, f"{path}.{key}")
-        case list():
-            for index, item in enumerate(value):
-                if _is_value_of_secret(value, index):
-                    yield f"{path}.{index}", item
-                else:
-                    yield from _suspicious(item, f"{path}.{index}")
+def _secret_parts(text: str, before: str, *, wide: bool) -> list[tuple[int, int]]:
+    """Where the secrets of a literal are, from the first to the last; they do not overlap.
 
-
-def _is_value_of_secret(arguments: list[Any], index: int) -> bool:
-    """Whether an argument is behind one like `--token`."""
-    option, value = arguments[index - 1] if index else None, arguments[index]
-    if not isinstance(option, str) or not option.startswith("-") or "=" in option:
-        return False
-    return bool(_SECRET_WORD.search(option)) and isinstance(value, str) and not is_pure(value)
-
-
-def _secret_parts(text: str, *, in_url: bool = False) -> list[tuple[int, int]]:
-    """Where the secrets of a literal are, from the first to the last; they do not overlap."""
-    patterns = (*_IN_TEXT, _IN_QUERY) if in_url else _IN_TEXT
-    found = sorted(
-        match.span("secret") for pattern in patterns for match in pattern.finditer(text) if "${" not in match["secret"]
-    )
+    `before`: what is before it in a list, as in `--token X`.
+    """
+    if before.startswith("-") and "=" not in before and _SECRET_WORD.search(before):
+        return [] if is_pure(text) else [(0, len(text))]
+    patterns = (*_IN_TEXT, *_IN_URL) if wide and "://" in text else _IN_TEXT
+    found = [match for pattern in patterns for match in pattern.finditer(text)]
+    if wide and (pair := (_PAIR if before in _PAIR_OPTIONS else _VARIABLE).fullmatch(text)):
+        found += [] if _is_public(pair["secret"]) else [pair]
     parts: list[tuple[int, int]] = []
-    for start, end in found:
+    for start, end in sorted(match.span("secret") for match in found if "${" not in match["secret"]):
         if parts and start < parts[-1][1]:
             parts[-1] = (parts[-1][0], max(end, parts[-1][1]))
         else:

@@ -17,7 +17,7 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Final
 
-from smcp_computer.config.atomic_file import replace_file
+from smcp_service.atomic_files import replace_files
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -165,7 +165,7 @@ def write_private(path: Path, content: bytes) -> None:
     """Write or replace a file that its user alone can read, whole or not at all. Raises SecretsError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(path, content)
+        replace_files({path: content})
     except OSError as error:
         raise SecretsError(f"{path} cannot be written: {error.strerror}") from None
 

@@ -15,7 +15,7 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.access import Access
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvents
-from smcp_computer.mcp.resources import SHOWN, Json
+from smcp_computer.mcp.resources import Json
 from smcp_computer.reply_limits import giving_way, reply_limit
 from smcp_computer.resources.index import Listing, ResourceIndex
 from smcp_computer.resources.routing import window_uri
@@ -203,10 +203,12 @@ class Desktop:
                             found.ages[server, without_query(uri)] = now - at
                     case WindowRead() | AnswerTooLarge():
                         found.too_large += 1
-                        found.problems.append((server, f"{uri[:SHOWN]} is left out of the desktop: it is too large"))
+                        found.problems.append(
+                            (server, f"{self._events.shown(uri)} is left out of the desktop: it is too large")
+                        )
                     case ServerError(what=what):
                         found.missing += 1
-                        which = "its windows are" if resource is _NOT_LISTED else f"{uri[:SHOWN]} is"
+                        which = "its windows are" if resource is _NOT_LISTED else f"{self._events.shown(uri)} is"
                         found.problems.append((server, f"{which} left out of the desktop: it {what}"))
                     case None:
                         found.missing += 1
@@ -234,7 +236,7 @@ class Desktop:
         for number in sorted(gone):
             server, uri = organized.sources[number]
             why = "together the windows are larger than the answer may be"
-            self._events.warn(server, f"{uri[:SHOWN]} is left out of the desktop: {why}")
+            self._events.warn(server, f"{self._events.shown(uri)} is left out of the desktop: {why}")
         return {number: text for number, text in enumerate(shown) if number not in gone}
 
 

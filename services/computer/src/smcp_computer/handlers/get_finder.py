@@ -85,7 +85,7 @@ class Finder:
         shown, shortened = fitting(found.documents, limit - len(head) - len(tail))
         for number in sorted(shortened):
             server = next(each.server for each in documents if each.summary is found.documents[number])
-            what = f"the document {found.documents[number]['uri']:.256} is shortened"
+            what = f"the document {self._events.shown(found.documents[number]['uri'])} is shortened"
             self._events.warn(server, f"{what}: its page is larger than {limit} bytes")
         body = b"".join((head, b",".join(shown), tail))
         if len(body) > limit:

@@ -4,7 +4,6 @@ Over the MCP servers of this Computer, or of the one that `serverId` names (comp
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -43,8 +42,6 @@ from smcp_proto.schemas.resources import (
 )
 from smcp_proto.tool_results import with_meta
 from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of, without_query
-
-_log = logging.getLogger("smcp_computer.resources")
 
 RESULT_KEY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resourceTemplates"}
 LEFT_OUT: Final = "a2c_skipped_servers"
@@ -94,7 +91,7 @@ class ResourceHandlers:
         async def ask(server: str, uri: str) -> Json:
             listed = directory.listed(uri, server)
             result = await self._index.connection(server).read(listed, timeout=budget.left)
-            self._events.warn(server, *(f"{uri[:256]}: {what}" for what in odd(uri, result)))
+            self._events.warn(server, *(f"{self._events.shown(uri)}: {what}" for what in odd(uri, result)))
             return result
 
         return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
@@ -159,7 +156,7 @@ class ResourceHandlers:
             items = {**named_apart(items)}
         page = page_of(kind, items, after)
         for of, uri in page.left_out:
-            _log.warning("MCP server %r: %.256r is too large to be listed; it is left out", of, uri)
+            self._events.warn(of, f"{self._events.shown(uri)!r} is too large to be listed; it is left out")
         result: dict[str, Any] = {RESULT_KEY[kind]: page.items}
         if page.next is not None:
             result["nextCursor"] = write_cursor(page.next)

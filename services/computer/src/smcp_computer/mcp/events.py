@@ -1,20 +1,20 @@
 """Events of the MCP servers, the notifications that they are made from, and warnings about the servers."""
 
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import mcp_types as types
 
+from smcp_computer.redaction import Redactor
+from smcp_proto.printable import printable
 from smcp_proto.uris import MAX_URI_LENGTH
 
 _log = logging.getLogger("smcp_computer.mcp")
 
 MOST_WARNINGS: Final = 200
 """About one MCP server, in one life of it: it may cause ever new ones."""
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ class ServerEvents:
     warning, and goes no further.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, redactor: Redactor | None = None) -> None:
+        self.shown = (redactor or Redactor()).shown
+        """What a warning shows of a URI."""
         self._listeners: list[Callable[[ServerEvent], None]] = []
         self._warned: dict[str, set[str]] = {}
         """By server."""
@@ -104,7 +106,7 @@ class ServerEvents:
             if len(warned) > MOST_WARNINGS:
                 _log.warning("MCP server %r: more is wrong with it than is said here", server)
             else:
-                _log.warning("MCP server %r: %s", server, _CONTROL.sub(" ", what))
+                _log.warning("MCP server %r: %s", server, printable(what))
 
 
 def _is_carried(uri: str) -> bool:

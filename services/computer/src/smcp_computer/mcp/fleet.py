@@ -132,7 +132,7 @@ class Fleet:
         drain_s: float = DRAIN_S,
         places: StartPlaces | None = None,
     ) -> None:
-        self.events = ServerEvents()
+        self.events = ServerEvents(inputs.redactor)
         self.config = config
         self._inputs = inputs
         self._limits = limits

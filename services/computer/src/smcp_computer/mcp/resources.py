@@ -17,8 +17,6 @@ Json = Mapping[str, Any]
 
 SUBSCRIBE_S: Final = 10.0
 """Shorter than a request: a silent server must not hold the few places for subscriptions."""
-SHOWN: Final = 256
-"""Characters of a URI that stand in a log: what a server sends has no bound."""
 MAX_ITEMS: Final = 50_000
 LIST_BYTES: Final = 16 * 1024 * 1024
 """Of one list with all its pages: 300 for each item. It stays in memory, in several times its bytes."""
@@ -119,7 +117,7 @@ class Resources:
                 if not isinstance(identity, str):
                     problems.append(f"an item of its {key} has no {name}; it is left out")
                 elif identity in found:
-                    problems.append(f"lists {identity[:SHOWN]} twice; the first counts")
+                    problems.append(f"lists {self._requests.redactor.shown(identity)} twice; the first counts")
                 else:
                     found[identity] = item
             cursor = page.next_cursor

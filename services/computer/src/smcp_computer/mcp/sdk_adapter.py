@@ -41,7 +41,8 @@ from smcp_computer.mcp.errors import (
     ServerTimedOut,
 )
 from smcp_computer.mcp.unread_answers import read_again, unread
-from smcp_computer.redaction import Redactor
+from smcp_computer.redaction import MAX_ERROR, Redactor, is_too_large
+from smcp_proto import tool_results
 
 CONTENT_CHARS: Final = 16 * 1024
 """The most characters recorded of a call's arguments or result, if they are recorded at all."""
@@ -60,6 +61,8 @@ Answer = dict[str, Any] | types.ErrorData
 
 
 _NOTHING_SECRET: Final = Redactor()
+_LARGE: Final = f"it failed; what it says about that has more than {MAX_ERROR} characters, and is left out"
+"""In place of what is too large to be redacted while others wait."""
 
 
 class CallSpan:
@@ -220,7 +223,9 @@ class Watch:
             awaited.set_result(answer)
 
     def _redacted(self, result: dict[str, Any]) -> Any:
-        return self.redactor.redact_all(result) if result.get("isError") is True else result
+        if result.get("isError") is not True:
+            return result
+        return tool_results.failed(_LARGE) if is_too_large(result) else self.redactor.redact_all(result)
 
     def _redact(self, message: JSONRPCMessage) -> None:
         """Texts of errors lose their secrets before anything else sees them: Agents, and the SDK's spans."""
@@ -228,6 +233,8 @@ class Watch:
             case JSONRPCResponse(result=result):
                 message.result = self._redacted(result)
             case JSONRPCError(error=error):
+                if is_too_large([error.message, error.data]):
+                    error.message, error.data = _LARGE, None
                 error.message = self.redactor.redact(error.message)
                 error.data = self.redactor.redact_all(error.data)
             case _:

@@ -23,7 +23,9 @@ from mcp.shared.exceptions import MCPError
 
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.mcp.errors import ServerFailed
+from smcp_computer.redaction import SEARCHED
 from smcp_proto.member_names import encode_name
+from smcp_proto.printable import printable
 from smcp_service.lifecycle import counted
 from smcp_service.logging import WRITTEN_BY
 
@@ -56,11 +58,13 @@ def describe(error: BaseException) -> str:
             return f"failed ({type(error).__name__})"
 
 
-def detail_of(error: BaseException) -> str:
-    """What the log says beside `describe`; empty: nothing."""
+def detail_of(error: BaseException, clean: Callable[[str], str]) -> str:
+    """What the log says beside `describe`, in one line; empty: nothing. `clean` takes secrets out of it."""
     error = first_of(error)
-    is_described = isinstance(error, ConfigError | ServerFailed | TimeoutError | httpx2.HTTPError) or not str(error)
-    return "" if is_described or describe(error) == WENT_AWAY else " ".join(str(error).split())[:LONGEST_LINE]
+    is_described = isinstance(error, ConfigError | ServerFailed | TimeoutError | httpx2.HTTPError)
+    if is_described or describe(error) == WENT_AWAY:
+        return ""
+    return " ".join(clean(str(error)[:SEARCHED]).split())[:LONGEST_LINE]
 
 
 def answered(status: int) -> str:
@@ -89,10 +93,6 @@ MAX_LINE: Final = 2000
 LONGEST_NAME: Final = 150
 """Characters of a server's name in that of its file: file systems take 255 bytes."""
 
-_SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-"""A sequence for a terminal: CSI or OSC of ECMA-48."""
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]+")
-"""All but the tab: a terminal would obey them."""
 _NO_TEXT: Final = re.compile(r"[\u2500-\u259f\s]+")
 """What boxes are drawn with."""
 
@@ -165,7 +165,7 @@ class StderrLog:
         self._quiet_until = time.monotonic() + quiet_s
 
     def wrote(self, line: str) -> None:
-        line = _CONTROL.sub(" ", _SEQUENCE.sub("", self._clean(line)[:MAX_LINE])).rstrip()
+        line = printable(self._clean(line)[:MAX_LINE]).rstrip()
         level = self._level(logging.INFO)
         if words := _NO_TEXT.sub(" ", line).strip():
             self._last.append(words[:LONGEST_LINE])
@@ -181,7 +181,7 @@ class StderrLog:
     def warning(self, text: str, *values: object) -> None:
         """Something is odd about what the server sends; `text` continues "MCP server 'x'"."""
         # cleaned before `text` cuts a value: a part of a secret would not be found any more
-        cleaned = [self._clean(value) if isinstance(value, str) else value for value in values]
+        cleaned = [self._clean(value[:SEARCHED]) if isinstance(value, str) else value for value in values]
         _stderr.log(self._level(logging.WARNING), f"MCP server %r {text}", self.server, *cleaned)
 
     def died(self, status: int | None) -> None:
@@ -206,7 +206,7 @@ class StderrLog:
             reason = f"{self.end} before it answered"
             message = f"{reason}{self.said}"
         else:
-            notes = f"{self.end}{self.said}" if self.end else detail_of(error)
+            notes = f"{self.end}{self.said}" if self.end else detail_of(error, self._clean)
             message = f"{reason} ({notes})" if notes else reason
         message += f"; {outlook}{hint if self.end else ''}"
         told, self._told = self._told, (reason, self.status)

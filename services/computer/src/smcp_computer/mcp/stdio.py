@@ -25,8 +25,9 @@ from smcp_computer.mcp.errors import AnswerTooLarge, ServerHangs
 from smcp_computer.mcp.isolation import check_sandbox, launch_of
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
-from smcp_computer.mcp.server_log import MAX_LINE, StderrLog, first_of
+from smcp_computer.mcp.server_log import StderrLog, first_of
 from smcp_computer.mcp.unread_answers import KEPT, ROOM, in_its_place, message_of, unreadable
+from smcp_computer.redaction import SEARCHED
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
@@ -46,11 +47,12 @@ class Cut:
 
 
 class Lines:
-    """Splits bytes into lines. Of a line above `longest` bytes (of UTF-8) only its ends are kept."""
+    """Splits bytes into lines. Of one above `longest` bytes (of UTF-8) only `kept` characters at each end are kept."""
 
-    def __init__(self, decoder: codecs.IncrementalDecoder, longest: int) -> None:
+    def __init__(self, decoder: codecs.IncrementalDecoder, longest: int, kept: int = KEPT) -> None:
         self._decoder = decoder
         self._longest = longest
+        self._kept = kept
         self._parts: list[str] = []
         self._size = 0
         self._head: str | None = None
@@ -72,8 +74,8 @@ class Lines:
         if self._size <= self._longest:
             return
         whole = "".join(self._parts)
-        self._head = whole[:KEPT] if self._head is None else self._head + text[: KEPT - len(self._head)]
-        self._parts = [whole[-KEPT:]]
+        self._head = whole[: self._kept] if self._head is None else self._head + text[: self._kept - len(self._head)]
+        self._parts = [whole[-self._kept :]]
 
     def _end(self) -> str | Cut:
         text = "".join(self._parts)
@@ -213,7 +215,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         """Its input is closed by `ServerProcess.stop`, which writes what is not written yet."""
 
     async def log_errors(self) -> None:
-        lines = Lines(codecs.getincrementaldecoder("utf-8")("replace"), MAX_LINE)
+        lines = Lines(codecs.getincrementaldecoder("utf-8")("replace"), SEARCHED, kept=SEARCHED)
         with suppress(OSError):
             while chunk := await self._process.stderr.read(65536):
                 for line in lines.feed(chunk):

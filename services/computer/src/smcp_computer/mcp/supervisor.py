@@ -222,7 +222,8 @@ class Supervisor:
         self._enter(State.STARTING, self.reason)
         async with self._waited(None) as start, AsyncExitStack() as place:
             # outside of the limit: the user may be asked for inputs, and others may start before it
-            server = with_variables(await self._inputs.resolve(self.config), self._limits.environment)
+            resolved = await self._inputs.resolve(self.config, self.host.environment or ())
+            server = with_variables(resolved, self._limits.environment)
             if not self._over_http:
                 await place.enter_async_context(self._place())
             if self._stopping.is_set():

@@ -8,8 +8,6 @@ import hmac
 import json
 import os
 import secrets
-import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -22,6 +20,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from smcp_bus.rights import ANY
 from smcp_gateway.auth.grants import Grants, check_subject, first_problem
 from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile, content
+from smcp_service.atomic_files import replace_files
 
 PREFIX: Final = "smcp_"
 """Distinguishes a key from a JWT."""
@@ -137,23 +136,9 @@ class WatchedKeys(WatchedFile[Mapping[str, KeyEntry]]):
 def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
     # without defaults: a gateway that does not know a field refuses the file
     text = json.dumps({"keys": [entry.model_dump(mode="json", exclude_defaults=True) for entry in entries]}, indent=2)
-    target = path.resolve()  # the target of a link
-    temporary: Path | None = None
     try:
-        before = target.stat() if target.exists() else None
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # only its owner can read it
-        temporary = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-            if before is not None:  # the gateway may run as another user
-                os.fchown(file.fileno(), before.st_uid, before.st_gid)
-                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
-        temporary.replace(target)
+        replace_files({path: f"{text}\n".encode()}, keep_access=True)  # the gateway may run as another user
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise AuthFileError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 

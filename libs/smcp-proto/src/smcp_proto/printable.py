@@ -1,0 +1,26 @@
+"""Foreign text for a terminal, or for one line of a log: without what a terminal obeys, or shows as something else."""
+
+import json
+import re
+from typing import Any, Final
+
+_SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+"""A sequence for a terminal: CSI or OSC of ECMA-48."""
+_LINE_BREAK: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+"""As `str.splitlines` knows them."""
+_UNPRINTABLE: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+"""Control characters but for tab and newline, half characters, and what is not seen or sets the direction of writing:
+with it `txt.exe` may be shown as `exe.txt`. Joiners (U+200C, U+200D) are parts of words and emoji."""
+
+
+def printable(text: str, *, newline: str = " ") -> str:
+    """`text` without sequences for terminals, with `newline` for line breaks, and U+FFFD for what cannot be seen."""
+    return _UNPRINTABLE.sub("\ufffd", _LINE_BREAK.sub(newline, _SEQUENCE.sub("", text)))
+
+
+def printable_json(value: Any, *, indent: int | None = 2) -> str:
+    """`value` as JSON for programs that a terminal may get, too: `\\u202e` stands for what `printable` replaces."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
