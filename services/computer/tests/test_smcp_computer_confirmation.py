@@ -70,7 +70,7 @@ class Says:
         self.asked = 0
         self.turn = asyncio.Lock()
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
         self.asked += 1
         return self.answer
 
@@ -139,6 +139,49 @@ async def test_a_cancelled_confirmation_is_withdrawn_and_the_next_one_is_shown()
         user.types("y\n")
         assert await asyncio.wait_for(second, 30) is None
         assert first.cancelled()
+
+
+def test_a_question_shows_every_parameter_and_cuts_long_texts_in_the_middle() -> None:
+    params = {"note": "x" * 600, "path": "/etc/cron.d/x", "more": [{"deep": "y" * 5000 + "end"}]}
+    text = question(REF, "alice", params)
+    for shown in (
+        '"note"',
+        "… (600 characters) …",
+        '"path": "/etc/cron.d/x"',
+        '"deep"',
+        "… (5003 characters) …",
+        'yend"',
+    ):
+        assert shown in text
+    assert len(text) < 600
+
+
+async def test_a_call_whose_parameters_are_too_many_to_be_read_is_refused_and_nobody_is_asked() -> None:
+    async with terminal_user() as user:
+        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        params = {f"parameter {number}": number for number in range(1000)}
+        said = await confirmation.refusal(push(), agent="alice", params=params)
+        assert said is not None
+        assert "too many to be read" in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "allowed"), [("y\n", False), ("PUSH\n", True), ("\n", False), ("always push\n", True)]
+)
+async def test_a_tool_that_says_that_it_may_destroy_something_is_confirmed_by_its_name(
+    typed: str, *, allowed: bool
+) -> None:
+    async with terminal_user() as user:
+        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        target = push()
+        target.tool.annotations = types.ToolAnnotations(destructive_hint=True)
+        asking = asyncio.create_task(confirmation.refusal(target, agent="alice", params={}))
+        await user.sees("Type 'push' to run it")
+        user.types(typed)
+        if typed == "y\n":  # another word asks again
+            await user.sees("Please say: push")
+            user.types("n\n")
+        assert (await asyncio.wait_for(asking, 30) is None) is allowed
 
 
 def test_control_characters_of_an_agent_do_not_reach_the_terminal() -> None:

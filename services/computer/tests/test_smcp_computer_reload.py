@@ -144,7 +144,7 @@ class Slow:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
         self.turn = asyncio.Lock()
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
         self.asked.set()
         await self.answers.wait()
         return Answer.YES

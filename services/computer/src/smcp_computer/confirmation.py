@@ -38,6 +38,8 @@ class Answer(StrEnum):
     """Yes, and do not ask again about this tool while this Computer runs."""
     HOUR = "hour"
     """The same for an hour."""
+    UNREADABLE = "unreadable"
+    """The parameters are too many to be read, and nobody was asked."""
 
 
 class Asker(Protocol):
@@ -47,7 +49,9 @@ class Asker(Protocol):
     def turn(self) -> asyncio.Lock:
         """Is held while asking: whoever is asked hears one question at a time."""
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer: ...
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
+        """`destructive`: the MCP server says that the tool may destroy something (`destructiveHint`)."""
+        ...
 
 
 class Decision(Enum):
@@ -165,13 +169,17 @@ class Confirmation:
 
     async def _asked(self, target: Target, agent: str, params: Mapping[str, Any]) -> str | None:
         assert self._asker is not None  # else `decide` asks nobody
+        hints = target.tool.annotations
+        destructive = hints is not None and hints.destructive_hint is True
         async with self._asker.turn:
             if self._is_remembered(target):  # answered for the call before this one
                 return None
-            answer = await self._asker.ask(target.ref, agent, params)
+            answer = await self._asker.ask(target.ref, agent, params, destructive=destructive)
         if answer in (Answer.ALWAYS, Answer.HOUR):
             until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
             self._remembered[target.ref] = (_allowed(target), until)
+        elif answer is Answer.UNREADABLE:
+            return f"needs confirmation, and its parameters are too many to be read: above {LONGEST} characters"
         elif answer is not Answer.YES:
             return "was declined by the user of this Computer"
         return None
@@ -187,17 +195,13 @@ def _allowed(target: Target) -> object:
     return target.supervisor.config.server_parameters, target.tool
 
 
-LONGEST: Final = 600
-"""Characters of the parameters that are shown."""
-_WORDS: Final = {
-    "y": Answer.YES,
-    "yes": Answer.YES,
-    "n": Answer.NO,
-    "no": Answer.NO,
-    "": Answer.NO,
-    "always": Answer.ALWAYS,
-    "hour": Answer.HOUR,
-}
+LONGEST_VALUE: Final = 120
+"""Characters of a text that are shown; longer ones are cut in the middle."""
+LONGEST: Final = 8_000
+"""Characters of all parameters that a user can be expected to read. What is longer is refused, and not cut: what is cut
+away would be approved unseen."""
+_REFUSALS: Final = {"n": Answer.NO, "no": Answer.NO, "": Answer.NO}
+_WORDS: Final = {"y": Answer.YES, "yes": Answer.YES, "always": Answer.ALWAYS, "hour": Answer.HOUR, **_REFUSALS}
 _PROMPT: Final = "Run it? [y/N, 'always' for this tool, 'hour' for an hour] "
 
 
@@ -211,9 +215,19 @@ class AtTerminal:
     def __str__(self) -> str:
         return "at this terminal"
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
+        text, prompt, words = question(ref, agent, params), _PROMPT, _WORDS
+        if len(text) > LONGEST:
+            return Answer.UNREADABLE
+        if destructive:  # not by one key
+            tool = printable(ref.tool)
+            prompt = (
+                f"It may destroy something. Type {tool!r} to run it [or 'always {tool}', 'hour {tool}'; Enter: no] "
+            )
+            name = tool.casefold()
+            words = {name: Answer.YES, f"always {name}": Answer.ALWAYS, f"hour {name}": Answer.HOUR, **_REFUSALS}
         try:
-            return await self._terminal.ask(question(ref, agent, params), _PROMPT, _WORDS)
+            return await self._terminal.ask(text, prompt, words)
         except TerminalGone:
             return Answer.NO
 
@@ -221,8 +235,8 @@ class AtTerminal:
 class ByProgram:
     """Runs a program for each question, without a shell.
 
-    It gets `{"server", "tool", "agent", "params"}` as JSON at its standard input. Exit status 0 is a yes, another a no.
-    It may print one of the words of `Answer` instead.
+    It gets `{"server", "tool", "agent", "params", "destructive"}` as JSON at its standard input. Exit status 0 is a
+    yes, another a no. It may print one of the words of `Answer` instead.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -232,8 +246,10 @@ class ByProgram:
     def __str__(self) -> str:
         return f"by the program of {PROGRAM}"
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> Answer:
-        asked = {"server": ref.server, "tool": ref.tool, "agent": agent, "params": params}
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
+        asked = {
+            "server": ref.server, "tool": ref.tool, "agent": agent, "params": params, "destructive": destructive
+        }  # fmt: skip
         try:
             program = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE)
         except OSError as error:
@@ -250,16 +266,31 @@ class ByProgram:
         if program.returncode != 0:
             return Answer.NO
         if word and word not in _WORDS:
-            _log.warning("%s: printed something else than %s: the call is not confirmed", PROGRAM, ", ".join(Answer))
+            _log.warning(
+                "%s: printed something else than %s: the call is not confirmed",
+                PROGRAM,
+                ", ".join(word for word in _WORDS if word),
+            )
             return Answer.NO
         return _WORDS[word] if word else Answer.YES
 
 
 def question(ref: ToolRef, agent: str, params: Mapping[str, Any]) -> str:
-    """What is shown. The Agent's text cannot move the cursor or colour anything."""
-    shown = printable(json.dumps(params, ensure_ascii=False))
-    if len(shown) > LONGEST:
-        shown = f"{shown[:LONGEST]}… ({len(shown)} characters)"
+    """What is shown: each parameter, at any depth, with its name. The Agent's text cannot move the cursor or colour
+    anything."""
+    shown = printable(json.dumps(_cut(params), ensure_ascii=False))
     return (
         f"The Agent {printable(agent)!r} wants to run {printable(ref.tool)!r} of {printable(ref.server)!r} with {shown}"
     )
+
+
+def _cut(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _cut(inner) for name, inner in value.items()}
+        case list():
+            return [_cut(inner) for inner in value]
+        case str() if len(value) > LONGEST_VALUE:
+            half = LONGEST_VALUE // 2
+            return f"{value[:half]}… ({len(value)} characters) …{value[-half:]}"
+    return value
