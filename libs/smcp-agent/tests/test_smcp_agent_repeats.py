@@ -68,7 +68,7 @@ async def test_an_interrupted_call_is_repeated_at_another_gateway() -> None:
 
 def above_quota(wait: float) -> JsonObject:
     details = {"quota": "calls_per_s", "limit": 1000.0, "retry_after_s": wait}
-    return {"code": 429, "message": "this office has met its quota calls_per_s", "details": details}
+    return {"code": 429, "message": "this office has reached its quota calls_per_s", "details": details}
 
 
 async def test_a_call_above_a_quota_waits_and_is_sent_as_new() -> None:

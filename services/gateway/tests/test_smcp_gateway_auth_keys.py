@@ -207,7 +207,7 @@ def test_a_file_that_others_may_write_is_refused_and_changes_nothing(tmp_path: P
     watched = WatchedKeys(path)
     path.chmod(mode)
     for use in (lambda: key_file.read(path), lambda: key_file.add(path, some_key()[1]), watched.refresh):
-        with pytest.raises(AuthFileError, match=f"others than its owner may write it.*{mode:04o}"):
+        with pytest.raises(AuthFileError, match=f"its group or others may write it.*{mode:04o}"):
             use()
     assert watched.find(key) == entry
     path.chmod(0o640)

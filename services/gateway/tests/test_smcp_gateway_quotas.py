@@ -185,7 +185,7 @@ async def test_joining_and_leaving_in_a_loop_is_429_although_each_time_over_a_ne
             async with connected(world.url) as client:
                 outcomes.append(await client.join("computer", "box", OFFICE))
         assert outcomes[:4] == [[True, None]] * 4
-        assert outcomes[4] == outcomes[5] == [False, "429 this office has met its quota room_events_per_s"]
+        assert outcomes[4] == outcomes[5] == [False, "429 this office has reached its quota room_events_per_s"]
         async with connected(world.url) as client:
             assert await client.join("computer", "box", "other") == [True, None]
 

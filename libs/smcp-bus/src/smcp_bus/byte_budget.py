@@ -1,4 +1,4 @@
-"""A budget of bytes in flight, given out to the offices that wait in turn."""
+"""A budget of bytes in flight, granted to the waiting offices in turn."""
 
 from collections import deque
 from collections.abc import Callable

@@ -288,7 +288,7 @@ class Dispatcher:
                     answer = await self._handle(call, request)
                     record(answer)
             except Exception as error:  # noqa: BLE001 -- of the log fields or the span: `_handle` raises none
-                _failed("a request could not be traced", error)
+                _failed("the log fields or span of a request could not be written", error)
                 answer = answer or await self._handle(call, request)
         finally:
             self._end(row, time.perf_counter() - began, answer)
@@ -299,7 +299,7 @@ class Dispatcher:
             if self._ended is not None:
                 self._ended(row, seconds, answer)
         except Exception as error:  # noqa: BLE001 -- no metric may replace an answer
-            _failed("a request could not be counted", error)
+            _failed("the metrics of a request could not be updated", error)
 
     async def _read_large(self, row: Row, caller: Caller, body: bytes) -> Any:
         """Parse a request, unless it is too large or not for its sender. In a short one a wrong field is named first:

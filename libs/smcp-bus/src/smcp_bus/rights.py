@@ -114,7 +114,7 @@ def check_listed(rights: Rights, tools: Any, name: str) -> None:
         if isinstance(tool, dict) and tool.get("name") == name:
             return rights.check_tool(name, read_only=is_read_only(tool))
     raise NotAllowed(
-        "the token is for tools that this Computer lists, and it lists none of this name",
+        "this Computer lists no tool of this name, and the token allows only listed tools",
         details={"field": "tool_name"},
     )
 

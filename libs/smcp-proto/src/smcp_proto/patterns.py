@@ -39,7 +39,7 @@ def _regex(pattern: str) -> re.Pattern[str]:
             between.append("")
         elif character == "\\":
             if (escaped := next(characters, None)) is None:
-                raise ValueError("ends with a backslash that escapes nothing")
+                raise ValueError("ends with a single backslash; write it twice")
             between[-1] += re.escape(escaped)
         else:
             between[-1] += "." if character == "?" else re.escape(character)
@@ -53,5 +53,5 @@ def _regex(pattern: str) -> re.Pattern[str]:
 def without_controls(text: str) -> str:
     """The text, unchanged. Raises ValueError: it has control characters or lone surrogates."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
-        raise ValueError("holds a control character, or half of a character")
+        raise ValueError("holds a control character, or a lone surrogate")
     return text

@@ -1,4 +1,4 @@
-"""Where HTTP comes in: what somebody may cost who has not said yet who he is.
+"""Serves HTTP, and limits what clients may cost before they are authenticated.
 
 `listening` serves one aiohttp application, with a `_Gate` for each connection. A connection belongs to a stranger until
 the application calls `let_in` (for good) or `of_member` (for one request). A stranger's bytes, time and connections are
@@ -357,12 +357,13 @@ def _checking(rules: EdgeRules) -> Middleware:
 def _refusal(request: web.Request, rules: EdgeRules) -> web.Response | None:
     headers = request.headers
     if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        return _refused(415, "bodies are not inflated: send it without a Content-Encoding", "Content-Encoding")
+        why = "compressed bodies are not accepted: send the body without a Content-Encoding"
+        return _refused(415, why, "Content-Encoding")
     if request.path in UNCHECKED:
         return None
     host, origin = headers.get("Host"), headers.get("Origin")
     if rules.hosts is not None and not host_allowed(host, rules.hosts):
-        return _refused(403, "Host: is not a name of this address: see SMCP_ALLOWED_HOSTS", "Host")
+        return _refused(403, "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS", "Host")
     if origin is not None and not origin_allowed(origin, host, rules.origins):
         return _refused(403, "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS", "Origin")
     return None

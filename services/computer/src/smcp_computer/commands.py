@@ -71,7 +71,12 @@ def _show_inputs(said: Said) -> None:
 _asks("status", "GET", print_status, "How the running Computer and its MCP servers are.")
 _asks("tools", "GET", _show_tools, "The tools as Agents see them.")
 _asks("inputs", "GET", _show_inputs, "The inputs, and where their values come from; no value is shown.")
-_asks("reload", "POST", print_status, "Read the configuration file again now, as it is whenever it changes.")
+_asks(
+    "reload",
+    "POST",
+    print_status,
+    "Read the configuration file again now. This also happens whenever the file changes.",
+)
 
 
 @app.command()

@@ -155,7 +155,7 @@ def import_file(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show another host's file as a configuration of a Computer, and write it. --json prints its warnings in it."""
+    """Convert the file of another MCP host; print it, or also write it with --write. --json includes the warnings."""
     try:
         document, warnings = imported(file)
     except ConfigError as error:

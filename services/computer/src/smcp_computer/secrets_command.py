@@ -23,7 +23,7 @@ app = typer.Typer(
 
 OfficeOption = Annotated[str | None, typer.Option("--office", help="The Computer's office [SMCP_OFFICE]")]
 NameOption = Annotated[str | None, typer.Option("--name", help="The Computer's name [SMCP_NAME]")]
-_USED: Final = "a server that runs already takes it when it is restarted: smcp-computer servers restart SERVER"
+_USED: Final = "a running server gets the value when you restart it: smcp-computer servers restart SERVER"
 
 
 def store_of(settings: ComputerSettings) -> SecretStore:
@@ -51,8 +51,9 @@ def set_value(
     name: NameOption = None,
     as_json: Json = False,
 ) -> None:
-    """Keep the value of an input; it is asked for, or read from standard input. An option would show it to others.
+    """Keep the value of an input; it is asked for, or read from standard input.
 
+    There is no option for it: others could see it in `ps`.
     A running Computer starts the servers that lacked it.
     """
     settings = _settings(office, name)

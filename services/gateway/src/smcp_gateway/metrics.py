@@ -34,7 +34,7 @@ def measure_strangers(metrics: Metrics, strangers: Strangers) -> None:
     metrics.gauge("smcp_gateway_strangers", "Connections that are not let in yet", lambda: len(strangers))
     metrics.counter(
         "smcp_gateway_strangers_closed",
-        "Strangers that were closed, by what they had too much of",
+        "Unauthenticated connections that were closed, by the limit they exceeded",
         lambda: strangers.closed,
         label="why",
     )

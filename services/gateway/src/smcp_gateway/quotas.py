@@ -39,9 +39,9 @@ class Quota(BaseModel):
     calls_per_s: PerSecond | None = None
     """Events of clients of all kinds, calls of Agents first of all."""
     calls_in_flight: Count | None = None
-    """Of them without an answer."""
+    """Events not answered yet."""
     bytes_per_s: PerSecond | None = None
-    """Of events and their answers."""
+    """Bytes of events and their answers in a second."""
     subscriptions: Count | None = None
     """To resources of Computers on Socket.IO."""
     reads_per_s: PerSecond | None = None
@@ -268,7 +268,7 @@ class Quotas:
         said: dict[str, Any] = {"quota": quota, "limit": limit, **details}
         if wait is not None:
             said["retry_after_s"] = wait if isinstance(wait, int) else math.ceil(wait * 1000) / 1000
-        return RateLimited(f"this {key.partition(' ')[0]} has met its quota {quota}", details=said)
+        return RateLimited(f"this {key.partition(' ')[0]} has reached its quota {quota}", details=said)
 
 
 def _subject(identity: str) -> str:

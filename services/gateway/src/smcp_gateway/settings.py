@@ -42,18 +42,19 @@ class QuotaSettings(ServiceSettings):
         default=5000, description="connections of a subject, members of an office; 0: any number"
     )
     quota_calls_per_s: PerSecond = Field(default=1000.0, description="events of clients in a second; 0: any number")
-    quota_calls_in_flight: Count = Field(default=4096, description="of them without an answer; 0: any number")
+    quota_calls_in_flight: Count = Field(default=4096, description="events not answered yet; 0: any number")
     quota_bytes_per_s: PerSecond = Field(
-        default=128.0 * 1024 * 1024, description="of events and their answers; 0: any number"
+        default=128.0 * 1024 * 1024, description="bytes of events and their answers in a second; 0: any number"
     )
     quota_subscriptions: Count = Field(
-        default=20_000, description="to resources of Computers on Socket.IO here; 0: any number"
+        default=20_000, description="subscriptions to resources of Computers on Socket.IO here; 0: any number"
     )
     quota_reads_per_s: PerSecond = Field(
         default=500.0, description="requests that make MCP servers work, in a second; 0: any number"
     )
     quota_room_events_per_s: PerSecond = Field(
-        default=1000.0, description="joins, leaves, lists and updates in a second, of a member a fifth; 0: any number"
+        default=1000.0,
+        description="joins, leaves, lists and updates in a second; one member may make a fifth; 0: any number",
     )
     quota_burst_s: Annotated[Seconds, Field(gt=0, le=3600)] = Field(
         default=5.0, description="after a pause, the events of so many seconds may come at once"
@@ -72,8 +73,8 @@ class GatewaySettings(AuthSettings, QuotaSettings):
     gateway_port: Port = Field(default=8000, description="port for clients, /livez and /readyz; 0 takes any free one")
     allowed_hosts: Annotated[str, AfterValidator(_hosts)] = Field(
         default="",
-        description="names that clients may connect to, with commas, beside those of loopback; empty: on loopback "
-        "without authentication only those, else any",
+        description="host names that `Host` may have besides loopback's, with commas; empty: only loopback's on "
+        "loopback without authentication, else any",
     )
     allowed_origins: Annotated[str, AfterValidator(_origins)] = Field(
         default="", description="origins of web pages that may connect, with commas: https://office.example.com"

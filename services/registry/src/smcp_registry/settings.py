@@ -19,5 +19,5 @@ class RegistrySettings(ServiceSettings):
         ge=0,
         le=1e9,
         allow_inf_nan=False,
-        description="joins, updates and lists of one office in a second, of a member a fifth; 0: any number",
+        description="joins, updates and lists of one office in a second; one member may make a fifth; 0: any number",
     )

@@ -316,7 +316,7 @@ def _shared(url: str, key: str) -> Iterator[None]:
         try:
             stack.enter_context(shared_key(url, key))
         except OSError as error:
-            _log.warning("smcp-agent will not find the key by itself, give it as SMCP_TOKEN: %s", error.strerror)
+            _log.warning("the key file could not be written, so set SMCP_TOKEN for smcp-agent: %s", error.strerror)
         yield
 
 

@@ -37,12 +37,14 @@ def add(
     office: Annotated[
         list[str],
         typer.Option(
-            metavar="PATTERN", help="An office that it is for; * any text, ? one character, \\ escapes. More: or."
+            metavar="PATTERN",
+            help="An office that it is for; * any text, ? one character, \\ escapes. May be repeated.",
         ),
     ],
-    role: Annotated[list[str], typer.Option(metavar="ROLE", help="agent or computer. Twice: both.")],
+    role: Annotated[list[str], typer.Option(metavar="ROLE", help="agent or computer. Give it twice for both.")],
     name: Annotated[
-        list[str], typer.Option(metavar="PATTERN", help="A name that its holder may have; '*' is any. More: or.")
+        list[str],
+        typer.Option(metavar="PATTERN", help="A name that its holder may have; '*' is any. May be repeated."),
     ],
     computer: Annotated[
         list[str], typer.Option(metavar="PATTERN", help="A Computer that an Agent may ask; without it, any.")
@@ -54,7 +56,7 @@ def add(
         ),
     ] = ["*"],  # noqa: B006
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Only tools of which their MCP server says that they only read.")
+        bool, typer.Option("--read-only", help="Allow only tools that their MCP server marks as read-only.")
     ] = False,
     subject: Annotated[
         str | None,

@@ -188,8 +188,8 @@ def _hint(error: SmcpError, chosen: Options) -> str:
             )
         case NotAuthenticated():
             return (
-                "SMCP_TOKEN (--token) says who you are: a key of `smcp keys add`, or a JWT. The key of a `smcp up` on "
-                "this machine is found at the URL that it printed."
+                "SMCP_TOKEN (--token) says who you are: a key of `smcp keys add`, or a JWT. If `smcp up` runs on "
+                "this machine, use the URL that it printed; its key is then found without SMCP_TOKEN."
             )
         case McpError() if error.message.startswith("the MCP server ") and error.message.endswith(" failed"):
             return "What it said is in the log of the Computer."

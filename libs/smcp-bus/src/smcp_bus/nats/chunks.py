@@ -267,7 +267,7 @@ class Pulling(Awaited[bytes]):
         if now - self._progress > _STALL_S:
             self.fail(TransferFailed("the peer that has the rest of the body hangs"))
         elif self._came < SLOWEST * (now - self._began - _STALL_S) or now - self._began > LONGEST_S:
-            self.fail(TransferFailed("the peer that has the rest of the body is too slow"))
+            self.fail(TransferFailed("the sender of the body is too slow"))
         if self.future.done():
             return
         if self._asked and now - max(self._heard, self._probed) > _PROBE_S:

@@ -142,7 +142,7 @@ class Transfers:
         self._client.check(subject, len(outgoing.first), len(head))
         grant = self.kept.take(outgoing.plan.total, office_of(request.subject))
         if grant is None:
-            _log.warning("a large answer was not sent: %d bytes of others are being taken", self.kept.used)
+            _log.warning("a large answer was not sent: %d bytes of other answers wait to be fetched", self.kept.used)
             full = "too many large answers are on their way; ask again"
             return error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True)
         kept = _Kept(self.inbox, outgoing, self._until(request.deadline), grant)

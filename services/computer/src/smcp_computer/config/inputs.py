@@ -1,6 +1,6 @@
 """Values for the placeholders of the configuration (data-structures.txt, inputs).
 
-`${input:ID}` is the first of these that there is: the value in the secret store; the environment variable
+`${input:ID}` takes the first of these values that exists: the value in the secret store; the environment variable
 `SMCP_INPUT_<ID>` (the id in upper case, what is no letter or digit as `_`); what the user says, who is asked at the
 terminal and may take the default; the default; what the input's program prints. `${env:X}` is the environment
 variable X.

@@ -55,7 +55,7 @@ async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[
                     if _directories(files()) != directories:
                         break
         except OSError as error:  # a directory is gone, or the system has no watches left
-            _log.debug("the configuration is looked at every %g s: %s", POLL_MS / 1000, error)
+            _log.debug("cannot watch the configuration; it is checked every %g s: %s", POLL_MS / 1000, error)
             await asyncio.sleep(POLL_MS / 1000)
 
 

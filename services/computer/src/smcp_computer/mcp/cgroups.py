@@ -62,7 +62,7 @@ def limits_of(wanted: CgroupLimits) -> list[tuple[str, str]]:
         try:
             share(place, controller)
         except OSError as error:
-            raise CannotRun(f"cgroup.{name}: {place} gives no limits by {controller!r}: {error.strerror}") from None
+            raise CannotRun(f"cgroup.{name}: {place} cannot limit {controller!r}: {error.strerror}") from None
     return [(file, value) for _, _, file, value in asked]
 
 

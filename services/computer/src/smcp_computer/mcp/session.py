@@ -209,7 +209,8 @@ class Connection:
                 if len(tools) >= MAX_TOOLS or size > LIST_BYTES:
                     break
         del tools[MAX_TOOLS:]
-        _log.warning("MCP server %r: its list of tools is too long; %d are taken", self._requests.server, len(tools))
+        what = "MCP server %r: its list of tools is too long; only the first %d are used"
+        _log.warning(what, self._requests.server, len(tools))
         return tuple(tools)
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:

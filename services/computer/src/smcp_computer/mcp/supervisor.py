@@ -322,7 +322,8 @@ class Supervisor:
         until = 0.0 if is_stopped(self._stderr.pid) else connection.busy_until
         if time.monotonic() < until:
             self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
-            _log.warning("MCP server %r %s; it is restarted if that has no answer", self.name, self.reason)
+            what = "MCP server %r %s; it is restarted unless it answers before the call times out"
+            _log.warning(what, self.name, self.reason)
         while connection.heard < asked and self._goes_on(connection):
             if time.monotonic() >= min(until, connection.busy_until):
                 raise ServerHangs("has stopped answering")

@@ -100,7 +100,8 @@ class Guard:
                 if file is not None and await asyncio.to_thread(file.refresh):
                     _log.info("the file of %s has changed, and was read", what)
             except AuthFileError as error:
-                _log.error("the file of %s has changed and cannot be used; they stay as they were: %s", what, error)
+                why = "the changed file of %s cannot be used; its last valid content stays in force: %s"
+                _log.error(why, what, error)
 
     def ended(self, principal: Principal) -> str | None:
         """Why the sessions of this holder have to end; None: they do not."""

@@ -21,7 +21,7 @@ class AuthFileError(Failure):
 
 
 def content(path: Path) -> bytes:
-    """Raises AuthFileError: it cannot be read, is too large, or others than its owner may write it."""
+    """Raises AuthFileError: it cannot be read, is too large, or its group or others may write it."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -29,7 +29,7 @@ def content(path: Path) -> bytes:
     except OSError as error:
         raise AuthFileError(f"{path}: cannot be read: {error.strerror or error}") from None
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise AuthFileError(f"{path}: others than its owner may write it (mode {mode:04o}); chmod go-w makes it safe")
+        raise AuthFileError(f"{path}: its group or others may write it (mode {mode:04o}); run chmod go-w on it")
     if len(text) > LARGEST:
         raise AuthFileError(f"{path}: is larger than {LARGEST} bytes")
     return text

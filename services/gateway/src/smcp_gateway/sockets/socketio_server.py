@@ -163,8 +163,8 @@ class SocketIoServer:
         if self.draining:
             return _response(Unavailable("the gateway is stopping; connect to another one"), 503)
         if not self._arrivals.has_room(self._source(request)):
-            details = {"retry_after_s": 1}
-            return _response(RateLimited("too many connections of this address are beginning", details=details), 429)
+            why = "too many connections of this address are not authenticated yet"
+            return _response(RateLimited(why, details={"retry_after_s": 1}), 429)
         return None
 
     async def end_expired(self, guard: Guard, keep_seat: KeepSeat) -> None:
