@@ -7,9 +7,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from smcp_gateway.auth import api_keys
 from smcp_gateway.auth.api_keys import new_key
+from smcp_gateway.auth.grants import Principal
+from smcp_gateway.auth.guard import Guard
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.waiting import eventually
 
@@ -121,3 +124,35 @@ async def test_a_stranger_that_sends_much_is_closed_and_a_polling_one_gets_413(n
             assert answer.status == 413
             assert (await answer.json())["details"]["limit"] < 50_000
         await close(http, f"{url}&transport=polling", opened)
+
+
+async def test_a_client_that_goes_while_its_token_is_checked_leaves_no_session(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, entry = new_key(subject=None, offices=["*"], roles=["agent"], names=["*"])
+    api_keys.add(tmp_path / "keys.json", entry)
+    checking, go, admit = asyncio.Event(), asyncio.Event(), Guard.admit
+
+    async def slowly(guard: Guard, request: web.Request, auth: object) -> Principal:
+        checking.set()
+        await go.wait()
+        return await admit(guard, request, auth)
+
+    monkeypatch.setattr(Guard, "admit", slowly)
+    settings = {"auth_keys": tmp_path / "keys.json"}
+    async with gateway_world(nats_url, registry=False, settings=settings) as world, aiohttp.ClientSession() as http:
+        url = f"{world.url}/socket.io/?EIO=4&transport=polling"
+        async with http.get(url) as answer:
+            sid = json.loads((await answer.text()).removeprefix("0"))["sid"]
+
+        async def post(packet: str) -> None:
+            async with http.post(f"{url}&sid={sid}", data=packet) as posted:
+                await posted.read()
+
+        connecting = asyncio.create_task(post("40/smcp," + json.dumps({"token": key})))
+        async with asyncio.timeout(30):
+            await checking.wait()
+            await post("1")
+            go.set()
+            await connecting
+        assert world.gateways[0].held()["sessions"] == 0

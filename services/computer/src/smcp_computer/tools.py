@@ -70,6 +70,7 @@ class Catalogue:
     def __init__(self, supervisors: Mapping[str, "Supervisor"]) -> None:
         self._supervisors = supervisors
         self._names = name_tools(())
+        self._listed_names: Mapping[ToolRef, str] = {}
         self._tools: Mapping[ToolRef, types.Tool] = {}
         self._shown: object = ({}, {})
         """What the listing is made of."""
@@ -130,7 +131,7 @@ class Catalogue:
 
     def listed_name(self, ref: ToolRef) -> str:
         """The name under which a tool is listed; its own where it is not."""
-        return next((name for name, listed in self._names.listed.items() if listed == ref), ref.tool)
+        return self._listed_names.get(ref, ref.tool)
 
     def is_forbidden(self, name: str) -> bool:
         """Whether the configuration forbids what a caller means by `name`: original, alias or qualified."""
@@ -183,6 +184,7 @@ class Catalogue:
         )
         changed = shown != self._shown
         self._names, self._shown = names, shown
+        self._listed_names = {ref: name for name, ref in names.listed.items()}
         if changed:
             self._listing = None
         return changed

@@ -113,7 +113,6 @@ class SocketIoComputer:
         self._deps = deps
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        """Count what is in large results."""
         self.closed = False
         """It is no longer a member."""
         self.handle = owned(self._handle, self._refusal)

@@ -244,6 +244,8 @@ class SocketIoServer:
         try:
             said = greeting(request, auth)
             principal = None if self._guard is None else await self._guard.admit(request, auth)
+            if self._engine.outbox(engine_id) is None:
+                raise Unavailable("the connection ended while its token was checked")
             session = Session(sid, engine_id, *said, principal, replies=replies)
             self._quotas.connected(session)
         except SmcpError as error:
