@@ -1,11 +1,13 @@
 """Inputs made by chance, from a stranger, an Agent, Computers and an MCP server of one office: each is refused or
 answered, and an office beside it notices nothing.
 
-After each batch a call in the other office is as quick as before, memory is back, and nobody has left.
+During each batch every call in the other office is as quick as before, after each attack memory is back, and nobody has
+left. What was found once has a test of its own in the other modules of this name.
 """
 
 import asyncio
 import json
+import logging
 import statistics
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -35,15 +37,23 @@ BATCH: Final = 500
 SLOWER_S: Final = 0.25
 """By so much a call in the other office may be slower than without an attack."""
 GROWTH: Final = 1.05
-SLACK: Final = 24 * 1024 * 1024
+SLACK: Final = 16 * 1024 * 1024
 """Bytes of memory beside that: caches that fill once (patterns, names of events), and the allocator's arenas."""
 ANSWER_S: Final = 30.0
+HALF_S: Final = 0.3
+"""How long a stranger stays who has sent half a request; what becomes of those is in `test_e2e_hostile_strangers`."""
+INTERNAL: Final = "internal error"
+"""The message where the system itself failed; a Computer whose answer is unreadable is another 500."""
+JOIN: Final = 10**9
+"""The number of the packet that joins."""
 CALLS: Final = 40
 VICTIM: Final = Place("host-alpha", LAB, "alpha", {"raw": configs.stdio("raw")})
 GUEST: Final = Place("host-guest", LAB, "guest")
 """A host with a credential for NATS, and no Computer but the attack itself."""
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
+
+_log: Final = logging.getLogger(__name__)
 
 Attack = Callable[["Guests", Mutator, int], Coroutine[Any, Any, Counter[str]]]
 
@@ -90,7 +100,9 @@ async def acknowledged(socket: aiohttp.ClientWebSocketResponse, numbers: set[int
 
 
 def outcome(answer: Any) -> str:
-    return str(answer["code"]) if isinstance(answer, dict) and "code" in answer else "answered"
+    if not isinstance(answer, dict) or "code" not in answer:
+        return "answered"
+    return INTERNAL if answer["message"] == INTERNAL else str(answer["code"])
 
 
 async def a_stranger_speaks_http(guests: Guests, make: Mutator, count: int) -> Counter[str]:
@@ -101,12 +113,13 @@ async def a_stranger_speaks_http(guests: Guests, make: Mutator, count: int) -> C
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
             writer.write(request)
-            writer.write_eof()
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(HALF_S):
                 answer = await reader.read(4096)
             seen[answer[9:12].decode("ascii", "replace") or "closed"] += 1
         except ConnectionError:
             seen["closed"] += 1
+        except TimeoutError:
+            seen["half"] += 1
         finally:
             writer.close()
 
@@ -150,18 +163,14 @@ async def _events(socket: aiohttp.ClientWebSocketResponse, make: Mutator, count:
 
 async def an_agent_of_another_office(guests: Guests, make: Mutator, count: int) -> Counter[str]:
     async with connected(guests.url, guests.agent) as socket:
-        join = {"role": "agent", "name": "mallory", "office_id": LAB}
-        await socket.send_str("42/smcp,999999" + json.dumps(["server:join_office", join]))
-        assert (await acknowledged(socket, {999999}))[999999] == [True, None]
+        await join(socket, "agent", "mallory")
         names = [event for event in GOOD if event not in ("server:leave_office", "server:join_office")]
         return await _events(socket, make, count, [*names, "client:other", "server:update_other"])
 
 
 async def a_computer_at_the_gateway(guests: Guests, make: Mutator, count: int) -> Counter[str]:
     async with connected(guests.url, guests.computer) as socket:
-        join = {"role": "computer", "name": "evil", "office_id": LAB}
-        await socket.send_str("42/smcp,999999" + json.dumps(["server:join_office", join]))
-        assert (await acknowledged(socket, {999999}))[999999] == [True, None]
+        await join(socket, "computer", "evil")
         names = [event for event in GOOD if event.startswith(("server:update", "notify:", "server:resources"))]
         return await _events(socket, make, count, names)
 
@@ -190,24 +199,55 @@ async def a_computer_at_nats(guests: Guests, make: Mutator, count: int) -> Count
     return seen
 
 
+async def a_computer_that_answers(guests: Guests, make: Mutator, count: int) -> Counter[str]:
+    seen = Counter[str]()
+
+    async def answer(socket: aiohttp.ClientWebSocketResponse) -> None:
+        while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
+            if message.data == "2":
+                await socket.send_str("3")
+            elif message.data.startswith("42/smcp,"):
+                number = message.data[8 : message.data.index("[")]
+                said = make.text([{"content": [{"type": "text", "text": "a"}], "isError": False, "_meta": {"a": 1}}])
+                await socket.send_str(f"43/smcp,{number}" + said.decode("utf-8", "replace"))
+
+    async with connected(guests.url, guests.computer) as theirs, connected(guests.url, guests.agent) as socket:
+        await join(theirs, "computer", "evil")
+        await join(socket, "agent", "mallory")
+        answering = asyncio.create_task(answer(theirs))
+        try:
+            for start in range(0, count, 25):
+                numbers = set(range(start, min(start + 25, count)))
+                for number in numbers:
+                    await call(socket, number, "evil", "t", {})
+                seen.update(outcome(each) for each in (await acknowledged(socket, numbers)).values())
+        finally:
+            answering.cancel()
+            await asyncio.wait({answering})
+    return seen
+
+
+async def join(socket: aiohttp.ClientWebSocketResponse, role: str, name: str) -> None:
+    request = {"role": role, "name": name, "office_id": LAB}
+    await socket.send_str(f"42/smcp,{JOIN}" + json.dumps(["server:join_office", request]))
+    assert (await acknowledged(socket, {JOIN}))[JOIN] == [True, None]
+
+
+async def call(
+    socket: aiohttp.ClientWebSocketResponse, number: int, computer: str, tool: str, params: dict[str, Any]
+) -> None:
+    request = {"agent": "mallory", "req_id": f"{number:032x}", "computer": computer, "tool_name": tool, "timeout": 2}
+    await socket.send_str(f"42/smcp,{number}" + json.dumps(["client:tool_call", {**request, "params": params}]))
+
+
 async def an_mcp_server(guests: Guests, make: Mutator, count: int) -> Counter[str]:
     seen = Counter[str]()
     async with connected(guests.url, guests.agent) as socket:
-        join = {"role": "agent", "name": "mallory", "office_id": LAB}
-        await socket.send_str("42/smcp,999999" + json.dumps(["server:join_office", join]))
-        assert (await acknowledged(socket, {999999}))[999999] == [True, None]
+        await join(socket, "agent", "mallory")
         for start in range(0, count, 25):
             numbers = set(range(start, min(start + 25, count)))
             for number in numbers:
-                call = {
-                    "agent": "mallory",
-                    "req_id": f"{number:032x}",
-                    "computer": VICTIM.name,
-                    "tool_name": "say",
-                    "params": {"text": make.mcp_answer(), "big": 10},
-                    "timeout": 2,
-                }
-                await socket.send_str(f"42/smcp,{number}" + json.dumps(["client:tool_call", call]))
+                await call(socket, number, VICTIM.name, "say", {"text": make.mcp_answer(), "big": 10})
             answers = await acknowledged(socket, numbers)
             seen.update(outcome(answer) for answer in answers.values())
     return seen
@@ -217,8 +257,9 @@ ATTACKS: Final[dict[str, tuple[Attack, float]]] = {
     "a stranger speaks HTTP": (a_stranger_speaks_http, 0.15),
     "a stranger speaks Socket.IO": (a_stranger_speaks_socketio, 0.15),
     "an Agent of another office": (an_agent_of_another_office, 0.3),
-    "a Computer at the gateway": (a_computer_at_the_gateway, 0.2),
-    "a Computer at NATS": (a_computer_at_nats, 0.15),
+    "a Computer at the gateway": (a_computer_at_the_gateway, 0.15),
+    "a Computer that answers": (a_computer_that_answers, 0.1),
+    "a Computer at NATS": (a_computer_at_nats, 0.1),
     "an MCP server": (an_mcp_server, 0.05),
 }
 """Each with its share of the inputs."""
@@ -261,7 +302,8 @@ async def opened(directory: Path) -> AsyncIterator[tuple[Guests, Bystander]]:
         registries=1,
         places=(VICTIM, OTHER_ALPHA),
         known=[GUEST],
-        environment={"SMCP_AUTH_KEYS": str(keys)},
+        # kept results are memory that the bystander's own calls take
+        environment={"SMCP_AUTH_KEYS": str(keys), "SMCP_KEEP_RESULTS_S": "0"},
     )
     async with (
         world_ as world,
@@ -272,9 +314,7 @@ async def opened(directory: Path) -> AsyncIterator[tuple[Guests, Bystander]]:
             yield Guests(world, tokens["mallory"], tokens["evil"]), bystander
 
 
-async def test_no_input_of_a_hostile_guest_costs_another_office_anything(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+async def test_no_input_of_a_hostile_guest_costs_another_office_anything(tmp_path: Path) -> None:
     async with opened(tmp_path) as (guests, bystander):
         warm = Mutator(0)
         for attack, _ in ATTACKS.values():
@@ -290,17 +330,18 @@ async def test_no_input_of_a_hostile_guest_costs_another_office_anything(
                 while not running.done():
                     during.append(await bystander.call_s())
                 seen += await running
-                slower = statistics.median(during) - quiet
+                slower = max(during) - quiet
                 assert slower < SLOWER_S, f"{name}: a call in another office took {slower:.3f} s more"
-            assert not {"500", "5xx"} & seen.keys(), f"{name}: {seen}"
-            record_property(name, dict(seen.most_common()))
+            assert not {INTERNAL, "502", "504"} & seen.keys(), f"{name}: {seen}"
+            _log.info("%s: %s", name, dict(seen.most_common()))
 
-        async def memory_is_back() -> bool:
-            now = rss(guests.world)
-            grown = {part: (was, now[part]) for part, was in before.items() if now[part] > was * GROWTH + SLACK}
-            assert not grown, grown
-            return True
+            async def memory_is_back(name: str = name) -> bool:
+                now = rss(guests.world)
+                grown = {part: (was, now[part]) for part, was in before.items() if now[part] > was * GROWTH + SLACK}
+                assert not grown, (name, grown)
+                return True
 
-        await eventually(memory_is_back, message="memory did not come back")
+            await eventually(memory_is_back, message="memory did not come back")
+            _log.info("%s: memory: %s", name, {part: now - before[part] for part, now in rss(guests.world).items()})
         assert not [event for event in bystander.heard if isinstance(event, ComputerLeft | Disconnected)]
         assert await bystander.median_s() - quiet < SLOWER_S
