@@ -126,6 +126,7 @@ bench: setup  ## Compare with the published server and a bare echo, side by side
 	$(BIN)/python -m bench.desktop
 	$(BIN)/python -m bench.replica_size
 	$(BIN)/python -m bench.computer
+	$(BIN)/python -m bench.hostile
 
 .PHONY: demo
 demo: setup  ## Call tools of real MCP servers while one of two gateways is killed: every call returns

@@ -1,7 +1,11 @@
-"""Computers that echo, in a process of their own: on NATS for the gateway, on Socket.IO for the published server."""
+"""Computers that echo, in a process of their own: on NATS for the gateway, on Socket.IO for the published server.
+
+`SMCP_TOKEN`: the token of those on Socket.IO; none without it.
+"""
 
 import argparse
 import asyncio
+import os
 import sys
 from typing import Any
 
@@ -32,7 +36,7 @@ async def on_nats(url: str, offices: int) -> None:
         await until_told_to_stop()
 
 
-async def on_socketio(url: str, offices: int) -> None:
+async def on_socketio(url: str, offices: int, token: str | None = None) -> None:
     clients = []
     for index in range(offices):
         client = socketio.AsyncClient(json=Json, reconnection=False)
@@ -41,7 +45,8 @@ async def on_socketio(url: str, offices: int) -> None:
             return result_of(data["params"])
 
         client.on("client:tool_call", tool_call, namespace="/smcp")
-        await client.connect(url, namespaces=["/smcp"], transports=["websocket"])
+        auth = None if token is None else {"token": token}
+        await client.connect(url, namespaces=["/smcp"], transports=["websocket"], auth=auth)
         joined = await client.call(
             "server:join_office",
             {"role": "computer", "name": f"pc-office-{index}", "office_id": f"office-{index}"},
@@ -66,5 +71,7 @@ if __name__ == "__main__":
     parser.add_argument("--on", choices=["nats", "socketio"], required=True)
     parser.add_argument("--offices", type=int, default=16)
     arguments = parser.parse_args()
-    run = on_nats if arguments.on == "nats" else on_socketio
-    uvloop.run(run(arguments.url, arguments.offices))
+    if arguments.on == "nats":
+        uvloop.run(on_nats(arguments.url, arguments.offices))
+    else:
+        uvloop.run(on_socketio(arguments.url, arguments.offices, os.environ.get("SMCP_TOKEN")))

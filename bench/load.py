@@ -1,12 +1,15 @@
 """Agents that call one tool in a closed loop, in a process of its own.
 
 Reads one measurement a line from standard input (`{"concurrency", "size", "calls"}`), prints one result a line; the
-process that measures CPU reads the counters of the servers before it writes and after it reads.
+process that measures CPU reads the counters of the servers before it writes and after it reads. `SMCP_TOKEN`: the token
+of the Agents; none without it.
 """
 
 import argparse
 import asyncio
 import json
+import math
+import os
 import statistics
 import sys
 import time
@@ -26,9 +29,25 @@ class Json:
     loads = staticmethod(orjson.loads)
 
 
-async def connect(url: str, office: str) -> socketio.AsyncClient:
+class CallFailed(SystemExit):
+    """It ends the process where every call has to succeed."""
+
+
+async def connect(url: str, office: str, gone: list[str]) -> socketio.AsyncClient:
+    """An Agent in that office. `gone` gets the names of clients that left it, and of the Agent if it is cut off."""
     client = socketio.AsyncClient(json=Json, reconnection=False)
-    await client.connect(url, namespaces=["/smcp"], transports=["websocket"])
+
+    async def left(told: dict[str, Any]) -> None:
+        gone.append(f"{office}: {told.get('computer') or told.get('agent')}")
+
+    async def cut_off(*_: object) -> None:
+        gone.append(f"{office}: agent-{office}")
+
+    client.on("notify:leave_office", left, namespace="/smcp")
+    client.on("disconnect", cut_off, namespace="/smcp")
+    token = os.environ.get("SMCP_TOKEN")
+    auth = None if token is None else {"token": token}
+    await client.connect(url, namespaces=["/smcp"], transports=["websocket"], auth=auth)
     joined = await client.call(
         "server:join_office", {"role": "agent", "name": f"agent-{office}", "office_id": office}, namespace="/smcp"
     )
@@ -48,28 +67,51 @@ async def one_call(client: socketio.AsyncClient, office: str, text: str) -> floa
     }
     answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     begun = time.perf_counter()
-    await client.emit("client:tool_call", request, namespace="/smcp", callback=answered.set_result)
-    async with asyncio.timeout(30):
-        reply = await answered
+    try:
+        await client.emit("client:tool_call", request, namespace="/smcp", callback=answered.set_result)
+        async with asyncio.timeout(30):
+            reply = await answered
+    except (TimeoutError, socketio.exceptions.SocketIOError) as error:
+        raise CallFailed(f"a call failed: {error!r}") from None
     if "code" in reply:
-        raise SystemExit(f"a call failed: {reply}")
+        raise CallFailed(f"a call failed: {reply}")
     return time.perf_counter() - begun
 
 
 async def measure(
-    clients: dict[str, socketio.AsyncClient], concurrency: int, size: int, calls: int
+    clients: dict[str, socketio.AsyncClient],
+    concurrency: int,
+    size: int,
+    calls: int,
+    *,
+    seconds: float = math.inf,
+    pause_s: float = 0.0,
+    may_fail: bool = False,
 ) -> dict[str, float]:
+    """Ends after so many calls or seconds.
+
+    Args:
+        pause_s: of a caller after each of its calls.
+        may_fail: failed calls are counted, and end nothing.
+    """
     text = "x" * size
     offices = list(clients)
     latencies: list[float] = []
-    left = calls
+    left, failed = calls, 0
 
     async def worker(index: int) -> None:
-        nonlocal left
+        nonlocal left, failed
         office = offices[index % len(offices)]
-        while left > 0:
+        while left > 0 and time.perf_counter() - begun < seconds:
             left -= 1
-            latencies.append(await one_call(clients[office], office, text))
+            try:
+                latencies.append(await one_call(clients[office], office, text))
+            except CallFailed:
+                if not may_fail:
+                    raise
+                failed += 1
+            if pause_s:
+                await asyncio.sleep(pause_s)
 
     begun = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
@@ -79,18 +121,21 @@ async def measure(
     latencies.sort()
     return {
         "calls": len(latencies),
+        "failed": failed,
         "calls_s": len(latencies) / seconds,
-        "p50_ms": statistics.median(latencies) * 1e3,
-        "p99_ms": latencies[int(len(latencies) * 0.99)] * 1e3,
+        "p50_ms": statistics.median(latencies or [math.inf]) * 1e3,
+        "p99_ms": latencies[int(len(latencies) * 0.99)] * 1e3 if latencies else math.inf,
     }
 
 
 async def main(url: str, offices: int) -> None:
-    clients = {f"office-{index}": await connect(url, f"office-{index}") for index in range(offices)}
+    gone: list[str] = []
+    clients = {f"office-{index}": await connect(url, f"office-{index}", gone) for index in range(offices)}
     print("ready", flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps(await measure(clients, **json.loads(line))), flush=True)
+        figures = await measure(clients, **json.loads(line))
+        print(json.dumps(figures | {"evicted": len(set(gone))}), flush=True)
     for client in clients.values():
         await client.disconnect()
 

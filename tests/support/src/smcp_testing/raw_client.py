@@ -83,14 +83,17 @@ class RawClient:
 
 
 @asynccontextmanager
-async def raw_client(url: str, *, http: aiohttp.ClientSession | None = None) -> AsyncIterator[RawClient]:
+async def raw_client(
+    url: str, *, http: aiohttp.ClientSession | None = None, token: str | None = None
+) -> AsyncIterator[RawClient]:
     """A connected client; closed in order afterwards, if it still is open."""
+    auth = {"flat_errors": True} | ({} if token is None else {"token": token})
     session = http or aiohttp.ClientSession()
     try:
         address = f"{url}/socket.io/?EIO=4&transport=websocket"
         async with session.ws_connect(address, max_msg_size=64 * 1024 * 1024) as socket:
             await socket.receive()
-            await socket.send_str('40/smcp,{"flat_errors":true}')
+            await socket.send_str("40/smcp," + json.dumps(auth))
             await socket.receive()
             yield RawClient(socket)
     finally:

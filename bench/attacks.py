@@ -1,0 +1,194 @@
+"""The attacks of `bench.hostile`. Each goes on until it is cancelled, or until the services end it."""
+
+import asyncio
+import contextlib
+import json
+import tempfile
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import nats
+
+from bench.processes import BIN
+from smcp_bus import subjects
+from smcp_service.settings import MIB
+from smcp_testing.mcp_servers import configs
+from smcp_testing.raw_client import RawClient, raw_client
+from smcp_testing.service_process import service_process
+from smcp_testing.trickle import Trickle
+
+LISTS: Final = "[" + "[]," * 10_000_000 + "[]]"
+MESSAGE: Final = 31 * MIB
+STRANGERS: Final = 400
+HOSTILE: Final = "hostile"
+"""The office of the attacker, which has a token."""
+UPGRADE: Final = (
+    b"GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+@dataclass
+class Target:
+    url: str
+    nats_url: str
+    key: str
+
+    def client(self) -> contextlib.AbstractAsyncContextManager[RawClient]:
+        return raw_client(self.url, token=self.key)
+
+    async def line(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection from an address that no well-behaved client has."""
+        port = int(self.url.rpartition(":")[2])
+        return await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.9", 0))
+
+    @contextlib.asynccontextmanager
+    async def pair(self) -> AsyncIterator[tuple[RawClient, RawClient]]:
+        """An Agent `eve` and a Computer `evil` in the office of the attacker."""
+        async with self.client() as eve, self.client() as evil:
+            await eve.join("agent", "eve", HOSTILE)
+            await evil.join("computer", "evil", HOSTILE)
+            yield eve, evil
+
+
+async def compressed_bodies(target: Target) -> None:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    body = b"".join([*(packer.compress(bytes(MIB)) for _ in range(256)), packer.flush()])
+    head = f"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def post() -> None:
+        reader, writer = await target.line()
+        writer.write(head.encode() + body)
+        await reader.read(1000)
+        writer.close()
+
+    while True:
+        await asyncio.gather(*(post() for _ in range(12)))
+
+
+async def half_sent_headers(target: Target) -> None:
+    """As many connections as are let in, again as soon as they are closed."""
+
+    async def stranger() -> None:
+        while True:
+            with contextlib.suppress(ConnectionError):
+                reader, writer = await target.line()
+                writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nhalf")
+                await reader.read()
+                writer.close()
+            await asyncio.sleep(0.5)
+
+    await asyncio.gather(*(stranger() for _ in range(STRANGERS)))
+
+
+async def large_messages(target: Target) -> None:
+    async def stranger() -> None:
+        while True:
+            with contextlib.suppress(ConnectionError):
+                _, writer = await target.line()
+                writer.write(UPGRADE + b"\x81\xff" + MESSAGE.to_bytes(8) + bytes(4))
+                for _ in range(MESSAGE // (256 * 1024) - 1):
+                    writer.write(bytes(256 * 1024))
+                    await writer.drain()
+                writer.close()
+
+    await asyncio.gather(*(stranger() for _ in range(20)))
+
+
+async def wrong_tokens(target: Target) -> None:
+    """From the address of the well-behaved clients."""
+    async with aiohttp.ClientSession() as http:
+        while True:
+            async with http.ws_connect(f"{target.url}/socket.io/?EIO=4&transport=websocket") as socket:
+                await socket.receive()
+                await socket.send_str('40/smcp,{"token":"smcp_0_wrong"}')
+                await socket.receive()
+
+
+async def requests_of_lists(target: Target) -> None:
+    async with target.client() as eve:
+        await eve.join("agent", "eve", HOSTILE)
+        while True:
+            await eve.ack(await eve.event("client:tool_call", f'{{"computer":"evil","params":{{"v":{LISTS}}}}}'))
+
+
+async def answers_of_lists(target: Target) -> None:
+    async with target.pair() as (eve, evil):
+        for number in count(1):
+            asked = await eve.event("client:get_tools", f'{{"agent":"eve","req_id":"{number}","computer":"evil"}}')
+            await evil.asked("client:get_tools")
+            evil.told.clear()
+            await evil.socket.send_str(f'43/smcp,{number}[{{"tools":{LISTS}}}]')
+            await eve.ack(asked)
+
+
+async def trickled_chunks(target: Target) -> None:
+    client = await nats.connect(target.nats_url)
+    try:
+        async with target.client() as eve:
+            await eve.join("agent", "eve", HOSTILE)
+            await Trickle(client).serve(subjects.client(HOSTILE, "pc", "get_skills"))
+            while True:
+                body = '{"agent":"eve","computer":"pc"}'
+                for number in [await eve.event("client:get_skills", body) for _ in range(4)]:
+                    await eve.ack(number)
+    finally:
+        await client.close()
+
+
+async def calls_without_end(target: Target) -> None:
+    body = '{"agent":"eve","req_id":"1","computer":"nobody"}'
+    async with target.client() as eve:
+        await eve.join("agent", "eve", HOSTILE)
+        await _without_end(eve, "client:get_tools", body)
+
+
+async def announcements_without_end(target: Target) -> None:
+    async with target.pair() as (_, evil):
+        await _without_end(evil, "server:update_desktop", '{"computer":"evil"}')
+
+
+async def traceparents(target: Target) -> None:
+    body = {"agent": "eve", "req_id": "1", "computer": "nobody", "traceparent": "00-" + "0" * 510}
+    async with target.client() as eve:
+        await eve.join("agent", "eve", HOSTILE)
+        await _without_end(eve, "client:get_tools", json.dumps(body))
+
+
+async def endless_lists(target: Target) -> None:
+    """Of an MCP server, at a Computer of the attacker, beside the services."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory) / "computer.json"
+        config.write_text(json.dumps({"servers": {"endless": configs.hostile("--endless")}}))
+        options = ("run", "--config", config, "--office", HOSTILE, "--name", "lab")
+        while True:
+            async with service_process(BIN / "smcp-computer", *options, env={"SMCP_NATS_URL": target.nats_url}) as one:
+                with contextlib.suppress(TimeoutError):
+                    await one.exit_code(timeout=30)
+
+
+async def _without_end(client: RawClient, event: str, body: str) -> None:
+    while True:
+        for number in [await client.event(event, body) for _ in range(1000)]:
+            await client.ack(number)
+
+
+Attack = Callable[[Target], Awaitable[None]]
+ATTACKS: Final[dict[str, Attack]] = {
+    "compressed bodies": compressed_bodies,
+    "half-sent headers": half_sent_headers,
+    "large messages of strangers": large_messages,
+    "wrong tokens": wrong_tokens,
+    "requests of lists": requests_of_lists,
+    "answers of lists": answers_of_lists,
+    "trickled chunks": trickled_chunks,
+    "calls without end": calls_without_end,
+    "announcements without end": announcements_without_end,
+    "long traceparents": traceparents,
+    "endless lists": endless_lists,
+}

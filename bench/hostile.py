@@ -1,0 +1,142 @@
+"""What well-behaved offices notice of a hostile guest: their calls before, during and after each attack.
+
+Each office has an Agent and a Computer on Socket.IO; its Agent calls, pauses, and calls again. For each attack the
+services are started anew. With `--against` those of another git revision are attacked in the same run, in turn;
+clients and attacks (`bench.attacks`) are those of this tree.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final, cast
+
+import aiohttp
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench import published_env
+from bench.attacks import ATTACKS, Attack, Target
+from bench.processes import BIN, cpu_of_one, line_of, services_env, start, start_nats, wait_until_ready
+from smcp_gateway.auth.api_keys import new_key
+
+PAUSE_S: Final = 0.1
+"""After each call: 50 offices ask for 500 calls/s at most, which leaves a gateway of one core idle most of the time."""
+PHASES: Final = ("before", "during", "after")
+
+
+@dataclass
+class System:
+    target: Target
+    gateway: psutil.Process
+    load: subprocess.Popen[str]
+    offices: int
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    cut_off: list[str] = field(default_factory=list)
+    """Why the attack ended, each time; it begins again."""
+
+    def measure(self, phase: str, seconds: float) -> None:
+        """The calls of all offices for so long, with the CPU of the gateway for each of them."""
+        order = {"concurrency": self.offices, "size": 1024, "calls": 1_000_000, "seconds": seconds}
+        before, stdin = cpu_of_one(self.gateway), cast("IO[str]", self.load.stdin)
+        stdin.write(json.dumps(order | {"pause_s": PAUSE_S, "may_fail": True}) + "\n")
+        stdin.flush()
+        figures: dict[str, float] = json.loads(line_of(self.load, "{"))
+        figures["cpu_us"] = (cpu_of_one(self.gateway) - before) / max(figures["calls"], 1) * 1e6
+        self.figures[phase] = figures
+
+    async def attacked(self, attack: Attack, seconds: float) -> None:
+        async def persist() -> None:
+            while True:
+                try:
+                    await attack(self.target)
+                except (AssertionError, OSError, aiohttp.ClientError, asyncio.IncompleteReadError) as error:
+                    self.cut_off.append(repr(error))
+                    await asyncio.sleep(0.1)
+
+        attacking = asyncio.create_task(persist())
+        await asyncio.to_thread(self.measure, "during", seconds)
+        if attacking.done():
+            attacking.result()
+        attacking.cancel()
+        await asyncio.wait([attacking])
+
+
+def open_system(stack: contextlib.ExitStack, offices: int, sources: str) -> System:
+    files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    _, nats_url = start_nats(stack, files)
+    key, entry = new_key(subject="bench", offices=["*"], roles=["agent", "computer"], names=["*"])
+    keys = files / "keys.json"
+    keys.touch(0o600)
+    # an older revision does not know all fields
+    keys.write_text(json.dumps({"keys": [entry.model_dump(mode="json", exclude_defaults=True)]}))
+    env = services_env(nats_url) | {"SMCP_AUTH_KEYS": str(keys), "PYTHONPATH": sources}
+    start(stack, BIN / "smcp-registry", env=env)
+    gateway = start(stack, BIN / "smcp-gateway", env=env)
+    url = line_of(gateway, "http://").split()[-1]
+    wait_until_ready(url)
+    common = ("--url", url, "--offices", str(offices))
+    token = {"SMCP_TOKEN": key}
+    computers = start(stack, sys.executable, "-m", "bench.computers", *common, "--on", "socketio", env=token)
+    line_of(computers, "ready")
+    agents = start(stack, sys.executable, "-m", "bench.load", *common, env=token)
+    line_of(agents, "ready")
+    return System(Target(url, nats_url, key), psutil.Process(gateway.pid), agents, offices)
+
+
+def sources_of(revision: str, directory: Path) -> str:
+    """The import path of the packages of a revision, unpacked into that directory."""
+    command = ["git", "archive", revision, "libs", "services"]
+    archive = subprocess.run(command, cwd=published_env.ROOT, check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(directory, filter="data")
+    return ":".join(map(str, sorted(directory.glob("*/*/src"))))
+
+
+def run(attacks: list[str], offices: int, seconds: float, against: str | None) -> None:
+    table = Table(title=f"{offices} offices, {seconds:g} s each: before / during / after")
+    for column in ("attack", "services", "calls/s", "p99 ms", "÷", "failed", "evicted", "CPU µs", "cut off"):
+        table.add_column(column, justify="right" if column != "attack" else "left")
+    with tempfile.TemporaryDirectory() as directory:
+        services = {"this": ""} if against is None else {against: sources_of(against, Path(directory)), "this": ""}
+        for attack in attacks:
+            for name, sources in services.items():
+                with contextlib.ExitStack() as stack:
+                    system = open_system(stack, offices, sources)
+                    system.measure("warm-up", seconds / 5)
+                    system.measure("before", seconds)
+                    asyncio.run(system.attacked(ATTACKS[attack], seconds))
+                    system.measure("after", seconds)
+                table.add_row(attack, name, *cells(system))
+    Console(width=140).print(table)
+
+
+def cells(system: System) -> list[str]:
+    figures = [system.figures[phase] for phase in PHASES]
+    return [
+        " / ".join(f"{each['calls_s']:.0f}" for each in figures),
+        " / ".join(f"{each['p99_ms']:.0f}" for each in figures),
+        f"{figures[1]['p99_ms'] / figures[0]['p99_ms']:.1f}",
+        f"{sum(each['failed'] for each in figures):.0f}",
+        f"{figures[-1]['evicted']:.0f}",
+        f"{figures[0]['cpu_us']:.0f}",
+        str(len(system.cut_off)),
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--offices", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=10, help="of each phase")
+    parser.add_argument("--attack", choices=ATTACKS, action="append", help="only this one; may stand more than once")
+    parser.add_argument("--against", metavar="REVISION", help="services of this git revision, too")
+    chosen = parser.parse_args()
+    run(chosen.attack or list(ATTACKS), chosen.offices, chosen.seconds, chosen.against)
