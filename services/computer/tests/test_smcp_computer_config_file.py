@@ -134,6 +134,15 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "nothing.json")
 
 
+@pytest.mark.parametrize("line", ["B", "=x", "A B=2"])
+def test_a_line_of_an_env_file_that_sets_no_variable_is_an_error_with_its_number(tmp_path: Path, line: str) -> None:
+    file, variables = tmp_path / "computer.json", tmp_path / ".env"
+    variables.write_text(f"# comment\nA=1\n{line}\n")
+    file.write_text(json.dumps({"mcpServers": {"a": {"command": "true", "env_file": str(variables)}}}))
+    with pytest.raises(ConfigError, match=r"mcpServers\.a\.env_file.* line 3 is not like NAME=value"):
+        load_config(file)
+
+
 @pytest.mark.parametrize("env_file", ["~nobody-here/x", "a\0b", "\ud800"])
 def test_an_env_file_that_no_path_can_name_is_an_error_with_its_place(tmp_path: Path, env_file: str) -> None:
     file = tmp_path / "computer.json"

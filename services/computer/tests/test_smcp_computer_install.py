@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from smcp_computer.install_command import UNIT, environment_text
 from smcp_computer.main import app
-from smcp_service.lifecycle import Failure
+from smcp_service.settings import SettingsError
 
 PLACE = ("--office", "lab 1", "--name", "robot", "--gateway", "https://gateway.example")
 
@@ -73,5 +73,15 @@ def test_it_wants_one_way_to_connect(config: Path, arguments: tuple[str, ...]) -
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     result = install(tmp_path / "none.json")
-    assert isinstance(result.exception, Failure)
-    assert "none.json cannot be read" in str(result.exception)
+    assert isinstance(result.exception, SettingsError)
+    assert "none.json: cannot be read" in str(result.exception)
+
+
+def test_what_would_keep_the_service_from_running_is_said_at_once(config: Path) -> None:
+    config.write_text('{"servers": {"a":')
+    wrong = ("--office", "", "--name", "n", "--gateway", "gateway.example", "--user", "no such")
+    result = install(config, *wrong)
+    assert isinstance(result.exception, SettingsError)
+    for field in ("--office: ", "--gateway: ", "--user: ", "--config: "):
+        assert field in str(result.exception)
+    assert result.stdout == ""

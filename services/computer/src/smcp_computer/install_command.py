@@ -3,6 +3,7 @@
 The unit is the one of deploy/systemd, with the paths of this host. Nothing is started: the commands for that are shown.
 """
 
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -12,13 +13,18 @@ from typing import Annotated, Final
 
 import typer
 
+from smcp_computer.config.file import load_config
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.output import Json, print_json
+from smcp_proto.member_names import check_name
 from smcp_service.lifecycle import Failure
+from smcp_service.settings import SettingsError
 
 UNIT: Final = "smcp-computer.service"
 ETC: Final = Path("/etc/smcp")
-HIDDEN: Final = ("/home", "/root", "/run/user")
-"""What `ProtectHome=yes` hides from the service."""
+HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 -- nothing is written there
+"""What `ProtectHome=yes` and `PrivateTmp=yes` hide from the service."""
+_USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 app = typer.Typer()
 
@@ -47,6 +53,7 @@ def install(
     """Show the hardened unit of systemd for this Computer and its files; --write writes them."""
     if (gateway is None) == (nats is None):
         raise typer.BadParameter("say either --gateway or --nats", param_hint="--gateway")
+    _check(config, office, name, gateway, user)
     command = _command()
     try:
         text = config.read_text(encoding="utf-8")
@@ -81,7 +88,36 @@ def install(
                 typer.echo(f"# {each.path}\n{each.text}")
         typer.echo("\n".join(["", "# Next, as root:" if write else "# Then, as root:", *steps]))
     if str(command).startswith(HIDDEN):
-        typer.echo(f"warning: {command} is hidden from the service (ProtectHome=yes): install it elsewhere", err=True)
+        typer.echo(
+            f"warning: {command} is hidden from the service: install it in /opt/smcp, say",
+            err=True,
+        )
+
+
+def _check(config: Path, office: str, name: str, gateway: str | None, user: str) -> None:
+    """Raises SettingsError with all that would keep the service from running: systemd does not start it again then."""
+    from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
+    from smcp_agent.errors import Malformed  # noqa: PLC0415
+
+    problems = []
+    for option, said in (("office", office), ("name", name)):
+        try:
+            check_name(said)
+        except ValueError as error:
+            problems.append(f"--{option}: {error}")
+    for url in (gateway or "").split(",") if gateway is not None else ():
+        try:
+            checked_url(url.strip())
+        except Malformed as error:
+            problems.append(f"--gateway: {error.message.removeprefix('url: ')}")
+    if not _USER.fullmatch(user):
+        problems.append(f"--user: {user!r} is no name of a user of Linux")
+    try:
+        load_config(config)
+    except ConfigError as error:
+        problems += [f"--config: {config}: {problem}" for problem in error.problems]
+    if problems:
+        raise SettingsError(*problems)
 
 
 def unit_text(command: Path, user: str) -> str:

@@ -31,10 +31,10 @@ def store_of(settings: ComputerSettings) -> SecretStore:
 
 
 def _settings(office: str | None, name: str | None) -> ComputerSettings:
-    """Those of the Computer that is meant: of the only one that runs, where nobody says which."""
-    if not (office or name or "SMCP_OFFICE" in os.environ or "SMCP_NAME" in os.environ):
+    """Those of the Computer that is meant: of the one that runs and fits, where office or name is not said."""
+    if not ((office or "SMCP_OFFICE" in os.environ) and (name or "SMCP_NAME" in os.environ)):
         with suppress(Failure):  # what is missing is said below
-            here = find(None, None)
+            here = find(office, name)
             office, name = here.office, here.name
     # which file it has does not matter here
     return load_settings(ComputerSettings, config=Path(), office=office, name=name)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from dotenv import dotenv_values
+from dotenv.parser import parse_stream
 from pydantic import ValidationError
 
 from smcp_computer.config import jsonc, lint, other_mcp_hosts, server_json
@@ -155,13 +155,18 @@ def variables_of(path: Path) -> dict[str, str]:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of `NAME=value` lines. Raises ConfigError: the file cannot be read."""
+    """The variables of `NAME=value` lines. Raises ConfigError: the file cannot be read, or has another line."""
     try:
         text = _content(path, MAX_FILE_BYTES).decode()
     except UnicodeDecodeError:
         raise ConfigError("is not UTF-8 text") from None
-    values = dotenv_values(stream=io.StringIO(text), interpolate=False)
-    return {name: value for name, value in values.items() if value is not None}
+    variables = {}
+    for line in parse_stream(io.StringIO(text)):
+        if line.error or (line.key is not None and line.value is None):
+            raise ConfigError(f"line {line.original.line} is not like NAME=value")
+        if line.key is not None and line.value is not None:
+            variables[line.key] = line.value
+    return variables
 
 
 def _expanded(path: str) -> Path:
