@@ -199,7 +199,7 @@ async def test_a_server_that_lacked_a_value_starts_once_that_is_kept(nats_url: s
         )
         again = await command("secrets", "set", "token", typed="another-0ne\n")
         assert (again.exit_code, again.stdout) == (0, "")
-        assert "when it is restarted" in again.stderr
+        assert "when you restart it" in again.stderr
         assert json.loads((await command("inputs", "--json")).stdout)["inputs"][0]["source"] == "its kept value"
 
 
