@@ -1,6 +1,6 @@
 """Strangers attack a gateway that runs as a process: what it costs in time and memory, and how others fare meanwhile.
 
-Each test names what the same attack took before there was `smcp_service.edge`.
+Each test names what the same attack took before there was `smcp_service.http_limits`.
 """
 
 import asyncio

@@ -49,7 +49,7 @@ def test_every_path_and_link_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_command_has_valid_arguments(page: Path) -> None:
-    """It is only parsed here, as the command itself would do it; `tests/e2e/test_e2e_pages_commands.py` runs it."""
+    """It is only parsed here, as the command itself would do it; `tests/e2e/test_e2e_docs_commands.py` runs it."""
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     wrong = []
     for words in commands(page):

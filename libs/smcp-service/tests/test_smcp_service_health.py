@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from smcp_service.edge import EdgeRules, Listener, Strangers
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
+from smcp_service.http_limits import EdgeRules, Listener, Strangers
 from smcp_service.lifecycle import Failure
 
 

@@ -12,8 +12,8 @@ import mcp_types as types
 import pytest
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.config.host_settings import Confirm, ConfirmPolicy
 from smcp_computer.config.inputs import InputResolver
+from smcp_computer.config.server_settings import Confirm, ConfirmPolicy
 from smcp_computer.confirmation import (
     Answer,
     Asker,

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.config.host_settings import Confirm
+from smcp_computer.config.server_settings import Confirm
 from smcp_computer.confirmation import Answer
 from smcp_computer.outbox import FINDER
 from smcp_computer.tools import ToolRef

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from smcp_computer.settings import ComputerSettings, check_connection
 from smcp_gateway.auth.settings import AuthSettings
-from smcp_service.edge import is_loopback
+from smcp_service.http_limits import is_loopback
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, unknown_variables, variables
 from smcp_service.telemetry import wrong_endpoints
 from smcp_testing.certificates import Authority

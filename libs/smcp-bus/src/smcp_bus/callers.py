@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Mapping
 from typing import Any, Final
 
-from smcp_bus import rights
+from smcp_bus import caller_rights
 from smcp_bus.bus import NO_HEADERS, Headers
 from smcp_bus.dispatch import Caller
 from smcp_bus.headers import RIGHTS, SUBJECT
@@ -25,7 +25,7 @@ def to_headers(caller: Caller) -> Headers:
     """Of a request to a Computer."""
     if caller.rights is None:
         return NO_HEADERS
-    return {SUBJECT: caller.subject, RIGHTS: rights.written(caller.rights)}
+    return {SUBJECT: caller.subject, RIGHTS: caller_rights.written(caller.rights)}
 
 
 def from_headers(headers: Headers, office: str) -> Caller:
@@ -34,7 +34,7 @@ def from_headers(headers: Headers, office: str) -> Caller:
         role="agent",
         office=office,
         subject=headers.get(SUBJECT, ""),
-        rights=None if said is None else rights.read(said),
+        rights=None if said is None else caller_rights.read(said),
     )
 
 
@@ -44,7 +44,7 @@ def with_caller(payload: Mapping[str, Any], caller: Caller, key: str | None) -> 
         return payload
     told: dict[str, Any] = {"key": key, "subject": caller.subject}
     if caller.rights is not None:
-        told["rights"] = rights.as_json(caller.rights)
+        told["rights"] = caller_rights.as_json(caller.rights)
     return {**payload, FIELD: told}
 
 
@@ -53,7 +53,7 @@ def from_request(body: object, office: str, key: str) -> Caller:
     match body:
         case {"a2c_caller": {"key": str(said), "subject": str(subject), **more}} if _same(said, key):
             known = more.get("rights")
-            allowed = None if known is None else rights.from_json(known)
+            allowed = None if known is None else caller_rights.from_json(known)
             return Caller(role="agent", office=office, subject=subject, rights=allowed)
     return Caller(role="agent", office=office)
 

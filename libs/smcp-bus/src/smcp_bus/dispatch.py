@@ -21,8 +21,8 @@ from pydantic import BaseModel, ValidationError
 from smcp_bus import errors as bus_errors
 from smcp_bus import exact_json
 from smcp_bus.bus import NO_HEADERS, Admit, Headers
+from smcp_bus.caller_rights import Rights
 from smcp_bus.headers import REQ_ID
-from smcp_bus.rights import Rights
 from smcp_proto.catalog import Row, SizeClass, TimeClass
 from smcp_proto.errors import (
     CUT_OFF,

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import orjson
 from aiohttp import web
 
-from smcp_service.edge import EdgeRules, Listener, is_loopback, listening
+from smcp_service.http_limits import EdgeRules, Listener, is_loopback, listening
 from smcp_service.metrics import CONTENT_TYPE, Metrics
 
 Check = Callable[[], str | None]

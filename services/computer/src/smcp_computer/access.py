@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from smcp_bus.dispatch import Caller
-from smcp_computer.config.host_settings import HostSettings
+from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.tools import Catalogue, Target
 from smcp_proto.errors import NotAllowed
 from smcp_proto.patterns import matches

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import mcp_types as types
 
-from smcp_computer.config.host_settings import Confirm, ConfirmPolicy
+from smcp_computer.config.server_settings import Confirm, ConfirmPolicy
 from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, ToolRef
 from smcp_proto.printable import printable

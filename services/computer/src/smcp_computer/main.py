@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_computer.commands import app as commands_app
 from smcp_computer.config.file import ComputerConfig, add_to_file, imported, load_config, read_config, read_env_file
 from smcp_computer.config.inputs import missing_on_host, take_secrets, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import literal_secrets
 from smcp_computer.config.watch import spare_hangups
+from smcp_computer.control_commands import app as commands_app
 from smcp_computer.install_command import app as install_app
 from smcp_computer.output import Json, print_json
 from smcp_computer.secrets_command import app as secrets_app

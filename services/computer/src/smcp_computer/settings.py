@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from smcp_computer.config.host_settings import Confirm
+from smcp_computer.config.server_settings import Confirm
 from smcp_computer.control_client import seat_directory
 from smcp_proto.member_names import Name
 from smcp_service.settings import MIB, Seconds, ServiceSettings, SettingsError

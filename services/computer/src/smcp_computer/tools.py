@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import jsonschema_rs
 import mcp_types as types
 
-from smcp_computer.config.host_settings import HostSettings
+from smcp_computer.config.server_settings import HostSettings
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig

@@ -10,7 +10,7 @@ from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
-from smcp_service.edge import Strangers
+from smcp_service.http_limits import Strangers
 from smcp_service.metrics import Metrics
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from smcp_bus.rights import ANY
+from smcp_bus.caller_rights import ANY
 from smcp_gateway.auth import api_keys as key_file
 from smcp_gateway.auth.api_keys import KeyEntry, new_key
 from smcp_service.lifecycle import Failure

@@ -16,9 +16,9 @@ from dotenv.parser import parse_stream
 from pydantic import ValidationError
 
 from smcp_computer.config import jsonc, lint, other_mcp_hosts, server_json
-from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, wrong_fields
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
+from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_computer.reshaping import mapper_problems, vrl_problem
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from smcp_computer.config.host_settings import DEFAULTS, HostSettings
+from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import (
     MCPServerCommandInput,
     MCPServerConfig,

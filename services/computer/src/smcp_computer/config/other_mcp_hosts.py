@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from smcp_computer.config.host_settings import DEFAULTS
 from smcp_computer.config.lint import PARAMETERS, ConfigError, fields_of, map_strings
+from smcp_computer.config.server_settings import DEFAULTS
 from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreamableHttpParameters
 
 TYPES: Final[Mapping[str, str]] = {

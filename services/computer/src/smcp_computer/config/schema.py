@@ -11,9 +11,9 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from smcp_computer.config.host_settings import DEFAULTS, HostSettings
 from smcp_computer.config.lint import INPUT_MODELS, PARAMETERS, SERVER_MODELS
 from smcp_computer.config.other_mcp_hosts import TYPE_KEYS, TYPES, URL_KEYS
+from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import (
     MCPServerPickStringInput,
     MCPServerStreamableHttpParameters,

@@ -13,8 +13,8 @@ from typing import Final
 
 import psutil
 
-from smcp_computer.config.host_settings import CgroupLimits
 from smcp_computer.config.lint import CannotRun
+from smcp_computer.config.server_settings import CgroupLimits
 
 OWN_PROCESSES: Final = "computer"
 """The cgroup that takes the Computer's own processes in: one that has processes cannot give limits to those below."""

@@ -17,8 +17,8 @@ from typing import Final
 
 from mcp.client.stdio import get_default_environment
 
-from smcp_computer.config.host_settings import HostSettings, ProcessLimits, Sandbox
 from smcp_computer.config.lint import CannotRun
+from smcp_computer.config.server_settings import HostSettings, ProcessLimits, Sandbox
 from smcp_computer.mcp.cgroups import limits_of
 from smcp_computer.mcp.process import Launch
 from smcp_proto.schemas.config import MCPServerStdioParameters

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 from smcp_bus import exact_json
 from smcp_bus.tracing import configured
 from smcp_computer import __version__
-from smcp_computer.config.host_settings import HostSettings
+from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerFailed, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.resources import LIST_BYTES, Resources

@@ -26,9 +26,9 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from smcp_bus import exact_json
-from smcp_computer.config.host_settings import HostSettings
 from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
+from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.calls import ServerCalls
 from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerHangs
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_bus.rights import ANY
+from smcp_bus.caller_rights import ANY
 from smcp_gateway.auth.grants import Grants, check_subject, first_problem
 from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile, content
 from smcp_service.atomic_files import replace_files

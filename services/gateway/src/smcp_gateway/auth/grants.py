@@ -1,6 +1,6 @@
 """The principal of a client, the grants of its key or token, and the check of a join against them.
 
-What it may ask of Computers is checked by `smcp_bus.rights`, at gateways and at Computers.
+What it may ask of Computers is checked by `smcp_bus.caller_rights`, at gateways and at Computers.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_bus.rights import Rights
+from smcp_bus.caller_rights import Rights
 from smcp_gateway.quotas import Quota
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import Role

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 
 from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
+from smcp_bus.caller_rights import Rights, check_listed
 from smcp_bus.callers import with_caller
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Observe, RawJson
 from smcp_bus.outbox import Outbox, Start
 from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
-from smcp_bus.rights import Rights, check_listed
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans
 from smcp_gateway.computers.subscriptions import Subscriptions, granted

@@ -16,13 +16,13 @@ from pydantic import BaseModel
 
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Headers, Reply
+from smcp_bus.caller_rights import without_tools
 from smcp_bus.callers import to_headers
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
-from smcp_bus.rights import without_tools
 from smcp_bus.tracing import sending
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall

@@ -20,7 +20,7 @@ from engineio.payload import Payload
 
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.websocket import LINGER_S, Connection, moved_bytes, noop
-from smcp_service.edge import let_in
+from smcp_service.http_limits import let_in
 
 SWEEP_S: Final = 1.0
 """Between two looks at the clients, at most; a line is looked at several times before its ping is overdue."""
@@ -71,7 +71,7 @@ class Outbox(asyncio.Queue[Any]):
         self.moved: tuple[float, int] | None = None
         """When the line of a late client was looked at (monotonic), and how many bytes had moved on it by then."""
         self.is_let_in = False
-        """Whether the client is no stranger (`smcp_service.edge`): a CONNECT of it was accepted."""
+        """Whether the client is no stranger (`smcp_service.http_limits`): a CONNECT of it was accepted."""
 
     @property
     def held(self) -> int:

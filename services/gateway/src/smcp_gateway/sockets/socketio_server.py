@@ -17,7 +17,6 @@ from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-s
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.quotas import Quotas
-from smcp_gateway.sockets.arrivals import CONNECT_S, REFUSED_S, Arrivals, greeting
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     NAMESPACE,
@@ -31,6 +30,7 @@ from smcp_gateway.sockets.packet import (
     event_frame,
     read_packet,
 )
+from smcp_gateway.sockets.pending_connects import CONNECT_S, REFUSED_S, Arrivals, greeting
 from smcp_gateway.sockets.session import ReplyBudget, ReplyShare, Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, Row, upstream
@@ -44,7 +44,7 @@ from smcp_proto.errors import (
     TooLarge,
     Unavailable,
 )
-from smcp_service.edge import of_member
+from smcp_service.http_limits import of_member
 
 LARGE_REPLY: Final = 64 * 1024
 """Bytes from which a reply waits until the client has read what was sent before."""

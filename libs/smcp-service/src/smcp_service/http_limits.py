@@ -49,7 +49,7 @@ _BUSY: Final = (
 )
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(?::\d{1,5})?")
 
-_log: Final = logging.getLogger("smcp_service.edge")
+_log: Final = logging.getLogger("smcp_service.http_limits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

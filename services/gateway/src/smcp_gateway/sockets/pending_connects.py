@@ -1,7 +1,7 @@
 """Connections whose CONNECT has not been accepted yet, and what a CONNECT says.
 
 Each has a deadline, and each address may have so many. Their bytes, and the TCP connections below
-them, are bounded by `smcp_service.edge`.
+them, are bounded by `smcp_service.http_limits`.
 """
 
 import asyncio

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from smcp_service import edge
-from smcp_service.edge import STRANGER_BYTES, EdgeRules, Listener, listening, of_member
+from smcp_service import http_limits
+from smcp_service.http_limits import STRANGER_BYTES, EdgeRules, Listener, listening, of_member
 from smcp_testing.waiting import eventually
 
 HEAD = "POST /{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {size}\r\n\r\n"
@@ -33,7 +33,7 @@ async def echo(request: web.Request) -> web.WebSocketResponse:
     await answers.prepare(request)
     async for message in answers:
         if message.data == "in":
-            edge.let_in(request.transport)
+            http_limits.let_in(request.transport)
         await answers.send_str(str(len(message.data)))
     return answers
 
@@ -127,8 +127,8 @@ async def test_a_websocket_has_no_limit_from_when_it_is_let_in() -> None:
 
 @pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: 127.0", HEAD.format(path="x", size=5)[:-2]])
 async def test_headers_have_a_deadline(monkeypatch: pytest.MonkeyPatch, sent: str) -> None:
-    monkeypatch.setattr(edge, "HEAD_S", 0.2)
-    monkeypatch.setattr(edge, "SWEEP_S", 0.05)
+    monkeypatch.setattr(http_limits, "HEAD_S", 0.2)
+    monkeypatch.setattr(http_limits, "SWEEP_S", 0.05)
     async with serving() as server, line(server) as (reader, writer):
         writer.write(sent.encode())
         assert await ended(reader) == b""
@@ -136,18 +136,18 @@ async def test_headers_have_a_deadline(monkeypatch: pytest.MonkeyPatch, sent: st
 
 
 async def test_the_headers_of_a_second_request_have_the_same_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge, "SWEEP_S", 0.05)
+    monkeypatch.setattr(http_limits, "SWEEP_S", 0.05)
     async with serving() as server, line(server) as (reader, writer):
         writer.write(HEAD.format(path="x", size=0).encode())
         assert (await reader.readuntil(b"}")).endswith(b'{"size": 0}')
-        monkeypatch.setattr(edge, "HEAD_S", 0.2)
+        monkeypatch.setattr(http_limits, "HEAD_S", 0.2)
         writer.write(b"GET /")
         assert await ended(reader) == b""
 
 
 async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge, "IDLE_S", 0.2)
-    monkeypatch.setattr(edge, "SWEEP_S", 0.05)
+    monkeypatch.setattr(http_limits, "IDLE_S", 0.2)
+    monkeypatch.setattr(http_limits, "SWEEP_S", 0.05)
     async with serving() as server, line(server) as (reader, writer):
         writer.write(HEAD.format(path="x", size=0).encode())
         assert (await ended(reader)).endswith(b'{"size": 0}')
@@ -176,7 +176,7 @@ async def test_a_proxy_may_have_any_number_of_connections() -> None:
 
 
 async def test_all_strangers_share_a_budget_and_the_largest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge, "STRANGERS_BYTES", 100_000)
+    monkeypatch.setattr(http_limits, "STRANGERS_BYTES", 100_000)
     async with serving() as server, line(server) as small, line(server) as large, line(server) as last:
         expected = 0
         for (_, writer), size in ((small, 30_000), (large, 60_000)):
