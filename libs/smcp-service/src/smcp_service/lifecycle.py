@@ -60,7 +60,7 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     """Run `main` on a new loop of uvloop and give the exit code of the process.
 
     The first SIGTERM or SIGINT sets the stop event, the second calls `at_once` (it removes what must not stay behind
-    even so, and must not wait) and exits with 1. SIGHUP, unless it is ignored, only sets the event.
+    even so, and must not wait) and exits with 1. SIGHUP, unless it is ignored or handled, only sets the event.
     A `PlainFailure` is printed to standard error, any other `Failure` logged as a sentence, any other error with its
     traceback and a last line that sums it up; errors of a task group are logged one by one.
     """
@@ -166,7 +166,7 @@ async def _with_signals(main: Main, at_once: Callable[[], None] | None) -> int |
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # neither nohup, nor a Computer that reads its file again
         # A terminal that is closed may say so twice; that is no demand for haste.
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     return await main(stop)
