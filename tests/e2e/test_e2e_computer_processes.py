@@ -17,7 +17,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from smcp_computer.mcp import cgroups
+from smcp_computer.mcp import isolation
+from smcp_computer.mcp import process as processes
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.status import State
 from smcp_testing.mcp_servers import configs
@@ -64,13 +65,13 @@ def held(process: psutil.Process) -> tuple[int, int]:
 
 def cgroup_of(pid: int) -> Path | None:
     """The directory of its cgroup (v2); None: the Computer makes none here."""
-    return cgroups.find(Path("/proc/self/mountinfo").read_text(), Path(f"/proc/{pid}/cgroup").read_text())
+    return processes.find_cgroup(Path("/proc/self/mountinfo").read_text(), Path(f"/proc/{pid}/cgroup").read_text())
 
 
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A cgroup (v2) for a Computer. Afterwards nothing lives there."""
-    place = cgroups.own()
+    place = processes.own_cgroup()
     if place is None:
         pytest.skip(NO_CGROUP)
     switch, made = place / "cgroup.subtree_control", place / f"test-{uuid4().hex}"
@@ -94,7 +95,7 @@ def started_in(group: Path) -> tuple[str, ...]:
 
 def without_cgroups() -> tuple[str, ...]:
     """What starts the command behind it where no cgroup can be made, as far as this user can have that."""
-    place = cgroups.own()
+    place = processes.own_cgroup()
     if place is None or os.geteuid() != 0:
         return ()
     return "unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(place)
@@ -124,8 +125,8 @@ async def test_a_crash_of_a_server_leaves_none_of_its_detached_children(
     monkeypatch: pytest.MonkeyPatch, with_cgroup: bool
 ) -> None:
     if not with_cgroup:
-        monkeypatch.setattr(cgroups, "own", lambda: None)
-    elif cgroups.own() is None:
+        monkeypatch.setattr(processes, "own_cgroup", lambda: None)
+    elif processes.own_cgroup() is None:
         pytest.skip(NO_CGROUP)
     mark = uuid4().hex
     crashing = configs.hostile("--leaves", "--dies", "tools/call", "--mark", mark)
@@ -209,9 +210,10 @@ async def test_kill_9_of_a_computer_ends_a_server_that_forks_faster_than_it_can_
 
 SHARES = """
 import subprocess, sys
-from smcp_computer.mcp import cgroups
+from smcp_computer.mcp.isolation import share
+from smcp_computer.mcp.process import own_cgroup
 subprocess.Popen(["sleep", "600"], stderr=subprocess.DEVNULL)
-cgroups.share(cgroups.own(), sys.argv[1])
+share(own_cgroup(), sys.argv[1])
 """
 
 
@@ -220,7 +222,7 @@ def share(group: Path) -> tuple[str, str]:
     controllers = (group.parent / "cgroup.controllers").read_text().split()
     if not controllers:
         pytest.skip("cgroup v2 has no controller here (v1 has them): how a Computer shares them out was not run")
-    cgroups.share(group.parent, controllers[0])
+    isolation.share(group.parent, controllers[0])
     command = [*started_in(group), sys.executable, "-c", SHARES, controllers[0]]
     ran = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     (group / "cgroup.kill").write_text("1")
@@ -247,7 +249,7 @@ async def test_the_limits_of_a_cgroup_hold_for_all_processes_of_a_server(tmp_pat
     if not {"cpu", "memory", "pids"} <= set((group.parent / "cgroup.controllers").read_text().split()):
         pytest.skip(NO_LIMITS)
     for controller in ("cpu", "memory", "pids"):
-        cgroups.share(group.parent, controller)
+        isolation.share(group.parent, controller)
     limited = configs.hostile("--leaves", cgroup={"memory_mb": 64, "processes": 4, "cpus": 0.5})
     tight = configs.hostile("--leaves", cgroup={"processes": 3})
     async with computer(tmp_path, {"limited": limited, "tight": tight}, *started_in(group)) as process:

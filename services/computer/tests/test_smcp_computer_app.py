@@ -296,7 +296,7 @@ async def test_a_tool_that_is_forbidden_while_its_call_waits_for_the_server_is_n
         hold.touch()
         await here.call("die")
         waiting = asyncio.create_task(here.call("append", req_id="2", timeout=60, mark="never"))
-        await eventually(lambda: here.computer.calls.recent()["box"][0].tool == "append")
+        await eventually(lambda: here.computer.calls.recent()["box"][0]["tool"] == "append")
         here.computer.fleet.apply(
             parse_config(json.dumps({"servers": {"box": {**box, "forbidden_tools": ["append"]}}}))
         )

@@ -162,7 +162,9 @@ async def test_recent_calls_and_those_in_flight_are_known_by_server(nats_url: st
         running = asyncio.create_task(here.call("sleep", req_id="1", seconds=60))
 
         def calls() -> list[tuple[str, str, str]]:
-            return [(each.tool, each.agent, each.outcome) for each in here.computer.calls.recent().get("box", [])]
+            return [
+                (each["tool"], each["agent"], each["outcome"]) for each in here.computer.calls.recent().get("box", [])
+            ]
 
         await eventually(lambda: calls() == [("sleep", "alice", "running")])
         await here.call("box__fail", req_id="2")

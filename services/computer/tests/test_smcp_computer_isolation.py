@@ -13,7 +13,7 @@ import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import CannotRun, ConfigError
-from smcp_computer.mcp import cgroups
+from smcp_computer.mcp import process
 from smcp_computer.mcp.isolation import launch_of
 from smcp_computer.mcp.process import Launch
 from smcp_testing.mcp_servers import configs
@@ -147,7 +147,7 @@ def test_the_own_cgroup_is_found_where_others_can_be_made_below_it(
     for mount in mounts:
         root, point, kind = mount.format(there=tmp_path, elsewhere=tmp_path / "else").split()
         lines.append(MOUNT.format(root=root, point=point, kind=kind))
-    place = cgroups.find("\n".join(lines), "\n".join(memberships))
+    place = process.find_cgroup("\n".join(lines), "\n".join(memberships))
     assert place == (None if found is None else tmp_path / found)
 
 
@@ -156,7 +156,7 @@ def hierarchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the files of a cgroup, in the place of the own one."""
     for name, text in (("controllers", "cpu memory pids"), ("subtree_control", "memory pids"), ("procs", "")):
         (tmp_path / f"cgroup.{name}").write_text(text)
-    monkeypatch.setattr(cgroups, "own", lambda: tmp_path)
+    monkeypatch.setattr(process, "own_cgroup", lambda: tmp_path)
     return tmp_path
 
 
@@ -179,6 +179,6 @@ async def test_a_cgroup_limit_that_this_host_cannot_enforce_is_a_failed_server_t
     server = {"type": "stdio", "server_parameters": {"command": sys.executable}, "cgroup": {limit: 1}}
     async with running(box=server) as servers:
         assert f"server 'box': cgroup.{limit}: {hierarchy} cannot limit" in servers["box"].status().reason
-    monkeypatch.setattr(cgroups, "own", lambda: None)
+    monkeypatch.setattr(process, "own_cgroup", lambda: None)
     with pytest.raises(CannotRun, match=f"cgroup.{limit}: needs a cgroup"):
         launch(cgroup={limit: 1})

@@ -1,15 +1,12 @@
-"""Oversized replies: the largest items are left out or shortened, and the rest is delivered."""
+"""Oversized replies: the largest windows are left out, and a page of documents is refused."""
 
 import asyncio
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from smcp_bus.headers import ERROR, REPLY_LIMIT
-from smcp_computer.handlers.get_finder import fitting
 from smcp_computer.reply_limits import giving_way
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
@@ -106,21 +103,16 @@ async def test_calls_go_on_while_a_server_sends_oversized_messages(nats_url: str
 
 
 @pytest.mark.rule("answers.finder.large")
-async def test_documents_that_do_not_fit_a_page_are_shortened(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    content = [
-        {"document": {"ref": f"d{number}", "summary": "s" * size}}
-        for number, size in enumerate((2_000, 9_000, 4_000, 100))
-    ]
+async def test_a_page_of_documents_that_its_caller_cannot_take_is_refused_and_a_smaller_one_is_not(
+    nats_url: str,
+) -> None:
+    content = [{"document": {"ref": f"d{number}", "summary": "s" * 5_000}} for number in range(3)]
     async with world(nats_url, one=configs.context("2026", host="h", content=content)) as here:
-        whole = await here.ask("get_finder")
-        page = await here.ask("get_finder", {REPLY_LIMIT: "8000"})
-        assert [each.get("summary", "") for each in page["documents"]] == ["s" * 2_000, "", "s" * 4_000, "s" * 100]
-        assert page["total_count"] == 4
-        names = ("doc_ref", "uri", "title", "file_type", "page_count", "last_modified")
-        assert page["documents"][1] == {name: whole["documents"][1][name] for name in names}
-        assert caplog.text.count("'one': the document dpe://h/d1 is shortened") == 1
-        refused = await here.ask("get_finder", {REPLY_LIMIT: "300"})
-        assert (refused["code"], refused["details"]["limit"]) == (413, 300)
+        refused = await here.ask("get_finder", {REPLY_LIMIT: "12000"})
+        assert (refused["code"], refused["details"]["limit"]) == (413, 12000)
+        page = await here.ask("get_finder", {REPLY_LIMIT: "12000"}, limit=2)
+        assert [each["summary"] for each in page["documents"]] == ["s" * 5_000] * 2
+        assert page["total_count"] == 3
 
 
 @pytest.mark.rule("answers.finder.categories.sent", "answers.finder.format.ignored")
@@ -169,24 +161,4 @@ async def test_odd_parts_of_documents_pass_unchanged_with_one_warning(
     ],
 )
 def test_the_fewest_and_largest_items_are_left_out(sizes: list[int], room: int, giving: set[int]) -> None:
-    assert giving_way(sizes, [size + 1 for size in sizes], room) == giving
-
-
-summaries = st.lists(
-    st.fixed_dictionaries(
-        {"doc_ref": st.text(max_size=3)},
-        optional={"title": st.text(max_size=300), "summary": st.text(max_size=300), "page_count": st.integers(0, 99)},
-    ),
-    max_size=9,
-)
-
-
-@pytest.mark.rule("answers.finder.large")
-@given(summaries, st.integers(0, 3000))
-def test_documents_of_an_oversized_page_are_shortened_until_it_fits(summaries: list[dict[str, Any]], room: int) -> None:
-    shown, short = fitting(summaries, room)
-    assert [orjson.loads(text)["doc_ref"] for text in shown] == [summary["doc_ref"] for summary in summaries]
-    assert len(b",".join(shown)) <= max(room, 0) or short == frozenset(range(len(summaries)))
-    for number, text in enumerate(shown):
-        assert number in short or orjson.loads(text) == summaries[number]
-        assert number not in short or "summary" not in orjson.loads(text)
+    assert giving_way(sizes, room) == giving

@@ -1,19 +1,27 @@
-"""The Computer: over NATS (`open_computer`), and as a process with its health port (`open_service`)."""
+"""The Computer over NATS (`open_computer`), and as a process with its health port (`open_service`)."""
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from functools import partial
-from typing import Unpack
+from typing import Final, Unpack
 
-from smcp_bus import registry_contract
-from smcp_bus.bus import Bus
+from pydantic import ValidationError
+
+from smcp_bus import registry_contract, subjects
+from smcp_bus.bus import Bus, Incoming, Subscription
+from smcp_bus.dispatch import Call
 from smcp_bus.errors import BusError
+from smcp_bus.headers import EPOCH
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials
-from smcp_bus.ownership import Ownership
+from smcp_bus.ownership import Ownership, owned
 from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_bus.subjects import computer_route, host_route, request_handler, serve_requests
 from smcp_bus.tracing import bus_spans
 from smcp_computer.computer import Computer, Options
 from smcp_computer.config.file import ComputerConfig
@@ -21,13 +29,21 @@ from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
 from smcp_computer.membership import Membership
 from smcp_computer.metrics import measure_lease
-from smcp_computer.serving import OfficeNotifications, alive, serving
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_computer.terminal import open_terminal
+from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
+from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure, background
 from smcp_service.logging import get_logger
 from smcp_service.metrics import open_metrics
+
+_log = logging.getLogger("smcp_computer.app")
+
+MAX_REQUESTS: Final = 8192
+"""Requests at a time; more wait. High, since `pending` comes on the same subject as calls that last for an hour."""
+DRAIN_S: Final = 5.0
+"""How long requests that run may hold up the end."""
 
 
 @asynccontextmanager
@@ -50,7 +66,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
             max_body=bus.max_body,
             may_tell=lambda: ownership.is_open,
             tracing=bus_spans(),
-            handlers={registry_contract.ALIVE.event: partial(alive, session=bus.process)},
+            handlers={registry_contract.ALIVE.event: partial(_alive, session=bus.process)},
             **options,
         )
         membership = computer.membership = Membership(
@@ -71,20 +87,9 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
         computer.readiness.add("nats", lambda: bus.problem)
         computer.readiness.add("office", lambda: membership.problem)
         tasks.start(ownership.run(), name="ownership")
-        notifications = OfficeNotifications(
-            computer.owner, computer.seat, ownership, membership.presence_changed, computer.resources.agents.left
-        )
         async with (
             computer.serving(),
-            serving(
-                bus,
-                computer.dispatcher,
-                ownership,
-                notifications,
-                computer.seat,
-                credential=bus.credential,
-                process=bus.process,
-            ),
+            _serving(bus, computer, ownership, membership),
             membership.moved(),
             computer.calls_ended(settings.drain_s),
             computer.member(),
@@ -149,3 +154,70 @@ async def open_service(
         stats.add("updates", computer.outbox.held)
         get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
         yield computer
+
+
+async def _alive(question: AliveQuestion, call: Call, *, session: str) -> AliveAnswer:
+    """Asked by the registry before it lets a member go. A Computer has one session, its process."""
+    return AliveAnswer(session=question.session in (None, session))
+
+
+@asynccontextmanager
+async def _serving(bus: Bus, computer: Computer, ownership: Ownership, membership: Membership) -> AsyncIterator[None]:
+    """Serve the Computer's subjects and follow the notifications of its office while the body runs. On leaving, what
+    runs is waited for (bounded). Raises BusError: nats-server does not permit it, or is not there."""
+    seat, notifications = computer.seat, _OfficeNotifications(computer, ownership, membership)
+    handler = owned(request_handler(computer.dispatcher, computer_route), ownership.refusal)
+    host = subjects.hosts(bus.credential, bus.process, registry_contract.ALIVE.verb)
+    calls = subjects.client_all(seat.office, seat.computer)
+    subscriptions: list[Subscription] = [
+        await serve_requests(bus, computer.dispatcher, host, host_route),
+        await bus.serve(calls, handler, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS),
+        await bus.listen(subjects.notify_all(seat.office), notifications.heard),
+    ]
+    try:
+        yield
+    finally:
+        drains = [asyncio.ensure_future(subscription.drain()) for subscription in subscriptions]
+        _, late = await asyncio.wait(drains, timeout=DRAIN_S)
+        for drain in late:
+            drain.cancel()
+
+
+class _OfficeNotifications:
+    """Notifications that concern calls, Agents that leave, and this Computer's own membership."""
+
+    def __init__(self, computer: Computer, ownership: Ownership, membership: Membership) -> None:
+        self._computer = computer
+        self._ownership = ownership
+        self._membership = membership
+        self._entered = ("", 0)
+        """The Agent that entered last, and the epoch of that."""
+
+    async def heard(self, incoming: Incoming) -> None:
+        """One notification of the office, of any kind."""
+        try:
+            match subjects.verb_of(incoming.subject):
+                case "tool_call_cancel":
+                    self._computer.calls.cancel(AgentCallData.model_validate_json(incoming.body))
+                case "enter_office":
+                    who = EnterOfficeNotification.model_validate_json(incoming.body)
+                    self._moved(who.agent, who.computer, int(incoming.headers.get(EPOCH, "")), left=False)
+                case "leave_office":
+                    whose = LeaveOfficeNotification.model_validate_json(incoming.body)
+                    self._moved(whose.agent, whose.computer, int(incoming.headers.get(EPOCH, "")), left=True)
+        except (ValidationError, ValueError):
+            _log.warning("a notification that cannot be read was ignored")
+
+    def _moved(self, agent: str | None, computer: str | None, epoch: int, *, left: bool) -> None:
+        seat = self._computer.seat
+        if computer == seat.computer:
+            self._membership.presence_changed(epoch // 2)
+        if agent is not None and not left and epoch > self._entered[1]:
+            self._entered = (agent, epoch)
+        elif agent is not None and left:
+
+            def is_back() -> bool:
+                return self._entered[0] == agent and self._entered[1] > epoch
+
+            self._computer.owner.agent_left(seat.office, agent, self._ownership, is_back)
+            self._computer.resources.agents.left(agent)

@@ -27,8 +27,7 @@ from smcp_computer.confirmation import Asker, ByProgram, Confirmation
 from smcp_computer.control_client import LOGS
 from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.handlers.get_finder import Finder
-from smcp_computer.handlers.get_resources import EVENT, GetResources
-from smcp_computer.handlers.resources import ResourceHandlers
+from smcp_computer.handlers.resources import GET_RESOURCES, GetResources, ResourceHandlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
@@ -396,7 +395,7 @@ class ResourceServices:
             "client:resources/subscribe": resources.subscribe,
             "client:resources/unsubscribe": resources.unsubscribe,
             "client:completion/complete": resources.complete,
-            EVENT: GetResources(supervisors, access, max_body=max_body),
+            GET_RESOURCES: GetResources(supervisors, access, max_body=max_body),
         }
 
     def in_office(self, entered: bool = False) -> None:

@@ -37,7 +37,6 @@ from smcp_computer.config.edit import Edit, edit_file
 from smcp_computer.config.lint import PARAMETERS, ConfigError, placed
 from smcp_computer.config.secret_store import SecretsError
 from smcp_computer.control_client import SOCKET
-from smcp_computer.serving import cancel
 from smcp_computer.settings import ComputerSettings, state_directory
 from smcp_proto.catalog import CATALOG
 from smcp_proto.schemas.base import AgentCallData
@@ -126,7 +125,7 @@ class Control:
             "config_problem": self._computer.config_problem,
             "calls": self._computer.owner.running,
             "servers": [
-                {**asdict(each), "calls": sum(call.outcome in IN_FLIGHT for call in recent.get(each.name, ()))}
+                {**asdict(each), "calls": sum(call["outcome"] in IN_FLIGHT for call in recent.get(each.name, ()))}
                 for each in self._computer.fleet.statuses()
             ],
         }
@@ -148,8 +147,7 @@ class Control:
         try:
             answer = await self._computer.dispatcher.dispatch(CATALOG["client:tool_call"], caller, asked)
         except asyncio.CancelledError:
-            notice = AgentCallData(agent=LOCAL, req_id=req_id)
-            cancel(notice, self._computer.owner, self._computer.seat)
+            self._computer.calls.cancel(AgentCallData(agent=LOCAL, req_id=req_id))
             raise
         if answer.error is not None:
             raise web.HTTPBadRequest(text=orjson.loads(answer.body)["message"])

@@ -21,7 +21,6 @@ from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.tracing import client_spans
 from smcp_computer.computer import Computer, Options
 from smcp_computer.membership import hinted
-from smcp_computer.serving import CANCEL_VERB, cancel
 from smcp_computer.settings import ComputerSettings
 from smcp_proto import catalog
 from smcp_proto.backoff import Backoff
@@ -207,8 +206,8 @@ class GatewayMembership:
     def _heard(self, event: str, data: Mapping[str, Any]) -> None:
         """Follows cancels, and Agents that leave. Calls of an Agent that stays away are cancelled by the gateway."""
         try:
-            if event == f"notify:{CANCEL_VERB}":
-                cancel(AgentCallData.model_validate(data), self.computer.owner, self.computer.seat)
+            if event == "notify:tool_call_cancel":
+                self.computer.calls.cancel(AgentCallData.model_validate(data))
             elif event == "notify:leave_office" and (agent := LeaveOfficeNotification.model_validate(data).agent):
                 self.computer.resources.agents.left(agent)
         except ValidationError:

@@ -11,21 +11,16 @@ from smcp_bus.owner import time_limit
 from smcp_proto.errors import ANSWER_TOO_LARGE, TooLarge
 
 
-def giving_way(sizes: Sequence[int], saved: Sequence[int], room: int) -> frozenset[int]:
-    """The numbers of the items of a JSON array to drop: the largest, as few as possible; of equal ones the last. All of
-    them where even that is not enough.
-
-    Args:
-        saved: bytes that are saved where an item gives way: of one that goes its size, and its comma.
-        room: bytes between the brackets.
-    """
+def giving_way(sizes: Sequence[int], room: int) -> frozenset[int]:
+    """The numbers of the items of a JSON array to drop, where there are `room` bytes between its brackets: the largest,
+    as few as possible; of equal ones the last. All of them where even that is not enough."""
     needed = sum(sizes) + len(sizes) - 1
     giving = set()
     for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], -number)):
         if needed <= room:
             break
         giving.add(number)
-        needed -= saved[number]
+        needed -= sizes[number] + 1
     return frozenset(giving)
 
 

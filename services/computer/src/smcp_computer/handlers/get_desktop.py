@@ -4,9 +4,10 @@ It is answered in time whatever servers do: what is not read by then is shown as
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
@@ -14,12 +15,12 @@ import orjson
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.access import Access
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
-from smcp_computer.mcp.events import ServerEvents
-from smcp_computer.mcp.resources import Json
+from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents, ServerGone
+from smcp_computer.mcp.resources import Json, Resources
+from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_computer.reply_limits import giving_way, reply_limit
 from smcp_computer.resources.index import Listing, ResourceIndex
 from smcp_computer.resources.routing import window_uri
-from smcp_computer.resources.window_reads import Reading, WindowRead, WindowReads
 from smcp_computer.tools import History
 from smcp_proto.desktop import UNREAD, OrganizedDesktop, Window, is_certain, organize_desktop, read_metadata
 from smcp_proto.errors import TooLarge
@@ -31,10 +32,27 @@ ANSWER_S: Final = 1.0
 """Reserved for the answer, out of the time that the caller waits."""
 AT_ONCE: Final = 16
 """Windows that one server is asked for at a time."""
+KEPT_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of windows that are kept at most: hundreds of what a model can read."""
 _HEAD: Final = b'{"desktops":['
 _LATE: Final = "did not answer in time: its windows are from an earlier read, or left out"
 _NOT_LISTED: Final[Json] = {"uri": "window://not-listed-yet"}
 """Stands for the windows of a server whose list is not known."""
+
+Key = tuple[str, str]
+"""Server and URI, as the server lists it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRead:
+    window: Window
+    size: int
+    """Characters that are shown."""
+    at: float
+    """When it was asked for (loop time): it is at least as new."""
+
+
+Reading = asyncio.Task[WindowRead | ServerError]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +84,86 @@ class _Found:
     too_large: int = 0
 
 
+class _WindowReads:
+    """Reads windows. What a slow server gives after its desktop was answered is kept for the next one. A window that is
+    read in time is never taken from memory: not every server announces changes.
+
+    The reads run in `tasks`: the MCP SDK takes some seconds to break off one that a server does not take.
+    """
+
+    def __init__(self, events: ServerEvents, tasks: Background) -> None:
+        self._tasks = tasks
+        self._late: dict[Key, Reading] = {}
+        self._kept: OrderedDict[Key, WindowRead] = OrderedDict()
+        """The one that was kept last stands at the end."""
+        self._bytes = 0
+        events.listen(self._on_event)
+
+    def start(self, resources: Resources, resource: Json, turns: asyncio.Semaphore) -> Reading:
+        """Read a window, or wait for a read that goes on from an earlier desktop: its server is slow."""
+        key = (resources.server, resource["uri"])
+        late = self._late.get(key)
+        return late or self._tasks.start(self._read(resources, resource, turns), name=f"desktop:{resources.server}")
+
+    def let_go(self, server: str, uri: str, reading: Reading, *, goes_on: bool) -> None:
+        """The desktop is answered. A window that has not come is kept when it comes (`goes_on`), or is not read."""
+        key = (server, uri)
+        if reading.done() or self._late.get(key) is reading:
+            return
+        if not goes_on:
+            reading.cancel()
+            return
+        self._late[key] = reading
+
+        def ended(_: object) -> None:
+            if self._late.get(key) is reading:
+                del self._late[key]
+
+        reading.add_done_callback(ended)
+
+    def last(self, server: str, uri: str) -> WindowRead | None:
+        """What was read last, in this life of the server."""
+        return self._kept.get((server, uri))
+
+    async def _read(self, resources: Resources, resource: Json, turns: asyncio.Semaphore) -> WindowRead | ServerError:
+        loop = asyncio.get_running_loop()
+        try:
+            async with turns:
+                at = loop.time()
+                contents = (await resources.read(resource["uri"], timeout=REQUEST_S))["contents"]
+        except ServerError as error:
+            return error
+        given = [content.get("text") for content in contents if isinstance(content, dict)]
+        texts = [{"text": text} for text in given if isinstance(text, str)]
+        read = WindowRead(Window(resources.server, resource, contents), sum(len(each["text"]) for each in texts), at)
+        # without its blobs, which are not shown
+        self._keep((resources.server, resource["uri"]), replace(read, window=replace(read.window, contents=texts)))
+        return read
+
+    def _keep(self, key: Key, read: WindowRead) -> None:
+        if (kept := self._kept.get(key)) is not None and kept.at > read.at:
+            return
+        self._forget(key)
+        self._kept[key] = read
+        self._bytes += read.size
+        while self._bytes > KEPT_BYTES:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, key: Key) -> None:
+        if (read := self._kept.pop(key, None)) is not None:
+            self._bytes -= read.size
+
+    def _on_event(self, event: ServerEvent) -> None:
+        match event:
+            case ResourceUpdated(server, uri):
+                self._late.pop((server, uri), None)  # the next desktop asks anew
+            case ServerGone(server):
+                for key in [key for key in self._kept if key[0] == server]:
+                    self._forget(key)
+            case _:
+                pass
+
+
 class Desktop:
     """Windows that take longer than `read_s` are shown as they were read before, or left out."""
 
@@ -84,7 +182,7 @@ class Desktop:
         self._history = history
         self._access = access
         self._tasks = tasks
-        self._reads = WindowReads(events, tasks)
+        self._reads = _WindowReads(events, tasks)
         self._read_s = read_s
         self._max_body = max_body
         self._events = events
@@ -232,7 +330,7 @@ class Desktop:
         """The windows for which there is room, as JSON, by their numbers."""
         shown = [orjson.dumps(text) for text in organized.desktops]
         sizes = [len(text) for text in shown]
-        gone = giving_way(sizes, [size + 1 for size in sizes], room)
+        gone = giving_way(sizes, room)
         for number in sorted(gone):
             server, uri = organized.sources[number]
             why = "together the windows are larger than the answer may be"

@@ -1,16 +1,14 @@
 """`client:get_finder`: one page of the catalog of all documents (finder.txt, Finder Organizer)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.access import Access
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.metadata_cache import MetadataCache
-from smcp_computer.reply_limits import Budget, giving_way, reply_limit
+from smcp_computer.reply_limits import Budget, reply_limit
 from smcp_computer.resources.errors import bad_field
 from smcp_computer.resources.index import Listing
 from smcp_computer.tools import History
@@ -23,12 +21,7 @@ MAX_KEYWORDS: Final = 64
 MAX_KEYWORD_LENGTH: Final = 1024
 AS_LISTED: Final = "a2c_as_listed"
 """How many documents the Computer knows no metadata of now: what is answered may lack them, or have them elsewhere."""
-NAMING: Final = ("doc_ref", "uri")
-TELLING: Final = ("title", "file_type", "page_count", "last_modified")
-LONGEST: Final = 256
-"""Characters of a field that a shortened document keeps beside its names."""
 
-Summary = Mapping[str, Any]
 Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
 """What each server that takes part lists now; given the seconds that there are for finding that out."""
 
@@ -56,11 +49,11 @@ class Finder:
         self._events = events
 
     async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
-        """One page. Documents for which the answer has no room are shortened.
+        """One page.
 
         Raises:
             Malformed: too many or too long keywords.
-            TooLarge: even so it is too large: fewer (`limit`) may fit.
+            TooLarge: fewer documents (`limit`) may fit.
         """
         _check(request.keywords or ())
         budget = Budget(call, most=self._wait_s)
@@ -81,13 +74,7 @@ class Finder:
         rest = {"total_count": found.total_count, "req_id": request.req_id}
         if as_listed := self._cache.as_listed(lists):
             rest[AS_LISTED] = as_listed
-        head, tail = b'{"documents":[', b"]," + orjson.dumps(rest)[1:]
-        shown, shortened = fitting(found.documents, limit - len(head) - len(tail))
-        for number in sorted(shortened):
-            server = next(each.server for each in documents if each.summary is found.documents[number])
-            what = f"the document {self._events.shown(found.documents[number]['uri'])} is shortened"
-            self._events.warn(server, f"{what}: its page is larger than {limit} bytes")
-        body = b"".join((head, b",".join(shown), tail))
+        body = exact_json.written({"documents": found.documents, **rest})
         if len(body) > limit:
             details = {"size": len(body), "limit": limit}
             raise TooLarge("the page is too large: ask for fewer documents", details=details)
@@ -100,20 +87,3 @@ def _check(keywords: Sequence[str]) -> None:
     for number, keyword in enumerate(keywords):
         if len(keyword) > MAX_KEYWORD_LENGTH:
             raise bad_field(f"keywords.{number}", f"longer than {MAX_KEYWORD_LENGTH} characters")
-
-
-def fitting(summaries: Sequence[Summary], room: int) -> tuple[list[bytes], frozenset[int]]:
-    """The documents of a page as JSON, and the numbers of those that are shortened to fit into `room` bytes, commas
-    included. None is left out: a client that turns the pages counts them."""
-    whole = [exact_json.written(summary) for summary in summaries]
-    if sum(map(len, whole)) + len(whole) <= room:
-        return whole, frozenset()
-    short = [exact_json.written(_shortened(summary)) for summary in summaries]
-    sizes = [len(text) for text in whole]
-    giving = giving_way(sizes, [max(0, size - len(text)) for size, text in zip(sizes, short, strict=True)], room)
-    return [short[number] if number in giving else text for number, text in enumerate(whole)], giving
-
-
-def _shortened(summary: Summary) -> dict[str, Any]:
-    kept = {name: summary[name] for name in TELLING if name in summary and len(str(summary[name])) <= LONGEST}
-    return {name: summary[name] for name in NAMING if name in summary} | kept

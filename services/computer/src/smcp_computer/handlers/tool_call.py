@@ -23,7 +23,10 @@ from smcp_computer.resources.errors import too_large
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
 from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
+from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.schemas.tools import ToolCallReq
+from smcp_proto.trace_ids import trace_id
+from smcp_service.logging import bind_call
 
 _log = logging.getLogger("smcp_computer.tool_call")
 
@@ -31,21 +34,6 @@ MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
 RECENT: Final = 50
 """Calls of each MCP server that are remembered for its user."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecentCall:
-    """What is told of a call; neither its arguments nor its result."""
-
-    at: float
-    """When it began, in seconds since the epoch."""
-    tool: str
-    """As the Agent named it."""
-    agent: str
-    outcome: str
-    """Of a `CallRecord`; `running` or `asking` while it is in flight."""
-    ms: float
-    why: str
 
 
 @dataclass(slots=True, eq=False)
@@ -78,19 +66,20 @@ class CallRecord:
     def seconds(self) -> float:
         return time.perf_counter() - self.began
 
-    def shown(self) -> RecentCall:
+    def shown(self) -> dict[str, Any]:
+        """For the user; without arguments and result. The outcome is `running` or `asking` while it is in flight."""
         running = "asking" if self.asking else "running"
         outcome, seconds = (running, self.seconds) if self.took is None else (self.outcome, self.took)
-        return RecentCall(self.at, self.tool, self.agent, outcome, round(1000 * seconds, 1), self.why)
+        ms = round(1000 * seconds, 1)
+        return {
+            "at": self.at, "tool": self.tool, "agent": self.agent, "outcome": outcome, "ms": ms, "why": self.why
+        }  # fmt: skip
 
     def log(self) -> None:
         fields: dict[str, object] = {"tool": self.tool, "agent": self.agent, "outcome": self.outcome}
         fields["ms"] = round(1000 * self.seconds, 1)
-        if self.server:
-            fields["mcp_server"] = self.server
-        if self.why:
-            fields["why"] = self.why
-        _log.info("tool call", extra=fields)
+        named = {"mcp_server": self.server, "why": self.why}
+        _log.info("tool call", extra=fields | {name: value for name, value in named.items() if value})
 
 
 class ToolCalls:
@@ -183,9 +172,17 @@ class ToolCalls:
     def held(self) -> dict[str, int]:
         return {**self._owner.held(), "tool_tasks": len(self._tasks)}
 
-    def recent(self) -> Mapping[str, list[RecentCall]]:
+    def cancel(self, notice: AgentCallData) -> None:
+        """Cancel the call that an Agent does not want any more, if it runs here."""
+        office = self._seat.office
+        if self._owner.cancel((self._seat,), office, notice.agent, notice.req_id):
+            ids = trace_id(office, notice.agent, notice.req_id)
+            with bind_call(req_id=notice.req_id, office=office, trace_id=ids):
+                _log.info("a call was cancelled")
+
+    def recent(self) -> Mapping[str, list[dict[str, Any]]]:
         """The calls of each MCP server, the newest first: those in flight, then the last `RECENT` that ended."""
-        recent: dict[str, list[RecentCall]] = {}
+        recent: dict[str, list[dict[str, Any]]] = {}
         for record in sorted(self._in_flight, key=lambda record: -record.began):
             recent.setdefault(record.server, []).append(record.shown())
         for server, ended in self._recent.items():

@@ -5,6 +5,7 @@ server never runs with less than its file says.
 """
 
 import asyncio
+import errno
 import os
 import pwd
 import resource
@@ -12,15 +13,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import psutil
 from mcp.client.stdio import get_default_environment
 
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.config.server_settings import HostSettings, ProcessLimits, Sandbox
-from smcp_computer.mcp.cgroups import limits_of
-from smcp_computer.mcp.process import Launch
+from smcp_computer.config.server_settings import CgroupLimits, HostSettings, ProcessLimits, Sandbox
+from smcp_computer.mcp import process
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 SYSTEM: Final = (
@@ -31,9 +33,15 @@ SYSTEM: Final = (
 """What a sandbox shows, read-only: programs and libraries, and what they need to find hosts, users and certificates."""
 PROBE_S: Final = 10.0
 """How long an empty sandbox may take to start and end; it takes milliseconds."""
+OWN_PROCESSES: Final = "computer"
+"""The cgroup that takes the Computer's own processes in: one that has processes cannot give limits to those below."""
+ROUNDS: Final = 5
+"""How often processes are moved there: one that is born meanwhile is missed by a round."""
+CPU_PERIOD_US: Final = 100_000
+"""The kernel's default."""
 
 
-def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> Launch:
+def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> process.Launch:
     """How a server's program is started. Raises CannotRun: what is asked for does not exist on this host."""
     env = get_default_environment() if host.environment is None else _chosen(host.environment, os.environ)
     user = None
@@ -46,7 +54,7 @@ def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> Launc
     command = [parameters.command, *parameters.args]
     if host.sandbox is not None:
         command = [*_bubblewrap(host.sandbox, parameters.cwd), "--", *command]
-    return Launch(
+    return process.Launch(
         command,
         env | (parameters.env or {}),
         parameters.cwd,
@@ -54,11 +62,11 @@ def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> Launc
         limits=_limits(host.limits, os.geteuid() if user is None else user[0]),
         # bubblewrap sets it itself; where it is installed setuid it could not start with it
         no_new_privileges=host.sandbox is None,
-        cgroup=limits_of(host.cgroup),
+        cgroup=_cgroup_limits(host.cgroup),
     )
 
 
-async def check_sandbox(launch: Launch, host: HostSettings) -> None:
+async def check_sandbox(launch: process.Launch, host: HostSettings) -> None:
     """Start and end an empty sandbox: only the kernel knows what it allows. Raises CannotRun."""
     if host.sandbox is None:
         return
@@ -139,3 +147,51 @@ def _bubblewrap(sandbox: Sandbox, cwd: str | None) -> list[str]:
                 raise CannotRun(f"sandbox.{name}: {whole} does not exist")
             command += [flag, whole, whole]
     return command + ([] if cwd is None else ["--chdir", cwd])
+
+
+def _cgroup_limits(wanted: CgroupLimits) -> list[tuple[str, str]]:
+    """Files of a server's cgroup and what is to be written there. Raises CannotRun: this host cannot enforce it."""
+    asked = []
+    if wanted.memory_mb is not None:
+        asked.append(("memory_mb", "memory", "memory.max", str(wanted.memory_mb * 1024 * 1024)))
+    if wanted.processes is not None:
+        asked.append(("processes", "pids", "pids.max", str(wanted.processes)))
+    if wanted.cpus is not None:
+        asked.append(("cpus", "cpu", "cpu.max", f"{round(wanted.cpus * CPU_PERIOD_US)} {CPU_PERIOD_US}"))
+    for name, controller, _, _ in asked:
+        if (place := process.own_cgroup()) is None:
+            raise CannotRun(f"cgroup.{name}: needs a cgroup (v2) that the Computer may write, and there is none")
+        try:
+            share(place, controller)
+        except OSError as error:
+            raise CannotRun(f"cgroup.{name}: {place} cannot limit {controller!r}: {error.strerror}") from None
+    return [(file, value) for _, _, file, value in asked]
+
+
+def share(place: Path, controller: str) -> None:
+    """Let the cgroups below `place`, which is this process's, have a controller. Raises OSError."""
+    if controller not in (place / "cgroup.controllers").read_text("ascii").split():
+        raise OSError(errno.ENODEV, "it does not have this controller")
+    switch = place / "cgroup.subtree_control"
+    for _ in range(ROUNDS):
+        if controller in switch.read_text("ascii").split():
+            return
+        try:
+            switch.write_text(f"+{controller}", "ascii")
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            _move_down(place)
+        else:
+            return
+    raise OSError(errno.EBUSY, "it has processes beside the Computer's (for systemd, set Delegate=yes)")
+
+
+def _move_down(place: Path) -> None:
+    below = place / OWN_PROCESSES
+    below.mkdir(exist_ok=True)
+    this = psutil.Process()
+    family = {each.pid for each in (this, *this.children(recursive=True))}
+    for pid in family & set(map(int, (place / "cgroup.procs").read_text("ascii").split())):
+        with suppress(ProcessLookupError):
+            (below / "cgroup.procs").write_text(str(pid), "ascii")

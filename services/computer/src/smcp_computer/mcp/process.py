@@ -14,12 +14,14 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import psutil
 
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.mcp import cgroups, reaper
+from smcp_computer.mcp import reaper
 from smcp_computer.mcp.errors import ServerFailed
 
 EXIT_GRACE_S: Final = 2.0
@@ -157,6 +159,32 @@ async def _writer(stack: AsyncExitStack) -> tuple[asyncio.StreamWriter, int]:
     return asyncio.StreamWriter(transport, protocol, None, loop), theirs
 
 
+@cache
+def own_cgroup() -> Path | None:
+    """The cgroup (v2) below which this process may make others, one for each server. A cgroup is ended whole by one
+    write, however fast its processes fork. Found once: `isolation` may move the process further down."""
+    try:
+        return find_cgroup(
+            Path("/proc/self/mountinfo").read_text("utf-8"), Path("/proc/self/cgroup").read_text("utf-8")
+        )
+    except OSError:  # no Linux
+        return None
+
+
+def find_cgroup(mounts: str, memberships: str) -> Path | None:
+    """The same from the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`."""
+    for membership in memberships.splitlines():
+        number, _, path = membership.split(":", 2)
+        for mount in mounts.splitlines() if number == "0" else ():
+            fields, _, kind = mount.partition(" - ")
+            root, point = fields.split()[3:5]
+            if kind.startswith("cgroup2 ") and PurePosixPath(path).is_relative_to(root) and ".." not in path:
+                place = Path(point) / PurePosixPath(path).relative_to(root)
+                if os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK):
+                    return place
+    return None
+
+
 class _Reaper:
     """The running program `reaper`."""
 
@@ -165,7 +193,7 @@ class _Reaper:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 -- our own program
-                [sys.executable, "-I", "-S", reaper.__file__, str(theirs.fileno()), str(cgroups.own() or "")],
+                [sys.executable, "-I", "-S", reaper.__file__, str(theirs.fileno()), str(own_cgroup() or "")],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
