@@ -9,8 +9,7 @@ from docs.contract import messages, words
 from docs.contract.channels import BUS_CHANNELS, SOCKET_CHANNEL, inbox, socket_channel
 from docs.contract.operations import operations
 from docs.contract.schemas import Document
-from smcp_proto.catalog import CATALOG
-from smcp_proto.version import SERVER_VERSION
+from smcp_proto.catalog import CATALOG, SERVER_VERSION
 
 
 def asyncapi() -> Document:

@@ -5,7 +5,7 @@ from typing import Final
 
 from docs.contract.schemas import Document
 from smcp_bus.subjects import HOSTS, ROOT
-from smcp_proto.version import MAX_SUPPORTED, MIN_SUPPORTED
+from smcp_proto.catalog import MAX_SUPPORTED, MIN_SUPPORTED
 
 NAMESPACE: Final = "/smcp"
 SOCKET_CHANNEL: Final = "smcp"

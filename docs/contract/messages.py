@@ -11,10 +11,9 @@ from docs.contract import words
 from docs.contract.schemas import Document, component_schemas
 from smcp_bus import registry_contract
 from smcp_bus.registry_contract import Joined, Left
-from smcp_proto.catalog import CATALOG, Ack, Row, upstream
+from smcp_proto.catalog import CATALOG, Ack, Row, VersionRefusal, upstream
 from smcp_proto.errors import ErrorBody
 from smcp_proto.schemas import UnknownClientReq, UnknownRet, UnknownUpdate
-from smcp_proto.version import VersionRefusal
 
 EXAMPLES: Final = Path(__file__).with_name("examples.json")
 SCHEMAS: Final = "#/components/schemas/{model}"

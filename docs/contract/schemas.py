@@ -14,12 +14,12 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from smcp_proto import schemas
+from smcp_proto.catalog import VersionRefusal
 from smcp_proto.errors import ErrorBody
 from smcp_proto.member_names import MAX_NAME_LENGTH, Name
 from smcp_proto.schemas.base import is_none
 from smcp_proto.schemas.config import IsoDuration
 from smcp_proto.schemas.resources import Reserved
-from smcp_proto.version import VersionRefusal
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 DEFS: Final = "#/$defs/{model}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_agent.connecting.local_key import local_key, shared_key
+from smcp_agent.connecting.options import local_key, shared_key
 
 URL = "http://127.0.0.1:8000"
 KEY = "smcp_0a1b2c3d4e5f_" + "x" * 43

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.version import refuse_version
+from smcp_proto.catalog import refuse_version
 
 
 @pytest.mark.rule("answers.connect.version.optional")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from smcp_gateway.auth.grants import Grants, decide, first_problem
-from smcp_proto.patterns import checked, matches
+from smcp_proto.member_names import check_pattern, matches
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_no_pattern_takes_long() -> None:
 @pytest.mark.parametrize("pattern", ["a\\", "a\nb", "\ud800"])
 def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"backslash|character"):
-        checked(pattern)
+        check_pattern(pattern)
 
 
 Role = Literal["agent", "computer"]

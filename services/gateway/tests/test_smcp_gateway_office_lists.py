@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from smcp_gateway.handlers import list_resources
+from smcp_gateway.handlers import resources
 from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world
 from smcp_testing.listing_office import (
     KEY,
@@ -149,7 +149,7 @@ async def test_a_computer_whose_servers_do_not_answer_gets_a_page_that_reports_t
 async def test_only_computers_that_failed_or_did_not_answer_are_reported_as_skipped(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_resources, "SHARE_S", 1.5)
+    monkeypatch.setattr(resources, "SHARE_S", 1.5)
     computers = {
         "a": flat(404), "b": flat(400, smcp_code="SMCP_RESOURCE_NOT_SUPPORTED"), "c": flat(500), "d": failing([]),
         "e": silent, "f": Lister("f", 1),
@@ -165,8 +165,8 @@ async def test_only_computers_that_failed_or_did_not_answer_are_reported_as_skip
 async def test_a_computer_that_never_answers_uses_only_its_share_of_the_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_resources, "SHARE_S", 1.5)
-    monkeypatch.setattr(list_resources, "PAGE_S", 3.6)
+    monkeypatch.setattr(resources, "SHARE_S", 1.5)
+    monkeypatch.setattr(resources, "PAGE_S", 3.6)
     computers: dict[str, Any] = dict.fromkeys(("b", "c", "d"), silent)
     async with office(nats_url, {"a": Lister("a", 1), **computers, "e": Lister("e", 1)}) as (_, anna):
         found = await pages(anna)
@@ -179,7 +179,7 @@ async def test_a_computer_that_never_answers_uses_only_its_share_of_the_time(
 async def test_the_number_of_computers_asked_for_one_page_is_bounded(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_resources, "MOST", 2)
+    monkeypatch.setattr(resources, "MOST", 2)
     empty = {name: Lister(name, 0) for name in "abcde"}
     async with office(nats_url, {**empty, "f": Lister("f", 1)}) as (_, anna):
         assert listed(await pages(anna)) == [(None, []), (None, []), ("f", ["file:///f/0"])]

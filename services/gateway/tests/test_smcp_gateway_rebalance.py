@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
 from smcp_gateway.app import Gateway
-from smcp_gateway.drain import Drain
-from smcp_gateway.rebalance import PER_S, due, surplus
+from smcp_gateway.moves import PER_S, Moves, due, surplus
 from smcp_registry.bucket_watch import Change
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, agent_and_box, call, in_time, two_gateways
@@ -36,8 +35,8 @@ async def full_and_empty(nats_url: str, *, rebalance_s: float = SPREAD_S) -> Asy
 
 def keep_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the registry a minute to keep a seat: the test holds its answer back while a call begins."""
-    keep_seat = Drain.keep_seat
-    monkeypatch.setattr(Drain, "keep_seat", partialmethod(keep_seat, within=60.0))
+    keep_seat = Moves.keep_seat
+    monkeypatch.setattr(Moves, "keep_seat", partialmethod(keep_seat, within=60.0))
 
 
 class Roaming:
@@ -242,7 +241,8 @@ async def test_a_client_that_stays_is_asserted_alone(nats_url: str, monkeypatch:
         # no lease runs out, and no other cause has the whole gateway asserted
         gateway_world(nats_url, gateways=2, settings={"rebalance_s": SPREAD_S}) as world,
         connected(world.gateways[0].url) as anna,
-        connected(world.gateways[0].url) as client,
+        # at the other one: here it might be told to go before it is asked
+        connected(world.gateways[1].url) as client,
     ):
         full, empty = world.gateways
         box = await agent_and_box(anna, client)

@@ -34,12 +34,13 @@ from smcp_agent.rpc import (
     request_span,
     whole_seconds,
 )
-from smcp_agent.status import StatusMethods
 from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.schemas import (
     EnterOfficeReq,
     GetComputerConfigReq,
     GetComputerConfigRet,
+    GetStatusReq,
+    GetStatusRet,
     GetToolsReq,
     GetToolsRet,
     ListRoomReq,
@@ -51,7 +52,7 @@ from smcp_proto.schemas import (
 _Result = TypeVar("_Result")
 
 
-class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods, StatusMethods):
+class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
     """An Agent in an office, as an async context manager.
 
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:
@@ -204,6 +205,18 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods, St
         request = self._rpc.question(GetComputerConfigReq, computer)
         return await self._rpc.ask("client:get_config", request, GetComputerConfigRet, "servers", computer)
 
+    async def get_status(self, computer: str) -> GetStatusRet:
+        """The states of a Computer's MCP servers, asked of it now.
+
+        Raises SmcpError: as `call_tool`. Not every Computer knows the question: those of the published package do not.
+        """
+        request = self._rpc.question(GetStatusReq, computer)
+        return await self._rpc.ask("client:get_status", request, GetStatusRet, "servers", computer)
+
+    async def why_no_tools(self, computer: str) -> str:
+        """Why a Computer lists no tools, for people; empty where it lists some. Raises SmcpError: as `get_status`."""
+        return _why_no_tools(await self.get_status(computer))
+
     # The room
 
     def computers(self) -> list[str]:
@@ -298,3 +311,18 @@ class Background:
         self._on_end()
         for task in self._tasks:
             task.cancel()
+
+
+def _why_no_tools(status: GetStatusRet) -> str:
+    """One sentence for each MCP server; empty where tools are listed."""
+    if any(each.tools for each in status.servers):
+        return ""
+    sentences = [
+        f"{each.name} is {each.state}{f': {each.reason}' if each.reason else ''}"
+        if each.state != "ready"
+        else f"{each.name} is ready, and lists none"
+        for each in status.servers
+    ] or ["it has no MCP servers"]
+    if status.config_problem:
+        sentences.append(f"its configuration file is not in use: {status.config_problem}")
+    return "; ".join(sentences)

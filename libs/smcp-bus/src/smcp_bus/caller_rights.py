@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from smcp_bus import exact_json
 from smcp_proto.errors import NotAllowed
-from smcp_proto.patterns import matches
+from smcp_proto.member_names import matches
 
 ANY: Final = ("*",)
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"

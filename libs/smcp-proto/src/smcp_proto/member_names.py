@@ -1,4 +1,4 @@
-"""Names of offices, Agents and Computers: which are legal, and how they stand in a subject or a key.
+"""Names of offices, Agents and Computers: which are legal, how they stand in a subject or a key, and patterns of them.
 
 A name is user text. Inside a NATS subject or a JetStream key it is one token: letters, digits, ``_`` and ``-`` stay,
 every other UTF-8 byte becomes ``=XX`` (upper-case hex). So no name can widen a subject.
@@ -6,7 +6,8 @@ every other UTF-8 byte becomes ``=XX`` (upper-case hex). So no name can widen a 
 
 import re
 import unicodedata
-from typing import Annotated, Literal
+from functools import lru_cache
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -63,3 +64,53 @@ def decode_name(token: str) -> str:
 
 Role = Literal["computer", "agent"]
 """The role of a member of an office (events.txt, EnterOfficeReq)."""
+
+
+LONGEST: Final = 256
+"""Characters of a pattern or of a token's subject."""
+
+
+def check_pattern(pattern: str) -> str:
+    r"""The pattern in NFC. Raises ValueError: it ends with a lone `\`, or has control characters or lone surrogates."""
+    normal = without_controls(unicodedata.normalize("NFC", pattern))
+    _regex(normal)
+    return normal
+
+
+Pattern = Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST), AfterValidator(check_pattern)]
+
+
+def matches(pattern: str, name: str) -> bool:
+    r"""Whether the whole name matches: `*` is any text, `?` one character, and `\` escapes the next one.
+
+    Takes at most `len(pattern) * len(name)` steps. Raises ValueError: see `check_pattern`.
+    """
+    regex = _regex(unicodedata.normalize("NFC", pattern))
+    return regex.fullmatch(unicodedata.normalize("NFC", name)) is not None
+
+
+@lru_cache(maxsize=1024)
+def _regex(pattern: str) -> re.Pattern[str]:
+    between = [""]  # the stars
+    characters = iter(pattern)
+    for character in characters:
+        if character == "*":
+            between.append("")
+        elif character == "\\":
+            if (escaped := next(characters, None)) is None:
+                raise ValueError("ends with a single backslash; write it twice")
+            between[-1] += re.escape(escaped)
+        else:
+            between[-1] += "." if character == "?" else re.escape(character)
+    if len(between) == 1:
+        return re.compile(between[0], re.DOTALL)
+    first, *middle, last = between
+    # the first match of a part is as good as a later one; atomic groups keep it, so there is no backtracking
+    return re.compile(f"{first}{''.join(f'(?>.*?{part})' for part in middle)}.*{last}", re.DOTALL)
+
+
+def without_controls(text: str) -> str:
+    """The text, unchanged. Raises ValueError: it has control characters or lone surrogates."""
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        raise ValueError("holds a control character, or a lone surrogate")
+    return text

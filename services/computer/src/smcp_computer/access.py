@@ -11,7 +11,7 @@ from smcp_bus.dispatch import Caller
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.tools import Catalogue, Target
 from smcp_proto.errors import NotAllowed
-from smcp_proto.patterns import matches
+from smcp_proto.member_names import matches
 from smcp_proto.schemas.tools import SMCPTool
 
 NONE: Final[frozenset[str]] = frozenset()

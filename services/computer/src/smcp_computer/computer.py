@@ -42,8 +42,13 @@ from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSu
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Catalogue, History
-from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
-from smcp_proto.schemas.status import GetStatusReq, GetStatusRet, ServerStatus
+from smcp_proto.schemas.config import (
+    GetComputerConfigReq,
+    GetComputerConfigRet,
+    GetStatusReq,
+    GetStatusRet,
+    ServerStatus,
+)
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Background, counted, waiting_for_calls

@@ -18,15 +18,13 @@ from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
 from smcp_gateway.calls.table import CallRoute, CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.drain import Drain
-from smcp_gateway.handlers.list_resources import ListResources
 from smcp_gateway.handlers.relay import Relay
-from smcp_gateway.handlers.resources import metered, resource_updated
+from smcp_gateway.handlers.resources import ListResources, metered, resource_updated
 from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_room, update
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import calls_timed, measure, measure_lists, measure_strangers
+from smcp_gateway.moves import Moves
 from smcp_gateway.quotas import Quotas
-from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Listeners, Offices
 from smcp_gateway.rooms.repair import Repair
@@ -109,31 +107,25 @@ class Gateway:
             describe=self._describe,
             hang_up=self.transport.hang_up,
         )
-        self._drain = Drain(
+        self._moves = Moves(
             sessions,
             self._memberships,
             registry,
             calls,
             hang_up=self.transport.hang_up,
             unwritten=self.transport.unsent_bytes,
+            stays=self._repair.assert_soon,
             move_s=settings.move_s,
+            spread_s=settings.rebalance_s,
         )
         relay = Relay(self.route, registry, calls, sessions, self._background, max_values=settings.max_values)
         self.transport.dispatcher = self._client_dispatcher(relay, settings.max_values)
-        self._rebalance = Rebalance(
-            sessions,
-            hang_up=self.transport.hang_up,
-            keep_seat=self._drain.keep_seat,
-            stays=self._repair.assert_soon,
-            unwritten=self.transport.unsent_bytes,
-            spread_s=settings.rebalance_s,
-        )
         self._lease = LeaseKeeper(
             registry,
             lease_s=settings.lease_s,
             describe=self._describe,
             on_lapsed=self._lapsed,
-            on_renewed=self._rebalance.renewed,
+            on_renewed=self._moves.renewed,
         )
         self._probe = OwnerProbe(bus, registry, calls, lease_s=settings.lease_s)
         measure_strangers(front.metrics, front.listener.strangers)
@@ -173,11 +165,11 @@ class Gateway:
             "computers": self.computers.run(),
             "lease": self._lease.run(),
             "ping sweep": self.transport.sweep(),
-            "rebalance": self._rebalance.run(),
+            "rebalance": self._moves.rebalance(),
         }
         if self.front.guard is not None:
             works["keys of tokens"] = self.front.guard.run()
-            works["expiry"] = self.transport.end_expired(self.front.guard, self._drain.keep_seat)
+            works["expiry"] = self.transport.end_expired(self.front.guard, self._moves.keep_seat)
         try:
             for name, work in works.items():
                 tasks.start(work, name=name)
@@ -214,7 +206,7 @@ class Gateway:
                     join_office, sessions=sessions, memberships=memberships, offices=self.offices, quotas=self._quotas
                 ),
                 "server:leave_office": partial(
-                    leave_office, sessions=sessions, memberships=memberships, keep_seat=self._drain.keep_seat
+                    leave_office, sessions=sessions, memberships=memberships, keep_seat=self._moves.keep_seat
                 ),
                 "server:list_room": partial(list_room, sessions=sessions, offices=self.offices, registry=registry),
                 "server:tool_call_cancel": relay.cancel,
@@ -235,9 +227,8 @@ class Gateway:
     async def _stop(self) -> None:
         self.readiness.drain()
         self.transport.draining = True
-        self._rebalance.stop()
         self._lease.renew_soon()  # the fair share of the others no longer counts this one
-        await self._drain.run(within=self._drain_s)
+        await self._moves.drain(within=self._drain_s)
         self.computers.stop()
         self._memberships.stop()
         await self._background.settle(within=LAST_TASKS_S)

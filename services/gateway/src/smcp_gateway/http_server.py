@@ -12,7 +12,7 @@ from smcp_gateway.auth.login_throttle import Network, counted_as, source_of
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.pending_connects import VERSION_PARAMETER
-from smcp_proto.version import refuse_version
+from smcp_proto.catalog import refuse_version
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.http_limits import EdgeRules, Listener, is_loopback, listening
 from smcp_service.logging import get_logger

@@ -5,7 +5,7 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.tracing import counted
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.handlers.list_resources import ListResources
+from smcp_gateway.handlers.resources import ListResources
 from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions

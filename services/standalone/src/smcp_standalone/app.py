@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from smcp_agent.connecting.local_key import shared_key
+from smcp_agent.connecting.options import shared_key
 from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials

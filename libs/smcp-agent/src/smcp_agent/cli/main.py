@@ -5,11 +5,13 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 
 import asyncio
 import json
+import math
 from importlib.metadata import version as version_of
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
+from typer.core import TyperGroup
 
 from smcp_agent.cli.output import (
     CANNOT_WRITE,
@@ -28,7 +30,6 @@ from smcp_agent.cli.output import (
     print_tools,
     statuses_json,
 )
-from smcp_agent.cli.parameters import Computer, ForSeconds, Json, Limit, OnlyServer, OptionsAnywhere, Server
 from smcp_agent.cli.run_command import (
     FAILED,
     MAX_PAYLOAD,
@@ -44,6 +45,60 @@ from smcp_agent.cli.watch import follow
 from smcp_agent.client import SmcpAgent
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT, MAX_TIMEOUT_S
 from smcp_proto.trace_ids import trace_id
+
+
+class OptionsAnywhere(TyperGroup):
+    """A group whose own options (`--office`, `--url`, …) may also stand behind the command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move them before the command, unless the command has an option of that name."""
+        ours = {name: not getattr(each, "is_flag", False) for each in self.get_params(ctx) for name in each.opts}
+        at = next((at for at, each in enumerate(args) if each in self.commands), len(args))
+        before, command, behind = args[:at], args[at : at + 1], iter(args[at + 1 :])
+        for name in command:
+            theirs = {name for each in self.commands[name].get_params(ctx) for name in each.opts}
+            ours = {name: takes_value for name, takes_value in ours.items() if name not in theirs}
+        rest: list[str] = []
+        for each in behind:
+            if each == "--":
+                rest.append(each)
+                break
+            name, equals, _ = each.partition("=")
+            if name in ours and name.startswith("--"):
+                before.append(each)
+                before.extend([next(behind, "")] if ours[name] and not equals else [])
+            else:
+                rest.append(each)
+        return super().parse_args(ctx, [*before, *command, *rest, *behind])
+
+
+def _parse_limit(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:  # nor is it NaN, which is in no range
+        raise typer.BadParameter(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
+Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
+Server = Annotated[
+    str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")
+]
+OnlyServer = Annotated[
+    str | None,
+    typer.Option(metavar="SERVER", help="Only those of this MCP server, by its name in the Computer's configuration."),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        parser=_parse_limit,
+        metavar="SECONDS",
+        help="Give up after this time. A Computer has 30 s for an answer.",
+    ),
+]
 
 app = typer.Typer(
     name="smcp-agent",
@@ -101,7 +156,7 @@ def options(
             help="The largest result; the services have the same setting.",
         ),
     ] = MAX_PAYLOAD,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -118,7 +173,7 @@ def options(
 
 
 @app.command("list")
-def list_room(context: typer.Context, as_json: Json = False) -> None:
+def list_room(context: typer.Context) -> None:
     """Who is in the office."""
 
     async def question(agent: SmcpAgent) -> Answer:
@@ -126,11 +181,11 @@ def list_room(context: typer.Context, as_json: Json = False) -> None:
         found = [each.model_dump(exclude_unset=True) for each in sessions]
         return Answer({"office_id": agent.office, "sessions": found}, lambda: print_sessions(sessions))
 
-    ask(context.obj.with_json(as_json), "asking who is in the office", question)
+    ask(context.obj, "asking who is in the office", question)
 
 
 @app.command()
-def tools(context: typer.Context, computer: Computer, as_json: Json = False) -> None:
+def tools(context: typer.Context, computer: Computer) -> None:
     """The tools of a Computer."""
 
     async def question(agent: SmcpAgent) -> Answer:
@@ -140,7 +195,7 @@ def tools(context: typer.Context, computer: Computer, as_json: Json = False) -> 
         shown = {"computer": computer, "tools": found, **({"why": why} if why else {})}
         return Answer(shown, lambda: print_tools(listed, why))
 
-    ask(context.obj.with_json(as_json), f"asking {computer} for its tools", question)
+    ask(context.obj, f"asking {computer} for its tools", question)
 
 
 @app.command()
@@ -150,7 +205,6 @@ def status(
         str | None, typer.Argument(metavar="[COMPUTER]", help="Only this one (default: all of the office).")
     ] = None,
     timeout: Limit = None,
-    as_json: Json = False,
 ) -> None:
     """How the MCP servers of the Computers are, and why one has no tools."""
 
@@ -162,18 +216,18 @@ def status(
         return Answer({"computers": statuses_json(names, found)}, lambda: print_statuses(names, found))
 
     who = "the Computers" if computer is None else computer
-    ask(context.obj.with_json(as_json), f"asking {who} for the states of MCP servers", question, timeout=timeout)
+    ask(context.obj, f"asking {who} for the states of MCP servers", question, timeout=timeout)
 
 
 @app.command()
-def config(context: typer.Context, computer: Computer, timeout: Limit = None, as_json: Json = False) -> None:
+def config(context: typer.Context, computer: Computer, timeout: Limit = None) -> None:
     """The configuration of a Computer, without its secrets."""
 
     async def question(agent: SmcpAgent) -> Answer:
         found = (await agent.get_config(computer)).model_dump(exclude_unset=True)
         return Answer({"computer": computer, **found}, lambda: print_json(found))
 
-    ask(context.obj.with_json(as_json), f"asking {computer} for its configuration", question, timeout=timeout)
+    ask(context.obj, f"asking {computer} for its configuration", question, timeout=timeout)
 
 
 @app.command()
@@ -186,10 +240,9 @@ def call(
         int,
         typer.Option(min=1, max=MAX_TIMEOUT_S, metavar="SECONDS", help="How long the call may take, whole."),
     ] = 60,
-    as_json: Json = False,
 ) -> None:
     """Call a tool and print its result. ctrl-C cancels the call."""
-    chosen: Options = context.obj.with_json(as_json)
+    chosen: Options = context.obj
     parsed, req_id = _parse_params(params), uuid4().hex
     ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
 
@@ -208,7 +261,6 @@ def desktop(
     size: Annotated[int | None, typer.Option(metavar="N", help="At most so many windows.")] = None,
     window: Annotated[str | None, typer.Option(metavar="URI", help="Only this window.")] = None,
     timeout: Limit = None,
-    as_json: Json = False,
 ) -> None:
     """What the windows of a Computer show."""
 
@@ -217,7 +269,7 @@ def desktop(
         found = {"computer": computer, "desktops": shown["desktops"]}
         return Answer(found, lambda: print_desktop(shown))
 
-    ask(context.obj.with_json(as_json), f"asking {computer} for its desktop", question, timeout=timeout)
+    ask(context.obj, f"asking {computer} for its desktop", question, timeout=timeout)
 
 
 @app.command()
@@ -231,7 +283,6 @@ def finder(
     offset: Annotated[int, typer.Option(min=0, help="The first to show.")] = DEFAULT_OFFSET,
     limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="How many to show.")] = DEFAULT_LIMIT,
     timeout: Limit = None,
-    as_json: Json = False,
 ) -> None:
     """The documents of a Computer."""
 
@@ -242,13 +293,11 @@ def finder(
         found = {"computer": computer, **{name: value for name, value in page.items() if name != "req_id"}}
         return Answer(found, lambda: print_documents(page, offset))
 
-    ask(context.obj.with_json(as_json), f"asking {computer} for its documents", question, timeout=timeout)
+    ask(context.obj, f"asking {computer} for its documents", question, timeout=timeout)
 
 
 @app.command()
-def resources(
-    context: typer.Context, computer: Computer, server: OnlyServer = None, timeout: Limit = None, as_json: Json = False
-) -> None:
+def resources(context: typer.Context, computer: Computer, server: OnlyServer = None, timeout: Limit = None) -> None:
     """The resources of a Computer."""
 
     async def question(agent: SmcpAgent) -> Answer:
@@ -256,13 +305,11 @@ def resources(
             found = [each async for each in agent.iter_resources(computer, server=server)]
         return Answer({"computer": computer, "resources": found}, lambda: print_resources(found))
 
-    ask(context.obj.with_json(as_json), f"asking {computer} for its resources", question, timeout=timeout)
+    ask(context.obj, f"asking {computer} for its resources", question, timeout=timeout)
 
 
 @app.command()
-def templates(
-    context: typer.Context, computer: Computer, server: OnlyServer = None, timeout: Limit = None, as_json: Json = False
-) -> None:
+def templates(context: typer.Context, computer: Computer, server: OnlyServer = None, timeout: Limit = None) -> None:
     """The templates of resources of a Computer; `complete` finds values for their arguments."""
 
     async def question(agent: SmcpAgent) -> Answer:
@@ -270,7 +317,7 @@ def templates(
             found = [each async for each in agent.iter_resource_templates(computer, server=server)]
         return Answer({"computer": computer, "resourceTemplates": found}, lambda: print_templates(found))
 
-    ask(context.obj.with_json(as_json), f"asking {computer} for its templates", question, timeout=timeout)
+    ask(context.obj, f"asking {computer} for its templates", question, timeout=timeout)
 
 
 @app.command()
@@ -285,7 +332,6 @@ def complete(
     ] = None,
     server: Server = None,
     timeout: Limit = None,
-    as_json: Json = False,
 ) -> None:
     """What an argument of a template may be."""
     pairs = [each.partition("=") for each in chosen or ()]
@@ -298,7 +344,7 @@ def complete(
             found = await agent.complete(computer, template, argument, value, chosen=others, server=server)
         return Answer({"computer": computer, "completion": found}, lambda: print_completion(found))
 
-    ask(context.obj.with_json(as_json), f"asking {computer} for values", question, timeout=timeout)
+    ask(context.obj, f"asking {computer} for values", question, timeout=timeout)
 
 
 @app.command()
@@ -308,7 +354,6 @@ def read(
     uri: Annotated[str, typer.Argument(metavar="URI", help="Of a document, a window or another resource.")],
     server: Server = None,
     timeout: Limit = None,
-    as_json: Json = False,
 ) -> None:
     """Read a resource of a Computer: a document, a page of it, …"""
 
@@ -317,7 +362,7 @@ def read(
             contents = await agent.read_contents(computer, uri, server=server)
         return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: print_contents(contents))
 
-    ask(context.obj.with_json(as_json), f"reading {uri} of {computer}", question, timeout=timeout)
+    ask(context.obj, f"reading {uri} of {computer}", question, timeout=timeout)
 
 
 @app.command()
@@ -328,8 +373,9 @@ def watch(
         list[str] | None, typer.Option(metavar="URI", help="Tell of this resource of --computer, too.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many changes.")] = None,
-    seconds: ForSeconds = None,
-    as_json: Json = False,
+    seconds: Annotated[
+        float | None, typer.Option("--for", parser=_parse_limit, metavar="SECONDS", help="End after a time.")
+    ] = None,
 ) -> None:
     """What changes in the office, as it comes: Computers, tools, desktops, documents, resources.
 
@@ -337,8 +383,7 @@ def watch(
     """
     if uri and computer is None:
         raise typer.BadParameter("needs --computer, whose resource it is", param_hint="--uri")
-    chosen: Options = context.obj.with_json(as_json)
-    run(chosen, follow(chosen, computer, uri or (), count, seconds), endless=True)
+    run(context.obj, follow(context.obj, computer, uri or (), count, seconds), endless=True)
 
 
 def _parse_params(text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
@@ -55,10 +55,6 @@ class Options:
     max_payload: int
     """Bytes of the largest result."""
     token: str | None = field(default=None, repr=False)
-
-    def with_json(self, json: bool) -> "Options":
-        """`--json` may stand before or after the command."""
-        return replace(self, json=self.json or json)
 
     def agent(self) -> SmcpAgent:
         max_message = self.max_payload + MAX_MESSAGE - MAX_PAYLOAD

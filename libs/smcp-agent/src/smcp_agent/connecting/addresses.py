@@ -11,8 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 
 from smcp_agent.connecting.connection import Connection, Notice, connect
-from smcp_agent.connecting.local_key import local_key
-from smcp_agent.connecting.options import ConnectionOptions, with_token
+from smcp_agent.connecting.options import ConnectionOptions, local_key, with_token
 from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError
 from smcp_proto.backoff import Backoff, jittered
 

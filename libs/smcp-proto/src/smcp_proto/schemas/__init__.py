@@ -5,5 +5,4 @@ from smcp_proto.schemas.config import *
 from smcp_proto.schemas.finder import *
 from smcp_proto.schemas.resources import *
 from smcp_proto.schemas.rooms import *
-from smcp_proto.schemas.status import *
 from smcp_proto.schemas.tools import *

@@ -1,4 +1,5 @@
-"""The configuration of a Computer's MCP servers and inputs (data-structures.txt, configuration and inputs).
+"""The configuration of a Computer's MCP servers and inputs (data-structures.txt, configuration and inputs), and their
+states (`client:get_status`).
 
 The page writes the structures as they go over the wire; the defaults are those of computer.txt and of the settled
 answers. Strings may hold placeholders (`${input:ID}`, `${env:X}`).
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, Tag, TypeAdapter
 
 from smcp_proto.member_names import Name
-from smcp_proto.schemas.base import AgentCallData, ServerName, Wire, absent
+from smcp_proto.schemas.base import AgentCallData, ReqId, ServerName, Wire, absent
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_proto.validation import by_type
 
@@ -210,3 +211,38 @@ class UpdateToolListNotification(Wire):
     """`server:update_tool_list` and `notify:update_tool_list`."""
 
     computer: Name | None = absent()
+
+
+_Count = Annotated[int, Field(strict=True, ge=0)]
+
+
+class GetStatusReq(AgentCallData):
+    """`client:get_status`: ours, no page of the protocol has it."""
+
+    computer: Name
+
+
+class ServerStatus(Wire):
+    """One MCP server, without anything that only the user of its host should know."""
+
+    name: ServerName
+    state: str
+    """`starting`, `ready`, `degraded`, `backoff`, `stopped`, `disabled` or `failed`; later versions may add some."""
+    reason: str
+    """Why it is in this state; empty where there is nothing to say."""
+    since: Annotated[float, Field(strict=True, allow_inf_nan=False)]
+    """When it came into this state, in seconds since 1970."""
+    restarts: _Count
+    """How many times it was started again."""
+    tools: _Count
+    """How many of its tools are listed now."""
+
+
+class GetStatusRet(Wire):
+    """The reply to `client:get_status`."""
+
+    servers: list[ServerStatus]
+    """Sorted by name."""
+    config_problem: str | None = absent()
+    """Why the configuration file as it is now is not in use; the one before it is. Absent: it is in use."""
+    req_id: ReqId

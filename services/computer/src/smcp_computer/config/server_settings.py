@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool
 
-from smcp_proto.patterns import Pattern
+from smcp_proto.member_names import Pattern
 
 
 def _absolute(path: str) -> str:

@@ -1,4 +1,4 @@
-"""The principal of a client, the grants of its key or token, and the check of a join against them.
+"""The principal of a client, the grants of its key or token, the check of a join against them, and revoked JWTs.
 
 What it may ask of Computers is checked by `smcp_bus.caller_rights`, at gateways and at Computers.
 """
@@ -6,15 +6,16 @@ What it may ask of Computers is checked by `smcp_bus.caller_rights`, at gateways
 import json
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_bus.caller_rights import Rights
+from smcp_gateway.auth.watched_file import AuthFileError, content
 from smcp_gateway.quotas import Quota
 from smcp_proto.errors import NotAllowed
-from smcp_proto.member_names import Role
-from smcp_proto.patterns import LONGEST, Pattern, matches, without_controls
+from smcp_proto.member_names import LONGEST, Pattern, Role, matches, without_controls
 
 
 def check_subject(subject: object) -> str:
@@ -97,3 +98,28 @@ def decide(grants: Grants, *, office: str, role: Role, name: str) -> NotAllowed 
     if not any(matches(pattern, name) for pattern in grants.names):
         return NotAllowed("the token is not for this name", details={"field": "name"})
     return None
+
+
+class Revocations(BaseModel):
+    """The file of JWTs that are not accepted any more, though their issuer signed them and they have not expired:
+    `{"jti": [...], "sub": [...]}`. Unknown fields are refused: they could name more tokens.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    jti: frozenset[str] = frozenset()
+    """Single tokens."""
+    sub: frozenset[str] = frozenset()
+    """Subjects: all tokens of each, also those that are issued later."""
+
+    def holds(self, principal: Principal) -> bool:
+        """Whether the token of this holder was revoked."""
+        return principal.kind == "jwt" and (principal.token_id in self.jti or principal.subject in self.sub)
+
+
+def read_revocations(path: Path) -> Revocations:
+    """Raises AuthFileError."""
+    try:
+        return Revocations.model_validate_json(content(path))
+    except ValidationError as error:
+        raise AuthFileError(f"{path}: {first_problem(error)}") from None

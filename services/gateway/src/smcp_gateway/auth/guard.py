@@ -15,10 +15,9 @@ from typing import Any, Final
 from aiohttp import web
 
 from smcp_gateway.auth.api_keys import PREFIX, KeyEntry, WatchedKeys
-from smcp_gateway.auth.grants import Principal
+from smcp_gateway.auth.grants import Principal, Revocations, read_revocations
 from smcp_gateway.auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
 from smcp_gateway.auth.login_throttle import LoginThrottle, Network, source_of
-from smcp_gateway.auth.revocations import Revocations, read_revocations
 from smcp_gateway.auth.settings import AuthSettings
 from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile
 from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable

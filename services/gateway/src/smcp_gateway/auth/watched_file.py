@@ -1,6 +1,6 @@
 """A file that says who may connect, or who may not any more: read at the start, and again whenever it changes.
 
-What is in it, and what a gateway does about a change, is for `api_keys`, `revocations` and `guard`.
+What is in it, and what a gateway does about a change, is for `api_keys`, `grants` and `guard`.
 """
 
 import os

@@ -1,15 +1,260 @@
-"""The quota of requests for resources, and the updates that Socket.IO Computers announce."""
+"""Lists of resources and templates (`client:resources/list`, `client:resources/templates/list`) of one Computer or over
+all of the office, the quota of requests for resources, and the updates that Socket.IO Computers announce.
 
-from typing import Any
+In a list over the office each page has the items of one Computer, named in the envelope, in order of the Computers'
+names. A Computer that cannot be listed is left out and reported.
+"""
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+from pydantic import BaseModel
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch import Call, Handler
+from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.outbox import UPDATED, Key
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.quotas import Quotas
+from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
-from smcp_proto.errors import Malformed
-from smcp_proto.schemas import ResourceUpdatedNotification
+from smcp_proto.errors import NOT_A_MEMBER, ErrorCode, Malformed, NotInOffice, SmcpCode, SmcpError
+from smcp_proto.member_names import check_name
+from smcp_proto.schemas import ListResourcesReq, ListResourceTemplatesReq, ResourceUpdatedNotification
+from smcp_proto.schemas.resources import MAX_CURSOR
+
+SHARE_S: Final = 5.0
+"""How long one Computer may take (seconds)."""
+PAGE_S: Final = 12.0
+"""How long to look for a Computer with items (seconds); then the page is empty, and the next page goes on."""
+MOST: Final = 32
+"""Computers that are asked for one page; after that the page is empty, too."""
+ITEMS: Final = {"resources_list": "resources", "resources_templates_list": "resourceTemplates"}
+"""By verb: the field of a result with the items."""
+SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
+"""In `meta` of a Computer's page: the MCP servers whose items are missing."""
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+
+_log: Final = logging.getLogger("smcp_gateway.list_resources")
+
+Request = ListResourcesReq | ListResourceTemplatesReq
+Carry = Callable[[BaseModel, Call], Awaitable[RawJson]]
+"""`Relay`."""
+
+
+FIELD: Final = "payload.params.cursor"
+_MARK: Final = "office"
+
+
+@dataclass(frozen=True, slots=True)
+class OfficeCursor:
+    verb: str
+    """The list: of resources or of templates."""
+    computer: str
+    inner: str | None
+    """That Computer's own cursor; None: go on after that Computer."""
+
+    def write(self) -> str | None:
+        """The opaque text; None: longer than a cursor may be."""
+        fields = orjson.dumps([_MARK, self.verb, self.computer, self.inner])
+        text = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
+        return text if len(text) <= MAX_CURSOR else None
+
+
+def read_cursor(text: str, verb: str) -> OfficeCursor:
+    """Read what `OfficeCursor.write` wrote.
+
+    Raises:
+        Malformed: not such a text, or of another list; `details.field` is `payload.params.cursor`.
+    """
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        fields: Any = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (UnicodeEncodeError, binascii.Error, orjson.JSONDecodeError):
+        raise unreadable() from None
+    match fields:
+        case [mark, str(of), str(computer), str() | None as inner] if (mark, of) == (_MARK, verb):
+            try:
+                return OfficeCursor(verb, check_name(computer), inner)
+            except ValueError:
+                raise unreadable() from None
+    raise unreadable()
+
+
+def unreadable() -> Malformed:
+    reason = "is none that this list gave"
+    return Malformed(f"{FIELD}: {reason}", details={"field": FIELD, "reason": reason})
+
+
+class Skip(Exception):
+    """A Computer has no page. `a2c_skipped` names it, unless it has left or has no resources (`expected`)."""
+
+    def __init__(self, *, expected: bool = False) -> None:
+        super().__init__()
+        self.expected = expected
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    envelope: dict[str, Any]
+    items: list[Any]
+    next: str | None
+    is_partial: bool
+    """Whether it names MCP servers whose items are missing. Such a page is returned even without items."""
+
+
+class ListResources:
+    """Takes the Computers from the office's roster: those that the Agent knows of (ADR 0018)."""
+
+    def __init__(self, relay: Carry, offices: Offices) -> None:
+        self._relay = relay
+        self._offices = offices
+        self._loop = asyncio.get_running_loop()
+        self.skipped = 0
+        """How often a Computer was left out that failed or was silent."""
+
+    async def __call__(self, request: Request, call: Call) -> RawJson:
+        """The answer of the named Computer, or the next page over all of them.
+
+        Raises:
+            Malformed: this list did not give the cursor (`details.field`).
+            NotInOffice: the Agent has just left.
+            SmcpError: as `Relay`, where a Computer is named.
+        """
+        if request.computerId is not None:
+            return await self._relay(request, call)
+        params = request.payload.params
+        cursor = read_cursor(params.cursor, call.row.verb) if params is not None and params.cursor is not None else None
+        office = self._offices.get(call.caller.office or "")
+        if office is None:
+            raise NotInOffice(NOT_A_MEMBER)
+        rights = call.caller.rights
+        names = sorted(
+            name
+            for role, name in office.roster.present
+            if role == "computer" and (rights is None or rights.may_ask(name))
+        )
+        return RawJson(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
+
+    async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:
+        until = min(self._loop.time() + PAGE_S, call.deadline)
+        left_out: list[str] = []
+        verb = call.row.verb
+        for number, (name, inner) in enumerate(rest):
+            share = min(SHARE_S, until - self._loop.time())
+            if number and (share < SHARE_S or number == MOST):
+                return _empty(request, verb, OfficeCursor(verb, rest[number - 1][0], None).write(), left_out)
+            try:
+                page = await self._ask(request, call, name, inner, share)
+            except Skip as skip:
+                if not skip.expected:
+                    self._skip(name, left_out)
+                continue
+            following = self._following(page, OfficeCursor(verb, name, page.next), inner, left_out)
+            if following is None and name != rest[-1][0]:
+                following = OfficeCursor(verb, name, None).write()
+            if page.items or page.next is not None or page.is_partial:
+                return _from(page, request, name, verb, following, left_out)
+        return _empty(request, verb, None, left_out)
+
+    async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> _Page:
+        """One page of one Computer."""
+        asked = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
+        try:
+            answer = await self._relay(request.model_copy(update={"computerId": name}), asked)
+        except SmcpError as error:
+            raise _refused(int(error.code), error.details, inner) from None
+        return _read(exact_json.read(answer.body), call.row.verb, inner)
+
+    def _following(self, page: _Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
+        """The cursor of this Computer's next page; None: there is none, or it cannot be used."""
+        if page.next is None:
+            return None
+        text = None if page.next == inner else cursor.write()
+        if text is None:  # the same cursor again, or too long a one: leave out the rest of its list
+            self._skip(cursor.computer, left_out)
+        return text
+
+    def _skip(self, name: str, left_out: list[str]) -> None:
+        _log.info("a Computer is left out of a list over its office", extra={"computer": name})
+        self.skipped += 1
+        left_out.append(name)
+
+
+def _rest(names: list[str], cursor: OfficeCursor | None) -> Iterator[tuple[str, str | None]]:
+    for name in names:
+        if cursor is None or name > cursor.computer:
+            yield name, None
+        elif name == cursor.computer and cursor.inner is not None:
+            yield name, cursor.inner
+
+
+def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
+    message = payload["payload"]
+    params = {**(message.get("params") or {}), "cursor": inner}
+    if inner is None:
+        del params["cursor"]
+    return {**payload, "computerId": name, "payload": {**message, "params": params}}
+
+
+def _refused(code: int, details: Any, inner: str | None) -> Exception:
+    details = details if isinstance(details, dict) else {}
+    if inner is not None and code == ErrorCode.MALFORMED and details.get("field") == FIELD:
+        return unreadable()
+    return Skip(expected=code == ErrorCode.NOT_FOUND or details.get("smcp_code") == SmcpCode.NOT_SUPPORTED)
+
+
+def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
+    message = envelope.get("payload") if isinstance(envelope, dict) else None
+    if not isinstance(message, dict):
+        code = envelope.get("code") if isinstance(envelope, dict) else None
+        # a Socket.IO Computer sends its errors as plain replies
+        raise _refused(code, envelope.get("details"), inner) if isinstance(code, int) else Skip()
+    error, result = message.get("error"), message.get("result")
+    if isinstance(error, dict):
+        data = error.get("data")
+        code = data.get("smcp_code") if isinstance(data, dict) else None
+        if inner is not None and error.get("code") == INVALID_PARAMS:
+            raise unreadable()
+        raise Skip(expected=error.get("code") == METHOD_NOT_FOUND or code == SmcpCode.NOT_SUPPORTED)
+    items = result.get(ITEMS[verb]) if isinstance(result, dict) else None
+    following = result.get("nextCursor") if isinstance(result, dict) else None
+    if not isinstance(items, list) or not isinstance(following, str | None):
+        raise Skip
+    said = result.get("meta") if isinstance(result, dict) else None
+    is_partial = isinstance(said, dict) and bool(said.get(SERVERS_LEFT_OUT))
+    return _Page(envelope, items, following or None, is_partial)
+
+
+def _from(
+    page: _Page, request: Request, name: str, verb: str, following: str | None, left_out: list[str]
+) -> dict[str, Any]:
+    """A Computer's answer with the office's cursor."""
+    message = page.envelope["payload"]
+    result = _result({**message["result"], ITEMS[verb]: page.items}, following, left_out)
+    said = {"jsonrpc": "2.0", "id": request.payload.id, "result": result}
+    return {**page.envelope, "roomId": request.roomId, "computerId": name, "payload": {**message, **said}}
+
+
+def _empty(request: Request, verb: str, following: str | None, left_out: list[str]) -> dict[str, Any]:
+    result = _result({ITEMS[verb]: []}, following, left_out)
+    return {"roomId": request.roomId, "payload": {"jsonrpc": "2.0", "id": request.payload.id, "result": result}}
+
+
+def _result(result: dict[str, Any], following: str | None, left_out: list[str]) -> dict[str, Any]:
+    result = {key: value for key, value in result.items() if key != "nextCursor"}
+    if following is not None:
+        result["nextCursor"] = following
+    if left_out:
+        said = result.get("meta")
+        result["meta"] = {**(said if isinstance(said, dict) else {}), "a2c_skipped": left_out}
+    return result
 
 
 def metered(handler: Handler, quotas: Quotas, sessions: Sessions) -> Handler:

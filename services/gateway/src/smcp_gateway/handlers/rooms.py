@@ -22,7 +22,7 @@ from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, Upda
 from smcp_proto.schemas.rooms import RESTARTS
 
 KeepSeat = Callable[[Session], Awaitable[bool]]
-"""`Drain.keep_seat`."""
+"""`Moves.keep_seat`."""
 
 
 async def join_office(

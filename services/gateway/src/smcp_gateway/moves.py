@@ -1,8 +1,12 @@
-"""Moves the clients of a gateway that stops to other replicas, each at its slot, once nothing is in flight for it.
+"""Sends clients away to other replicas: all of them when this gateway stops, and those above its fair share.
 
-A client waits for that a third of the drain time at most, a Computer a twelfth longer. Then the registry keeps its seat
-(*moving*), no new work starts for it (*leaving*), and its connection is closed when its calls have ended. Calls that
-still run at the end of the drain time are answered 503.
+When it stops, each client goes at its slot, once nothing is in flight for it; it waits for that a third of the drain
+time at most, a Computer a twelfth longer. Then the registry keeps its seat (*moving*), no new work starts for it
+(*leaving*), and its connection is closed when its calls have ended. Calls that still run at the end of the drain time
+are answered 503.
+
+The registries give the fair share with each renewal of the lease. The longest-connected clients go first, each when
+nothing is in flight for it. The registry keeps their seats, so their offices hear nothing.
 """
 
 import asyncio
@@ -14,7 +18,7 @@ from typing import Final
 
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Assertion, AssertOutcome
+from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseState
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.repair import asserted
@@ -22,8 +26,9 @@ from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.errors import SmcpError, Unavailable
 from smcp_service.lifecycle import waiting_for_calls
 
-PER_S: Final = 50.0
-"""Clients that are sent away in a second; more where that would take longer than a third of the drain time."""
+PER_S: Final = 50
+"""Clients that are sent away in a second, since other replicas can take in so many; more where all would take longer
+than a third of the drain time."""
 SHARE: Final = 1 / 3
 """Share of the drain time: after it no new call starts for an Agent; running calls have the rest."""
 COMPUTERS_SHARE: Final = 5 / 12
@@ -37,17 +42,34 @@ KEEP_AGAIN_S: Final = 0.5
 KEPT_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.1
 """Between two looks at what is unwritten, and before a seat that no registry could keep is asked for again."""
-RETRY_S: Final = 1.0
-"""Between two requests to keep the seat of a member whose calls still run."""
+LOOK_S: Final = 1.0
+"""Between two looks at the fair share. `PER_S` bounds what is sent away after one look."""
+MARGIN: Final = 2
+MARGIN_SHARE: Final = 0.1
+"""So many sockets above the fair share, and this part of it, stay: nearly even gateways exchange no clients."""
+AGE: Final = 3
+"""Times the spread: a younger client stays. It may be about to join, or return at once through a sticky proxy."""
 
-_log: Final = logging.getLogger("smcp_gateway.drain")
+_log: Final = logging.getLogger("smcp_gateway.moves")
 
 
-class Drain:
+def surplus(sockets: int, share: int | None) -> int:
+    """How many of `sockets` are above the fair share (None: unknown)."""
+    return 0 if share is None else max(0, sockets - math.floor(share * (1 + MARGIN_SHARE)) - MARGIN)
+
+
+def due(sockets: int, share: int | None, spread_s: float) -> int:
+    """How many to send away in this second. Twice the share is shed within `spread_s`, unless `PER_S` limits it."""
+    return min(surplus(sockets, share), math.ceil(sockets / spread_s), PER_S)
+
+
+class Moves:
     """Args:
     hang_up: disconnects a client; the text is logged.
     unwritten: bytes of answers that a client has not been sent yet.
+    stays: asserts a client's member at the registry, which ends its move.
     move_s: how long the registry keeps the seat of a member that moves (seconds).
+    spread_s: over how long a surplus is sent away (seconds); 0: never.
     """
 
     def __init__(
@@ -59,7 +81,9 @@ class Drain:
         *,
         hang_up: Callable[[Session, str], Awaitable[None]],
         unwritten: Callable[[Session], int],
+        stays: Callable[[Session], None],
         move_s: float,
+        spread_s: float,
     ) -> None:
         self._sessions = sessions
         self._memberships = memberships
@@ -67,23 +91,15 @@ class Drain:
         self._calls = calls
         self._hang_up = hang_up
         self._unwritten = unwritten
+        self._stays = stays
         self._move_s = move_s
+        self._spread_s = spread_s
         self._limit = asyncio.Semaphore(KEPT_AT_ONCE)
         self._loop = asyncio.get_running_loop()
-
-    async def run(self, *, within: float) -> None:
-        """Send all clients away within so many seconds. New connections must be refused already."""
-        begin = self._loop.time()
-        if running := sum(call.tracked for call in self._calls):
-            _log.info(waiting_for_calls(running, within))
-        sessions = list(self._sessions)
-        random.shuffle(sessions)
-        spread = min(SHARE * within, len(sessions) / PER_S)
-        await self._send_all_away(sessions, spread, begin, within)
-        # clients that connected meanwhile
-        await self._send_all_away(list(self._sessions), 0.0, begin, within)
-        for session in self._sessions:
-            await self._hang_up(session, "the gateway is stopping")
+        self._going: set[Session] = set()
+        """Those above the fair share whose seat is being kept."""
+        self._draining = False
+        self._share: int | None = None
 
     async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
         """Have the registry keep a member's seat for its identity. False: it failed, and the member leaves its office
@@ -107,6 +123,21 @@ class Drain:
             return False
         return True
 
+    async def drain(self, *, within: float) -> None:
+        """Send all clients away within so many seconds. New connections must be refused already."""
+        self._draining = True
+        begin = self._loop.time()
+        if running := sum(call.tracked for call in self._calls):
+            _log.info(waiting_for_calls(running, within))
+        sessions = list(self._sessions)
+        random.shuffle(sessions)
+        spread = min(SHARE * within, len(sessions) / PER_S)
+        await self._send_all_away(sessions, spread, begin, within)
+        # clients that connected meanwhile
+        await self._send_all_away(list(self._sessions), 0.0, begin, within)
+        for session in self._sessions:
+            await self._hang_up(session, "the gateway is stopping")
+
     async def _send_all_away(self, sessions: list[Session], spread: float, begin: float, within: float) -> None:
         async with asyncio.TaskGroup() as group:
             for number, session in enumerate(sessions):
@@ -119,12 +150,8 @@ class Drain:
         await asyncio.sleep(turn - self._loop.time())
         await self._quiet(session, share)
         kept_at = await self._keep(session, end)
-        while session.busy and await self._quiet(session, share):
-            kept_at = await self._keep(session, end)
         session.leaving = True
-        while not await self._quiet(session, min(end, self._again_at(kept_at))) and self._loop.time() < end:
-            kept_at = await self._keep(session, end)
-        if session.busy and not session.closed:
+        if not await self._quiet(session, end) and not session.closed:
             _log.warning("the calls of a client are cut off", extra={"session": session.id})
             self._cut_off(session)
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
@@ -139,9 +166,6 @@ class Drain:
         """When the seat was kept (loop time); -inf: it was not."""
         kept = await self.keep_seat(session, within=min(KEEP_S, until - self._loop.time()))
         return self._loop.time() if kept else -math.inf
-
-    def _again_at(self, kept_at: float) -> float:
-        return self._loop.time() + RETRY_S if kept_at == -math.inf else kept_at + max(self._move_s / 3, RETRY_S)
 
     async def _quiet(self, session: Session, until: float) -> bool:
         """Wait at most until then (loop time) that nothing is in flight for a client; whether that is so."""
@@ -162,3 +186,44 @@ class Drain:
             # by `moving` our SDK knows that it has to repeat the call elsewhere
             details = {"may_have_run": True} if call.on_wire else {"may_have_run": False, "moving": True}
             self._calls.settle(call, Unavailable("the gateway is stopping", details=details))
+
+    def renewed(self, state: LeaseState) -> None:
+        """The lease was renewed: take the fair share that came with it (None: unknown)."""
+        self._share = state.fair_share
+
+    async def rebalance(self) -> None:
+        """Send away each second what is above the fair share, until cancelled or draining."""
+        async with asyncio.TaskGroup() as moves:
+            while self._spread_s and not self._draining:
+                await asyncio.sleep(LOOK_S)
+                for session in self._above_share():
+                    self._going.add(session)
+                    moves.create_task(self._move(session))
+
+    def _above_share(self) -> list[Session]:
+        here = len(self._sessions) - sum(not session.closed for session in self._going)
+        count = due(here, self._share, self._spread_s)
+        if count and not self._going:
+            _log.info("clients above the fair share are sent away", extra={"sockets": here, "share": self._share})
+        old = self._loop.time() - AGE * self._spread_s
+        # sessions are in order of connection
+        ready = (each for each in self._sessions if each.connected_at <= old and self._may_go(each))
+        return [session for _, session in zip(range(count), ready, strict=False)]
+
+    def _may_go(self, session: Session) -> bool:
+        gone = session.closed or session.leaving or session in self._going
+        return not (gone or session.busy or self._unwritten(session))
+
+    async def _move(self, session: Session) -> None:
+        try:
+            kept = await self.keep_seat(session)
+        finally:
+            self._going.discard(session)
+        if not kept:
+            self._share = None  # the registries are busy: wait until one says it again
+        if kept and self._may_go(session):
+            session.leaving = True  # set right before closing: nothing is refused or begun in between
+            await self._hang_up(session, "others have fewer clients")
+        elif not (session.closed or session.leaving or self._draining):
+            session.moving = False  # it has begun something, or its seat may not be kept: it stays
+            self._stays(session)
