@@ -21,7 +21,6 @@ ALLOWED: Final[dict[str, set[str]]] = {
         "engineio._async",
         *(f"asyncio.{name}" for name in ("_init", "_put", "_get", "_queue")),  # of Queue, for its subclasses
     },
-    "smcp_service.metrics": {"opentelemetry._receive_metrics"},  # which every MetricReader has to define
 }
 MOST: Final = 15
 PRIVATE: Final = re.compile(r"_[a-z]\w*")

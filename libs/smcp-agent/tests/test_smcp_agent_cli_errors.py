@@ -66,7 +66,7 @@ async def test_a_forbidden_tool_gets_no_other_hint() -> None:
         gateway.answers["client:tool_call"] = answer
         code, out, err = await run(gateway, "call", "red", "write_file")
         assert (code, out) == (1, "the tool 'write_file' is forbidden on this Computer\n")
-        assert re.fullmatch(r"the tool failed\n\d+\.\d{3} s, trace [0-9a-f]{32}\n", err)
+        assert re.fullmatch(r"the tool failed\n\d+\.\d{3} s, for its trace: smcp trace [0-9a-f]{32}\n", err)
 
 
 async def test_a_too_large_result_is_an_error_in_mebibytes_with_its_setting() -> None:

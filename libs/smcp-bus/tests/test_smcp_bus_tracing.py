@@ -205,3 +205,18 @@ async def test_a_clients_sampled_flag_counts_only_with_a_token(
     (span,) = exported.get_finished_spans()
     assert span.context is not None
     assert f"{span.context.trace_id:032x}" == "a" * 32
+
+
+async def test_the_trace_of_a_recorded_request_is_given_to_its_metrics(exported: InMemorySpanExporter) -> None:
+    ended: list[tuple[float | str, ...]] = []
+
+    def add(seconds: float, *values: str, trace_id: str) -> None:
+        ended.append((*values, trace_id))
+
+    for spans in (tracing.client_spans(), None):
+        dispatcher = Dispatcher({"client:tool_call": succeed}, tracing=spans, ended=tracing.counted(add))
+        await dispatcher.dispatch(CATALOG["client:tool_call"], ALICE, tool_call())
+    (span,) = exported.get_finished_spans()
+    assert span.context is not None
+    recorded = f"{span.context.trace_id:032x}"
+    assert ended == [("client:tool_call", "ok", recorded), ("client:tool_call", "ok", "")]

@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from opentelemetry.sdk.metrics.export import Histogram
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from smcp_service.health import Readiness, serve_health
@@ -41,7 +42,7 @@ async def test_metrics_show_the_values_at_the_time_of_the_scrape() -> None:
         took.add(0.2, "list", "ok")
         took.add(0.3, "list", "ok")
         took.add(99, "list", "503")
-        told = samples(metrics.text())
+        told = samples(metrics.scraped()[0])
         assert told["waiting", ()] == 3
         assert told["members", (("role", "computer"),)] == 2
         assert told["renewals_total", ()] == 7
@@ -54,7 +55,7 @@ async def test_metrics_show_the_values_at_the_time_of_the_scrape() -> None:
         assert told["asked_seconds_bucket", (failed[0], ("le", "60.0"), failed[1])] == 0
         assert told["asked_seconds_bucket", (failed[0], ("le", "+Inf"), failed[1])] == 1
         waiting[0] = 0
-        assert samples(metrics.text())["waiting", ()] == 0
+        assert samples(metrics.scraped()[0])["waiting", ()] == 0
 
 
 @given(st.lists(st.floats(0, 1000), max_size=30))
@@ -87,6 +88,55 @@ async def test_metrics_are_served_beside_readiness_for_get_only() -> None:
     ):
         assert await status_of(f"{server.url}/metrics") == 200
         assert await status_of(f"{server.url}/metrics", method="POST") == 405
+
+
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+TRACE_ID = "0123456789abcdef0123456789abcdef"
+
+
+async def scrape(url: str, accept: str) -> tuple[str, str]:
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics", headers={"Accept": accept}) as answer:
+        assert answer.status == 200
+        return answer.headers["Content-Type"], await answer.text()
+
+
+async def test_prometheus_gets_openmetrics_with_the_traces_of_recorded_requests() -> None:
+    async with (
+        open_metrics("test", environ=NOTHING) as metrics,
+        serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server,
+    ):
+        metrics.counter("renewals", "Those that succeeded", lambda: 7)
+        took = metrics.durations("asked", "Questions", "event")
+        took.add(0.2, "list", trace_id=TRACE_ID)
+        took.add(0.21, "list")
+        took.add(99, "list")
+        content_type, text = await scrape(server.url, PROMETHEUS)
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name: family for family in openmetrics_families(text)}  # type: ignore[no-untyped-call]
+    assert families["renewals"].type == "counter"
+    exemplars = {
+        sample.labels["le"]: sample.exemplar
+        for sample in families["asked_seconds"].samples
+        if sample.exemplar is not None
+    }
+    ((bound, exemplar),) = exemplars.items()
+    assert (bound, exemplar.labels, exemplar.value) == ("0.25", {"trace_id": TRACE_ID}, 0.2)
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "text/plain", "application/openmetrics-text;version=x.y", ";;,=,x"])
+async def test_others_get_the_text_without_exemplars(accept: str) -> None:
+    async with (
+        open_metrics("test", environ=NOTHING) as metrics,
+        serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server,
+    ):
+        metrics.durations("asked", "Questions", "event").add(0.2, "list", trace_id=TRACE_ID)
+        content_type, text = await scrape(server.url, accept)
+    assert content_type.startswith("text/plain; version=0.0.4")
+    assert TRACE_ID not in text
+    assert samples(text.encode())["asked_seconds_count", (("event", "list"),)] == 1
 
 
 async def test_with_the_sdk_disabled_nothing_is_exported_and_counting_still_works() -> None:

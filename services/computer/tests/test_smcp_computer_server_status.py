@@ -45,7 +45,7 @@ async def test_the_servers_are_counted_by_state_those_that_are_disabled_too(nats
         open_metrics("smcp-computer", environ={}) as metrics,
         world(nats_url, {"metrics": metrics}, box=configs.hostile(), off=configs.hostile(disabled=True)),
     ):
-        counted = [line for line in metrics.text().decode().splitlines() if "computer_mcp_servers{" in line]
+        counted = [line for line in metrics.scraped()[0].decode().splitlines() if "computer_mcp_servers{" in line]
         assert {line for line in counted if not line.endswith(" 0.0")} == {
             'smcp_computer_mcp_servers{state="ready"} 1.0',
             'smcp_computer_mcp_servers{state="disabled"} 1.0',

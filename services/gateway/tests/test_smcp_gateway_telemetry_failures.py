@@ -88,7 +88,7 @@ async def test_any_field_and_header_gets_an_answer_of_its_own(
         {TOOL_CALL.event: run},
         tracing=bus_spans(),
         observe=log_fields(bind_call),
-        ended=counted(lambda seconds, event, outcome: seen.append(outcome)),
+        ended=counted(lambda seconds, *values, trace_id: seen.append(values[1])),
     )
     answer = await dispatcher.dispatch(
         TOOL_CALL, ANNA, call() | fields, headers={"Smcp-Req-Id": header}, subject=SUBJECT

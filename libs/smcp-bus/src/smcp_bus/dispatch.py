@@ -211,13 +211,16 @@ SUBSCRIBING: Final = frozenset({"client:resources/subscribe", "client:resources/
 
 Observe = Callable[[Call], AbstractContextManager[object]]
 """Wraps every call (log fields); given by the composition root."""
-Tracing = Callable[[Call], AbstractContextManager[Callable[[Answer], None]]]
-"""Opens the span of a request; what it gives is called with the answer."""
-Ended = Callable[[Row, float, Answer | None], None]
-"""Called when a request ends, with its duration (seconds) and its answer; None: it was broken off."""
+Record = Callable[[Answer], str]
+"""Called with a request's answer; gives the id of its trace (hex) where that is recorded, else an empty text."""
+Tracing = Callable[[Call], AbstractContextManager[Record]]
+"""Opens the span of a request."""
+Ended = Callable[[Row, float, Answer | None, str], None]
+"""Called when a request ends, with its duration (seconds), its answer (None: it was broken off), and what `Record`
+gave."""
 
 
-_NO_SPAN: Final = nullcontext[Callable[[Answer], None]](lambda answer: None)
+_NO_SPAN: Final = nullcontext[Record](lambda answer: "")
 _NO_FIELDS: Final = nullcontext()
 
 
@@ -265,7 +268,7 @@ class Dispatcher:
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
-        began, answer = time.perf_counter(), None
+        began, answer, trace_id = time.perf_counter(), None, ""
         payload: dict[str, Any] = {}
         request: BaseModel | SmcpError
         try:
@@ -286,18 +289,18 @@ class Dispatcher:
             try:
                 with self._observe(call), self._tracing(call) as record:
                     answer = await self._handle(call, request)
-                    record(answer)
+                    trace_id = record(answer)
             except Exception as error:  # noqa: BLE001 -- of the log fields or the span: `_handle` raises none
                 _failed("the log fields or span of a request could not be written", error)
                 answer = answer or await self._handle(call, request)
         finally:
-            self._end(row, time.perf_counter() - began, answer)
+            self._end(row, time.perf_counter() - began, answer, trace_id)
         return answer
 
-    def _end(self, row: Row, seconds: float, answer: Answer | None) -> None:
+    def _end(self, row: Row, seconds: float, answer: Answer | None, trace_id: str) -> None:
         try:
             if self._ended is not None:
-                self._ended(row, seconds, answer)
+                self._ended(row, seconds, answer, trace_id)
         except Exception as error:  # noqa: BLE001 -- no metric may replace an answer
             _failed("the metrics of a request could not be updated", error)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 from opentelemetry import context as otel_context
@@ -39,7 +39,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.dispatch import Answer, Call, Ended, Observe, Tracing
+from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
@@ -75,9 +75,6 @@ _MEMBER: Final = re.compile(
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 """Writes what is sent on."""
-
-Record = Callable[[Answer], None]
-"""Marks the span of a request that was refused or failed, and of a call whose tool failed."""
 
 
 def configured() -> bool:
@@ -153,8 +150,14 @@ def send_span(subject: str) -> Iterator[dict[str, str]]:
             yield carrier
 
 
-def _record_nothing(answer: Answer) -> None:
-    pass
+def recorded_trace_id() -> str:
+    """The id (hex) of the trace that is recorded here, else an empty text; for exemplars."""
+    context = trace.get_current_span().get_span_context()
+    return format(context.trace_id, "032x") if context.trace_flags.sampled else ""
+
+
+def _record_nothing(answer: Answer) -> str:
+    return ""
 
 
 def _spans(open_span: Callable[[Tracer, Call], AbstractContextManager[Record]]) -> Tracing | None:
@@ -191,13 +194,15 @@ def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dic
         otel_context.detach(token)
 
 
-def _record_outcome(span: Span, call: Call, answer: Answer) -> None:
+def _record_outcome(span: Span, call: Call, answer: Answer) -> str:
+    """Mark the span of a request that was refused or failed, and of a call whose tool failed."""
     if not span.is_recording():
-        return
+        return ""
     if answer.error is not None:
         _mark(span, str(answer.error))
     elif call.row.event == "client:tool_call" and (why := tool_failure(answer.body)):
         _mark(span, why)
+    return recorded_trace_id()
 
 
 def _described(call: Call) -> dict[str, str]:
@@ -317,12 +322,16 @@ _LONGEST: Final = 4096
 """Bytes of an answer that may be one of those that a server makes in the place of a tool's: they are short."""
 
 
-def counted(add: Callable[[float, str, str], None]) -> Ended:
-    """For a dispatcher's `ended`: each request goes to `add` as its seconds, its event and its outcome."""
+class _Add(Protocol):
+    def __call__(self, seconds: float, *values: str, trace_id: str) -> None: ...
 
-    def ended(row: Row, seconds: float, answer: Answer | None) -> None:
+
+def counted(add: _Add) -> Ended:
+    """For a dispatcher's `ended`: each request goes to `add` as its seconds, its event, its outcome and its trace."""
+
+    def ended(row: Row, seconds: float, answer: Answer | None, trace_id: str) -> None:
         event = row.event if row.event in CATALOG or registry_contract.is_internal(row) else OTHER
-        add(seconds, event, outcome_of(answer))
+        add(seconds, event, outcome_of(answer), trace_id=trace_id)
 
     return ended
 

@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 
 from smcp_service.http_limits import EdgeRules, Listener, is_loopback, listening
-from smcp_service.metrics import CONTENT_TYPE, Metrics
+from smcp_service.metrics import Metrics
 
 Check = Callable[[], str | None]
 """Asked at every request, so cheap and without waiting: None when all is well, else what is not."""
@@ -96,7 +96,8 @@ def health_routes(
 
     async def scraped(request: web.Request) -> web.Response:
         assert metrics is not None
-        return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+        body, content_type = metrics.scraped(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
     asked = [web.get("/livez", livez), web.get("/readyz", readyz)]
     if stats is not None:

@@ -10,9 +10,10 @@ import os
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Final
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -29,13 +30,13 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Exemplar, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from smcp_service.telemetry import exporters, number_of, otlp_exporter, resource_of, value_of
 
-CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-"""The content type of `Metrics.text`."""
 INTERVAL_MS: Final = 60_000.0
 """OpenTelemetry's default."""
 LAST_EXPORT_S: Final = 5.0
@@ -52,10 +53,12 @@ BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 
 
 class _Tally:
-    __slots__ = ("buckets", "largest", "smallest", "total")
+    __slots__ = ("buckets", "exemplars", "largest", "smallest", "total")
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(BOUNDS) + 1)
+        self.exemplars: dict[int, tuple[str, float, float]] = {}
+        """By bucket: the last trace that was recorded, its seconds, and when (unix time)."""
         self.total = 0.0
         self.smallest = float("inf")
         self.largest = 0.0
@@ -71,16 +74,32 @@ class Durations:
         self._since_ns = since_ns
         self._tallies: dict[tuple[str, ...], _Tally] = {}
 
-    def add(self, seconds: float, *values: str) -> None:
+    def add(self, seconds: float, *values: str, trace_id: str = "") -> None:
+        """`trace_id`: of a trace that is recorded, as 32 hex digits."""
         tally = self._tallies.get(values)
         if tally is None:
             tally = self._tallies[values] = _Tally()
-        tally.buckets[bisect_left(BOUNDS, seconds)] += 1
+        bucket = bisect_left(BOUNDS, seconds)
+        tally.buckets[bucket] += 1
+        if trace_id:
+            tally.exemplars[bucket] = (trace_id, seconds, time.time())
         tally.total += seconds
         if seconds < tally.smallest:
             tally.smallest = seconds
         if seconds > tally.largest:
             tally.largest = seconds
+
+    def family(self) -> HistogramMetricFamily:
+        """All until now for Prometheus, with exemplars: OpenTelemetry's exporter drops those."""
+        family = HistogramMetricFamily(self._name, self._description, labels=self._labels, unit="seconds")
+        for values, tally in self._tallies.items():
+            buckets: list[Any] = []
+            for at, (bound, count) in enumerate(zip((*BOUNDS, float("inf")), accumulate(tally.buckets), strict=True)):
+                exemplar = tally.exemplars.get(at)
+                shown = () if exemplar is None else (Exemplar({"trace_id": exemplar[0]}, *exemplar[1:]),)
+                buckets.append((str(bound).replace("inf", "+Inf"), count, *shown))
+            family.add_metric(values, buckets, tally.total)
+        return family
 
     def collected(self, now_ns: int) -> Metric:
         """All until now (unix time in ns), as OpenTelemetry's data."""
@@ -109,11 +128,17 @@ class Metrics:
         self.registry: CollectorRegistry | None = None
         """None: metrics are off."""
         self._durations: list[Durations] = []
+        self.collector: Collector = _DurationsCollector(self._durations)
         self._since_ns = time.time_ns()
 
-    def text(self) -> bytes:
+    def scraped(self, accept: str = "") -> tuple[bytes, str]:
+        """What Prometheus gets, and its content type: OpenMetrics with exemplars if `accept` (the header) asks so."""
         assert self.registry is not None
-        return generate_latest(self.registry)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # it compares versions that are no numbers
+            encode, content_type = choose_encoder("")
+        return encode(self.registry), content_type
 
     def gauge(self, name: str, description: str, read: Read, *, unit: str = "1", label: Label = "") -> None:
         """Something that goes up and down; with `label`, one for each of its values."""
@@ -137,13 +162,12 @@ class Metrics:
         return MetricsData([replace(of, scope_metrics=[*of.scope_metrics, scope]) for of in data.resource_metrics])
 
 
-class _Pulled(PrometheusMetricReader):
-    def __init__(self, metrics: Metrics, registry: CollectorRegistry) -> None:
-        super().__init__(scope_info_enabled=False, registry=registry)
-        self._of = metrics
+class _DurationsCollector(Collector):
+    def __init__(self, durations: Sequence[Durations]) -> None:
+        self._durations = durations
 
-    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-        super()._receive_metrics(self._of.completed(metrics_data), timeout_millis, **kwargs)
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        return (durations.family() for durations in self._durations)
 
 
 @asynccontextmanager
@@ -156,7 +180,8 @@ async def open_metrics(service: str, *, environ: Mapping[str, str] | None = None
         return
     metrics.registry = CollectorRegistry()
     ProcessCollector(registry=metrics.registry)
-    readers: list[MetricReader] = [_Pulled(metrics, metrics.registry)]
+    metrics.registry.register(metrics.collector)
+    readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False, registry=metrics.registry)]
     # Prometheus is answered anyway
     asked = exporters(environ, "METRICS", ("otlp", "prometheus"), ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"])
     pushed = InMemoryMetricReader() if "otlp" in asked else None

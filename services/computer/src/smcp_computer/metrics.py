@@ -6,6 +6,7 @@ from typing import Final
 
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
+from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.status import ServerStatus, State
 from smcp_computer.metadata_cache import MetadataCache
@@ -17,9 +18,10 @@ CallEnded = Callable[[float, str], None]
 
 
 def calls_timed(metrics: Metrics) -> CallEnded:
-    return metrics.durations(
+    durations = metrics.durations(
         "smcp_computer_call_duration", "Requests for tools, until they are answered", "outcome"
-    ).add
+    )
+    return lambda seconds, outcome: durations.add(seconds, outcome, trace_id=recorded_trace_id())
 
 
 def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:

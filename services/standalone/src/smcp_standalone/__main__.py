@@ -1,9 +1,14 @@
 """The console script `smcp`, and `python -m smcp_standalone`."""
 
+import sys
+
 from smcp_service.console_script import run_command
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["trace"]:  # at once: what the other commands need takes a second to import
+        del sys.argv[1]
+        run_command("smcp_standalone.trace_command")
     run_command("smcp_standalone.main")
 
 

@@ -19,7 +19,7 @@ from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
-from smcp_standalone import keys_command, nats_files
+from smcp_standalone import keys_command, nats_files, trace_command
 from smcp_standalone.nats_server_conf import grants
 
 _REMOVALS: Final = 5
@@ -35,6 +35,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(keys_command.app)
+app.command("trace")(trace_command.show_trace)  # for `smcp --help`: `__main__` runs it without this module
 
 
 @app.callback()

@@ -1,7 +1,8 @@
 """An OTLP receiver: keeps the spans that it is sent, over HTTP (protobuf) and gRPC, and lists them as JSON.
 
 Run it as ``python -m smcp_testing.otlp_receiver``. It listens on 127.0.0.1 and prints two lines: the port of HTTP
-(`POST /v1/traces`, `GET /spans`, `DELETE /spans`) and the port of gRPC. It ends with SIGTERM.
+(`POST /v1/traces`, `GET /spans`, `DELETE /spans`, and Jaeger's query API, see `jaeger_api`) and the port of gRPC. It
+ends with SIGTERM.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from smcp_testing.jaeger_api import jaeger_routes
 
 _LARGEST_BODY = 64 * 1024 * 1024
 
@@ -53,7 +56,11 @@ def _span(span: Span) -> dict[str, Any]:
         "status": Status.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_"),
         "status_message": span.status.message,
         "attributes": _attributes(span.attributes),
-        "events": [{"name": event.name, "attributes": _attributes(event.attributes)} for event in span.events],
+        "events": [
+            {"name": event.name, "attributes": _attributes(event.attributes), "at_ns": event.time_unix_nano}
+            for event in span.events
+        ],
+        "links": [{"trace_id": link.trace_id.hex(), "span_id": link.span_id.hex()} for link in span.links],
         "start_ns": span.start_time_unix_nano,
         "end_ns": span.end_time_unix_nano,
     }
@@ -108,6 +115,7 @@ def _app(spans: list[dict[str, Any]]) -> web.Application:
 
     app = web.Application(client_max_size=_LARGEST_BODY)
     app.add_routes([web.post("/v1/traces", receive), web.get("/spans", listed), web.delete("/spans", clear)])
+    app.add_routes(jaeger_routes(spans))
     return app
 
 

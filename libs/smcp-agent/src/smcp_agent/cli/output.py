@@ -93,7 +93,12 @@ def print_result(result: CallResult) -> None:
         print_failure("the tool was stopped: its time was up")
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the tool failed")
-    Console(stderr=True).print(f"[dim]{result.duration_s:.3f} s, trace {result.trace_id}[/dim]", highlight=False)
+    said = f"{result.duration_s:.3f} s, for its trace: {trace_command(result.trace_id)}"
+    Console(stderr=True, soft_wrap=True).print(f"[dim]{said}[/dim]", highlight=False)
+
+
+def trace_command(trace_id: str) -> str:
+    return f"smcp trace {trace_id}"
 
 
 def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping[str, str] | None = None) -> None:
@@ -102,6 +107,8 @@ def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping
         print_json({**error.body().model_dump(), **(ids or {})})
     ran = " (the tool may have run nevertheless)" if ids is not None and may_have_run(error) else ""
     print_failure(f"error {int(error.code)}: {error.message}{ran}")
+    if ids is not None:
+        print_hint(f"for its trace: {trace_command(ids['trace_id'])}")
     if hint:
         print_hint(hint)
 

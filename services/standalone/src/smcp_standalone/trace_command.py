@@ -1,0 +1,170 @@
+"""`smcp trace`: the trace of a call from a store with Jaeger's query API, as a tree.
+
+The store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`; `trace_store` knows
+its API. This module imports little, since people wait for the command: `__main__` runs it without the others.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from smcp_proto.printable import printable, printable_json
+from smcp_standalone.trace_store import Span, StoreError, TraceStore
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+DEFAULT_URL: Final = "http://127.0.0.1:16686"
+"""Where Jaeger's own image answers."""
+MAX_CHARS: Final = 200
+"""Of a name or a value in a line."""
+MAX_INDENT: Final = 120
+_TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
+_SHOWN: Final = ("gen_ai.tool.name", "smcp.computer", "smcp.mcp_server")
+"""Attributes that stand in the line of a span."""
+
+
+@app.command("trace")
+def show_trace(
+    req_id: Annotated[str, typer.Argument(metavar="REQ_ID", help="The req_id of a call, or the id of a trace.")],
+    url: Annotated[
+        str,
+        typer.Option(envvar="SMCP_TRACES_URL", show_envvar=True, help="A store of traces with Jaeger's query API."),
+    ] = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
+) -> None:
+    """Print the trace of a call: its spans as a tree, with times, processes and errors."""
+    try:
+        store = TraceStore(url)
+        traces = _find(store, req_id)
+    except StoreError as error:
+        typer.echo(f"error: {printable(str(error))}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        found = [
+            {"trace_id": id_, "url": store.link(id_), "spans": [_as_json(row) for row in _rows(spans)]}
+            for id_, spans in traces.items()
+        ]
+        typer.echo(printable_json({"req_id": req_id, "traces": found}))
+        return
+    typer.echo("\n\n".join("\n".join(_lines(id_, spans, store.link(id_))) for id_, spans in traces.items()))
+
+
+def main() -> NoReturn:
+    """`smcp trace` without the rest of `smcp`."""
+    typer.main.get_command(app).main(prog_name="smcp trace")
+    raise SystemExit(0)
+
+
+def _find(store: TraceStore, req_id: str) -> dict[str, list[Span]]:
+    if _TRACE_ID.fullmatch(req_id) and int(req_id, 16) and (spans := store.trace(req_id)):
+        return {req_id: spans}
+    if traces := store.search(req_id):
+        return traces
+    raise StoreError(
+        f"{store.url} has no trace of {_short(req_id)!r}: it was not sampled, is not exported yet, or is no longer kept"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A span at its place in the tree."""
+
+    span: Span
+    depth: int
+    before: str
+    """The lines of the tree left of it."""
+    below: str
+    """The same for the lines below it."""
+    is_orphan: bool
+    """Its parent is not in the trace."""
+
+
+def _rows(spans: Iterable[Span]) -> list[_Row]:
+    """In the order of the tree. A circle of parents begins with its first span."""
+    by_id = {span.id: span for span in sorted(spans, key=lambda span: (span.start_ns, -span.duration_ns))}
+    children: dict[str, list[Span]] = {}
+    for span in by_id.values():
+        children.setdefault(span.parent if span.parent in by_id else "", []).append(span)
+    rows: list[_Row] = []
+    todo = [_Row(root, 0, "", "", bool(root.parent)) for root in reversed(children.pop("", []))]
+    while by_id:
+        if not todo:  # what is left are circles
+            todo.append(_Row(next(iter(by_id.values())), 0, "", "", is_orphan=True))
+        row = todo.pop()
+        if by_id.pop(row.span.id, None) is None:
+            continue
+        rows.append(row)
+        beneath = [child for child in children.get(row.span.id, ()) if child.id in by_id]
+        for at, child in reversed(list(enumerate(beneath))):
+            last = at == len(beneath) - 1
+            branch, bar = ("└ ", "  ") if last else ("├ ", "│ ")
+            indent = row.below[:MAX_INDENT]
+            todo.append(_Row(child, row.depth + 1, indent + branch, indent + bar, is_orphan=False))
+    return rows
+
+
+def _as_json(row: _Row) -> dict[str, Any]:
+    span = row.span
+    return {
+        "depth": row.depth,
+        "name": span.name,
+        "kind": span.kind,
+        "process": span.process,
+        "span_id": span.id,
+        "parent_span_id": span.parent or None,
+        "start": _time(span.start_ns),
+        "duration_ms": round(span.duration_ns / 1e6, 3),
+        "error": span.error,
+        "attributes": span.attributes,
+        "events": [
+            {"at": _time(event.at_ns), "name": event.name, "attributes": event.attributes} for event in span.events
+        ],
+        "links": [{"trace_id": trace_id, "span_id": span_id} for trace_id, span_id in span.links],
+    }
+
+
+def _lines(trace_id: str, spans: Sequence[Span], link: str) -> Iterator[str]:
+    begin = min(span.start_ns for span in spans)
+    length = max(span.start_ns + span.duration_ns for span in spans) - begin
+    errors = sum(span.error is not None for span in spans)
+    processes = len({span.process for span in spans})
+    yield (
+        f"trace {_short(trace_id)}  {_time(begin)}  {_ms(length)}  "
+        f"spans: {len(spans)}  processes: {processes}  errors: {errors}"
+    )
+    for row in _rows(spans):
+        span = row.span
+        words = [f"{row.before}{_short(span.name)}", f"[{_short(span.process)}]"]
+        if span.error is not None:
+            words.append(f"ERROR {_short(span.error)}")
+        words += [f"{name}={_short(str(span.attributes[name]))}" for name in _SHOWN if name in span.attributes]
+        if row.is_orphan:
+            words.append("(its parent is not in the store)")
+        yield f"{_ms(span.start_ns - begin):>12} {_ms(span.duration_ns):>12}  {'  '.join(words)}"
+        for event in span.events:
+            about = "".join(f"  {_short(name)}={_short(str(value))}" for name, value in event.attributes.items())
+            yield f"{_ms(event.at_ns - begin):>12} {'':>12}  {row.below}  · {_short(event.name)}{about}"
+        for linked_trace, linked_span in span.links:
+            where = "" if linked_trace == trace_id else f" of trace {_short(linked_trace)}"
+            yield f"{'':>12} {'':>12}  {row.below}  → span {_short(linked_span)}{where}"
+    yield link
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.1f} ms"
+
+
+def _time(ns: int) -> str:
+    try:
+        return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return "at an impossible time"
+
+
+def _short(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}…"

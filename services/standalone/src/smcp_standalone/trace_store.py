@@ -1,0 +1,273 @@
+"""A store of traces with Jaeger's query API over HTTP: v3 (OTLP as JSON), and the older one of Jaeger's own page.
+
+Both are asked, as older stores have one and other products the other. Nothing of what a store says is believed: a
+wrong shape is a `StoreError`. Names and values come as they were recorded, so who prints them makes them printable.
+"""
+
+import base64
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+TIMEOUT_S: Final = 10.0
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of an answer."""
+MAX_TRACES: Final = 20
+"""Of one `req_id`: people choose short ones again and again."""
+SINCE_S: Final = 30 * 86400
+"""How far back a search by tag goes. A store that keeps traces for longer is asked by trace id."""
+LONGEST_TAG: Final = 256
+"""Characters of `smcp.req_id` on a span (`smcp_bus.tracing.LONGEST`)."""
+TAG: Final = "smcp.req_id"
+_HEX: Final = re.compile(r"[0-9a-fA-F]+")
+
+
+class StoreError(Exception):
+    """A sentence about the store, or about what it does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    name: str
+    at_ns: int
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    trace_id: str
+    id: str
+    parent: str
+    """Empty: it has none."""
+    name: str
+    kind: str
+    process: str
+    start_ns: int
+    duration_ns: int
+    error: str | None
+    """`error.type`, or a sentence; None: it did not fail."""
+    attributes: Mapping[str, Any]
+    events: list[Event] = field(default_factory=list)
+    links: list[tuple[str, str]] = field(default_factory=list)
+    """Trace and span that it is linked to."""
+
+
+class TraceStore:
+    """Args:
+    url: with the path below which the API is, if any. Raises StoreError: it is none.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable or re.search(r"[\x00-\x20\x7f]", url) or not url.isascii():
+            raise StoreError(f"SMCP_TRACES_URL: {url!r} is no URL, such as http://127.0.0.1:16686")
+        # As our other clients: without the proxies of the environment.
+        self._open = build_opener(ProxyHandler({})).open
+
+    def link(self, trace_id: str) -> str:
+        """The page of Jaeger for a trace."""
+        return f"{self.url}/trace/{trace_id}"
+
+    def trace(self, trace_id: str) -> list[Span]:
+        """Its spans; none: the store does not have it. Raises StoreError."""
+        answers = 0
+        for path in ("/api/v3/traces/", "/api/traces/"):
+            answer = self._get(path + trace_id)
+            answers += answer is not None
+            if spans := self._spans(answer):
+                return spans
+        if not answers:
+            raise self._not_jaeger()
+        return []
+
+    def search(self, req_id: str) -> dict[str, list[Span]]:
+        """Traces by id that have a span with this `smcp.req_id`. Raises StoreError."""
+        tags = json.dumps({TAG: req_id[:LONGEST_TAG]})
+        now = time.time()
+        micros = {"start": int((now - SINCE_S) * 1e6), "end": int((now + 60) * 1e6)}
+        times = {
+            "query.start_time_min": _rfc3339(now - SINCE_S),
+            "query.start_time_max": _rfc3339(now + 60),
+        }
+        answers = 0
+        for services_path, key, traces_path, service_key, others in (
+            ("/api/services", "data", "/api/traces", "service", {"tags": tags, "limit": MAX_TRACES, **micros}),
+            (
+                "/api/v3/services",
+                "services",
+                "/api/v3/traces",
+                "query.service_name",
+                {"query.attributes": tags, "query.search_depth": MAX_TRACES, **times},
+            ),
+        ):
+            listed = self._get(services_path)
+            answers += listed is not None
+            names = listed.get(key) if isinstance(listed, dict) else None
+            services = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+            for service in sorted(services, key=lambda name: (not name.startswith("smcp"), name)):
+                traces: dict[str, list[Span]] = {}
+                for span in self._spans(self._get(traces_path, {service_key: service, **others})):
+                    traces.setdefault(span.trace_id, []).append(span)
+                if traces := {
+                    id_: spans
+                    for id_, spans in traces.items()
+                    if any(span.attributes.get(TAG) == req_id[:LONGEST_TAG] for span in spans)
+                }:
+                    return traces
+        if not answers:
+            raise self._not_jaeger()
+        return {}
+
+    def _not_jaeger(self) -> StoreError:
+        return StoreError(f"SMCP_TRACES_URL: {self.url} does not answer with Jaeger's JSON; is it Jaeger's query port?")
+
+    def _get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
+        """The JSON of an answer; `{}`: it has nothing there; None: something else than JSON."""
+        url = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            with self._open(Request(url, headers={"Accept": "application/json"}), timeout=TIMEOUT_S) as response:  # noqa: S310 -- http(s) only, see __init__
+                status, body = 200, response.read(MAX_BYTES + 1)
+        except HTTPError as error:
+            with error:
+                status, body = error.code, error.read(MAX_BYTES)
+        except (OSError, HTTPException, ValueError) as error:
+            why = str(getattr(error, "reason", None) or error)[:200]
+            raise StoreError(f"SMCP_TRACES_URL: {self.url} cannot be asked: {why}") from None
+        if len(body) > MAX_BYTES:
+            raise StoreError(f"{self.url} answers with more than {MAX_BYTES >> 20} MiB")
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            answer = None
+        if status >= 400 and status != 404 and (answer is not None or status >= 500 or status in {401, 403}):
+            raise StoreError(f"{self.url} answers with the status {status} of HTTP")
+        return {} if status == 404 and answer is not None else answer
+
+    def _spans(self, answer: Any) -> list[Span]:
+        if not isinstance(answer, dict):
+            return []
+        try:
+            result = answer.get("result", answer)
+            return list(_otlp(result) if "resourceSpans" in result else _legacy(answer.get("data") or ()))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            raise StoreError(f"{self.url} answers with JSON that is not Jaeger's") from None
+
+
+def _legacy(traces: Any) -> Iterator[Span]:
+    for each in traces:
+        for span in each["spans"]:
+            trace_id = _id(span["traceID"].zfill(32), 32)
+            process = each["processes"].get(span.get("processID")) or {}
+            attributes = _tags(span.get("tags"))
+            parent, links = span.get("parentSpanID") or "", []
+            for reference in span.get("references") or ():
+                of_trace = _id(reference["traceID"].zfill(32), 32)
+                if reference["refType"] == "CHILD_OF" and of_trace == trace_id and not parent:
+                    parent = reference["spanID"]
+                else:
+                    links.append((of_trace, reference["spanID"]))
+            failed = attributes.pop("error", False) in (True, "true") or attributes.get("otel.status_code") == "ERROR"
+            events = []
+            for log in span.get("logs") or ():
+                fields = _tags(log.get("fields"))
+                events.append(Event(str(fields.pop("event", "event")), int(log["timestamp"]) * 1000, fields))
+            yield Span(
+                trace_id,
+                span["spanID"],
+                parent,
+                str(span["operationName"]),
+                str(attributes.pop("span.kind", "internal")).upper(),
+                _process(str(process.get("serviceName", "")), _tags(process.get("tags"))),
+                int(span["startTime"]) * 1000,
+                int(span["duration"]) * 1000,
+                str(attributes.get("error.type", "failed")) if failed else None,
+                attributes,
+                events,
+                links,
+            )
+
+
+def _tags(tags: Any) -> dict[str, Any]:
+    return {tag["key"]: tag["value"] for tag in tags or ()}
+
+
+def _otlp(result: Any) -> Iterator[Span]:
+    for of_resource in result["resourceSpans"]:
+        resource = _attributes(of_resource.get("resource", {}).get("attributes"))
+        process = _process(str(resource.get("service.name", "")), resource)
+        for scope in of_resource.get("scopeSpans") or ():
+            for span in scope.get("spans") or ():
+                attributes = _attributes(span.get("attributes"))
+                start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+                failed = (span.get("status") or {}).get("code") in (2, "STATUS_CODE_ERROR")
+                events = [
+                    Event(str(event.get("name", "")), int(event["timeUnixNano"]), _attributes(event.get("attributes")))
+                    for event in span.get("events") or ()
+                ]
+                yield Span(
+                    _id(span["traceId"], 32),
+                    _id(span["spanId"], 16),
+                    _id(span.get("parentSpanId") or "", 16),
+                    str(span.get("name", "")),
+                    _kind(span.get("kind", 0)),
+                    process,
+                    start,
+                    end - start,
+                    str(attributes.get("error.type", "failed")) if failed else None,
+                    attributes,
+                    events,
+                    [(_id(link["traceId"], 32), _id(link["spanId"], 16)) for link in span.get("links") or ()],
+                )
+
+
+def _attributes(pairs: Any) -> dict[str, Any]:
+    return {pair["key"]: _value(pair.get("value") or {}) for pair in pairs or ()}
+
+
+def _value(value: Any) -> Any:
+    for kind, of_kind in value.items():
+        match kind:
+            case "intValue":
+                return int(of_kind)
+            case "arrayValue":
+                return [_value(each) for each in of_kind.get("values") or ()]
+            case _:
+                return of_kind
+    return None
+
+
+def _id(text: str, digits: int) -> str:
+    """Hex, also from the base64 of some versions of v3."""
+    if len(text) in {0, digits} and (not text or _HEX.fullmatch(text)):
+        return text.lower()
+    return base64.b64decode(text, validate=True).hex()
+
+
+def _kind(kind: int | str) -> str:
+    kinds = ("INTERNAL", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
+    return kinds[kind] if isinstance(kind, int) else kind.removeprefix("SPAN_KIND_")
+
+
+def _process(service: str, resource: Mapping[str, Any]) -> str:
+    """Its service, and which of its processes where that is told."""
+    for name in ("service.instance.id", "k8s.pod.name", "host.name", "process.pid"):
+        if instance := resource.get(name):
+            return f"{service} {instance}"
+    return service
+
+
+def _rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

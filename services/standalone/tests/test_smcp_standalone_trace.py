@@ -1,0 +1,226 @@
+"""`smcp trace` against a store with Jaeger's query API."""
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from aiohttp import web
+from typer.testing import CliRunner, Result
+
+from smcp_standalone import trace_command
+from smcp_testing.fork_server import born
+from smcp_testing.jaeger_api import jaeger_routes
+
+SMCP = Path(sys.executable).parent / "smcp"
+REQ_ID = "0123456789abcdef0123456789abcdef"
+HASHED = "fedcba9876543210fedcba9876543210"
+START = 1_790_000_000_000_000_000
+
+
+def span(name: str, number: int, parent: int | None, **fields: Any) -> dict[str, Any]:
+    """As the OTLP receiver keeps it; begins `number` ms after the first one."""
+    return {
+        "resource": {"service.name": "smcp-gateway", "service.instance.id": "gateway-1"},
+        "service": "smcp-gateway",
+        "scope": "smcp_bus",
+        "name": name,
+        "kind": "SERVER",
+        "trace_id": REQ_ID,
+        "span_id": f"{number:016x}",
+        "parent_span_id": None if parent is None else f"{parent:016x}",
+        "status": "UNSET",
+        "attributes": {"smcp.req_id": REQ_ID, "smcp.office": "lab"},
+        "events": [],
+        "links": [],
+        "start_ns": START + number * 1_000_000,
+        "end_ns": START + number * 1_000_000 + 5_000_000,
+    } | fields
+
+
+def a_trace() -> list[dict[str, Any]]:
+    computer = {"resource": {"service.name": "smcp-computer", "process.pid": 7}, "service": "smcp-computer"}
+    moved = {"name": "moving", "attributes": {"tries": 2}, "at_ns": START + 3_000_000}
+    return [
+        span(
+            "tools/call fail", 4, 3, status="ERROR", attributes={"error.type": "tool_error"}, kind="CLIENT", **computer
+        ),
+        span("client:tool_call", 1, None, events=[moved]),
+        span("process call", 3, 2, kind="CONSUMER", **computer),
+        span("send call", 2, 1, kind="PRODUCER"),
+        span("cancel", 8, None, links=[{"trace_id": REQ_ID, "span_id": f"{1:016x}"}]),
+    ]
+
+
+@asynccontextmanager
+async def served(routes: list[web.RouteDef]) -> AsyncIterator[str]:
+    app = web.Application()
+    app.add_routes(routes)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def run_trace(url: str, *arguments: str) -> Result:
+    """Beside the event loop, which serves the store."""
+    invoke = partial(CliRunner().invoke, trace_command.app, arguments, env={"SMCP_TRACES_URL": url})
+    return await anyio.to_thread.run_sync(invoke)
+
+
+@pytest.mark.parametrize(("v3", "legacy"), [(True, False), (False, True)])
+async def test_a_trace_is_printed_as_a_tree_from_either_api(*, v3: bool, legacy: bool) -> None:
+    async with served(jaeger_routes(a_trace(), v3=v3, legacy=legacy)) as url:
+        shown = await run_trace(url, REQ_ID)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    head, *lines, link = shown.stdout.splitlines()
+    assert head.startswith(f"trace {REQ_ID}  2026-")
+    assert head.endswith("12.0 ms  spans: 5  processes: 2  errors: 1")
+    assert lines == [
+        "      0.0 ms       5.0 ms  client:tool_call  [smcp-gateway gateway-1]",
+        "      2.0 ms                 · moving  tries=2",
+        "      1.0 ms       5.0 ms  └ send call  [smcp-gateway gateway-1]",
+        "      2.0 ms       5.0 ms    └ process call  [smcp-computer 7]",
+        "      3.0 ms       5.0 ms      └ tools/call fail  [smcp-computer 7]  ERROR tool_error",
+        "      7.0 ms       5.0 ms  cancel  [smcp-gateway gateway-1]",
+        " " * 29 + "→ span 0000000000000001",
+    ]
+    assert link == f"{url}/trace/{REQ_ID}"
+
+
+@pytest.mark.parametrize(("v3", "legacy"), [(True, False), (False, True)])
+async def test_json_lists_the_spans_in_the_order_of_the_tree(*, v3: bool, legacy: bool) -> None:
+    async with served(jaeger_routes(a_trace(), v3=v3, legacy=legacy)) as url:
+        shown = await run_trace(url, REQ_ID, "--json")
+    told = json.loads(shown.stdout)
+    (trace,) = told["traces"]
+    assert (told["req_id"], trace["trace_id"], trace["url"]) == (REQ_ID, REQ_ID, f"{url}/trace/{REQ_ID}")
+    assert [(each["depth"], each["kind"]) for each in trace["spans"]] == [
+        (0, "SERVER"), (1, "PRODUCER"), (2, "CONSUMER"), (3, "CLIENT"), (0, "SERVER"),
+    ]  # fmt: skip
+    assert [each["error"] for each in trace["spans"]] == [None, None, None, "tool_error", None]
+    assert trace["spans"][3]["parent_span_id"] == trace["spans"][2]["span_id"]
+    assert trace["spans"][0]["events"][0]["name"] == "moving"
+
+
+@pytest.mark.parametrize(("v3", "legacy"), [(True, False), (False, True)])
+@pytest.mark.parametrize("req_id", ["order 7/α", "0" * 32, REQ_ID.upper(), "x" * 10_000])
+async def test_a_req_id_that_is_no_trace_id_is_found_by_its_tag(req_id: str, *, v3: bool, legacy: bool) -> None:
+    found = span("client:tool_call", 1, None, trace_id=HASHED, attributes={"smcp.req_id": req_id[:256]})
+    async with served(jaeger_routes([*a_trace(), found], v3=v3, legacy=legacy)) as url:
+        shown = await run_trace(url, req_id)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert shown.stdout.splitlines()[-1] == f"{url}/trace/{HASHED}"
+
+
+async def test_a_call_in_the_trace_of_an_application_is_found_by_its_tag() -> None:
+    async with served(jaeger_routes([span("client:tool_call", 1, None, trace_id=HASHED)])) as url:
+        shown = await run_trace(url, REQ_ID)
+    assert shown.stdout.splitlines()[-1] == f"{url}/trace/{HASHED}"
+
+
+async def test_names_from_the_store_cannot_write_to_the_terminal() -> None:
+    evil = "echo\x1b[31m\nfake line\u202e" + "x" * 10_000
+    bad = span(
+        evil,
+        1,
+        None,
+        attributes={"gen_ai.tool.name": evil},
+        events=[{"name": evil, "attributes": {evil: evil}, "at_ns": START}],
+    )
+    async with served(jaeger_routes([bad])) as url:
+        shown = await run_trace(url, REQ_ID)
+        as_json = await run_trace(url, REQ_ID, "--json")
+    assert len(shown.stdout.splitlines()) == 4
+    assert not {"\x1b", "\u202e"} & set(shown.stdout + as_json.stdout)
+    assert max(map(len, shown.stdout.splitlines())) < 1000
+    assert json.loads(as_json.stdout)["traces"][0]["spans"][0]["name"] == evil
+
+
+async def test_parents_in_a_circle_and_missing_parents_are_shown_once() -> None:
+    async with served(jaeger_routes([span("a", 1, 2), span("b", 2, 1), span("c", 3, 9)])) as url:
+        shown = await run_trace(url, REQ_ID)
+    lines = shown.stdout.splitlines()[1:-1]
+    assert [line.split()[4].strip("└├ ") or line.split()[5] for line in lines] == ["c", "a", "b"]
+    assert [line.endswith("(its parent is not in the store)") for line in lines] == [True, True, False]
+
+
+def answering(body: bytes, kind: str, status: int = 200) -> list[web.RouteDef]:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=kind, status=status)
+
+    return [web.get("/{path:.*}", answer)]
+
+
+@pytest.mark.parametrize("req_id", [REQ_ID, "order 7"])
+@pytest.mark.parametrize(
+    ("routes", "said"),
+    [
+        (answering(b"<!doctype html>", "text/html"), "does not answer with Jaeger's JSON"),
+        (answering(b"<!doctype html>", "text/html", 404), "does not answer with Jaeger's JSON"),
+        (answering(b"{}", "application/json", 500), "answers with the status 500"),
+        (answering(b"", "text/plain", 401), "answers with the status 401"),
+        (answering(b'{"data":null}', "application/json", 404), "has no trace of"),
+        (answering(b"[]", "application/json"), "has no trace of"),
+    ],
+)
+async def test_a_store_without_the_trace_is_one_line(routes: list[web.RouteDef], said: str, req_id: str) -> None:
+    async with served(routes) as url:
+        shown = await run_trace(url, req_id)
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    (line,) = shown.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"data": [{"spans": [{}]}]},
+        {"data": 7},
+        {"result": {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 1}]}]}]}},
+    ],
+)
+async def test_json_of_another_shape_is_one_line(body: Any) -> None:
+    async with served(answering(json.dumps(body).encode(), "application/json")) as url:
+        shown = await run_trace(url, REQ_ID)
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert shown.stderr == f"error: {url} answers with JSON that is not Jaeger's\n"
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "127.0.0.1:16686", "http://", "http://a b/", "http://x:99999", ""]
+)
+async def test_a_url_of_no_store_is_named(url: str) -> None:
+    shown = await run_trace(url or " ", REQ_ID)
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert shown.stderr.startswith("error: SMCP_TRACES_URL: ")
+    assert len(shown.stderr.splitlines()) == 1
+
+
+async def test_a_store_that_is_away_is_one_line() -> None:
+    async with served([]) as url:
+        pass
+    shown = await run_trace(url, REQ_ID)
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert shown.stderr.startswith(f"error: SMCP_TRACES_URL: {url} cannot be asked: ")
+    assert len(shown.stderr.splitlines()) == 1
+
+
+async def test_the_installed_command_prints_it() -> None:
+    async with served(jaeger_routes(a_trace())) as url:
+        command = born(SMCP, "trace", REQ_ID, "--url", url, knows=("smcp_standalone.trace_command",))
+        shown = await anyio.to_thread.run_sync(
+            partial(subprocess.run, command, check=False, capture_output=True, text=True, timeout=60)
+        )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.splitlines()[-1] == f"{url}/trace/{REQ_ID}"
