@@ -1,5 +1,6 @@
 """What one office, one key and one member may ask for, and what others have of it."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from smcp_gateway import quotas as module
 from smcp_gateway.auth import api_keys
 from smcp_gateway.auth.api_keys import new_key
 from smcp_gateway.auth.grants import Grants, Principal
-from smcp_gateway.quotas import NAMES, Quota, Quotas, Ticket
+from smcp_gateway.quotas import NAMES, ROUND, Quota, Quotas, Ticket, Turns
 from smcp_gateway.sockets.session import Session
 from smcp_proto.errors import RateLimited
 from smcp_testing import socketio_pair
@@ -62,7 +63,7 @@ def test_each_quota_of_events_is_met_where_it_says_and_nobody_else_meets_it() ->
 
     table, client, other = quotas(bytes_per_s=100.0), a_client(), a_client(subject="other")
     (ticket,) = begun(table, client, 1, size=90)
-    table.end(ticket, 60)  # answers count, too
+    table.end(ticket, 3060)  # answers count, too
     assert refused(table, client) == {"quota": "bytes_per_s", "limit": 100.0, "retry_after_s": 0.51}
     begun(table, other, 1)
 
@@ -72,6 +73,39 @@ def test_each_quota_of_events_is_met_where_it_says_and_nobody_else_meets_it() ->
     begun(table, client, 1)
     begun(table, other, 1, in_room=True)
     assert table.refused == {**dict.fromkeys(NAMES, 0), "room_events_per_s": 1}
+
+
+def test_large_messages_wait_for_the_quota_of_bytes_and_events_are_refused_30_s_later() -> None:
+    table, client = quotas(bytes_per_s=100.0), a_client()
+    assert [round(table.arrived(client, 1000)) for _ in range(3)] == [0, 9, 19]
+    begun(table, client, 1)
+    assert round(table.arrived(client, 1000)) == 29
+    assert refused(table, client)["quota"] == "bytes_per_s"
+    assert table.arrived(a_client(subject="other"), 1) == 0
+
+
+async def test_a_thousand_events_of_an_office_at_once_delay_another_office_by_one_round() -> None:
+    turns, begun = Turns(), []
+
+    async def event(office: str) -> None:
+        if (turn := turns.take(office)) is not None:
+            await turn
+        begun.append(office)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(1000):
+            tasks.create_task(event("loud"))
+        tasks.create_task(event("quiet"))
+    assert len(begun) == 1001
+    assert begun.index("quiet") == ROUND
+
+
+async def test_a_connection_that_ends_before_its_turn_keeps_nobody_waiting() -> None:
+    turns = Turns()
+    waiting = [turn for _ in range(ROUND + 3) if (turn := turns.take("here")) is not None]
+    waiting[0].cancel()
+    await asyncio.wait_for(asyncio.gather(*waiting[1:]), 5)
+    assert turns.take("here") is None
 
 
 def test_two_members_with_one_key_share_its_room_events_and_each_has_a_fifth_of_them() -> None:

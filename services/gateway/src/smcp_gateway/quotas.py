@@ -4,10 +4,12 @@ The settings `SMCP_QUOTA_*` are the defaults for both. What a key's entry or a t
 them for that subject, and where it is more, for what it does in its offices. Each gateway counts by itself.
 
 The transport counts every event before it is parsed; the handlers of joins, reads and subscriptions count those. This
-module knows nothing of sockets and offices but their number.
+module knows nothing of sockets and offices but their number. What is below all quotas is begun in turn: see `Turns`.
 """
 
+import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Protocol
@@ -21,6 +23,10 @@ RETRY_S: Final = 1.0
 """When to ask again for what becomes free when something else ends: nobody knows when."""
 RECONNECT_S: Final = 10
 """The same for a connection."""
+LATEST_S: Final = 30.0
+"""Large messages above the quota of bytes wait; what would wait longer than most requests do is refused."""
+ROUND: Final = 8
+"""Events of one office that are begun in one round of the event loop. Each takes some 0.3 ms."""
 
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 PerSecond = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
@@ -146,7 +152,8 @@ class Quotas:
         return len(self._accounts)
 
     def begin(self, holder: Holder, size: int, *, in_room: bool) -> Ticket:
-        """Count an event of `size` bytes, before it is carried out. `in_room`: it is one of a room, too.
+        """Count an event of `size` bytes (0: `arrived` has counted them), before it is carried out. `in_room`: it is
+        one of a room, too.
 
         Raises:
             RateLimited: it is above a quota, and not counted (`details.quota`, `limit`, `retry_after_s`).
@@ -157,7 +164,7 @@ class Quotas:
                 raise self._refusal(key, "calls_in_flight", limits.calls_in_flight, RETRY_S)
             if (wait := account.calls - now - limits.calls.slack) > 0:  # as `Rate.wait`: every call passes here
                 raise self._refusal(key, "calls_per_s", limits.calls.per_s, wait)
-            if (wait := account.bytes - now - limits.bytes.slack) > 0:
+            if (wait := account.bytes - now - limits.bytes.slack - LATEST_S) > 0:
                 raise self._refusal(key, "bytes_per_s", limits.bytes.per_s, wait)
         if in_room:
             rate = ticket[0][2].of_a_member if ticket else self._defaults.of_a_member
@@ -221,6 +228,17 @@ class Quotas:
 
         return change
 
+    def arrived(self, holder: Holder, size: int) -> float:
+        """Count a large message, from its sender or for it.
+
+        Returns for how many seconds it has to wait, since what came before is above the quota of bytes.
+        """
+        now, late_s = self._clock(), 0.0
+        for _, account, limits in self._ticket(self._shares(holder)):
+            late_s = max(late_s, limits.bytes.wait(account.bytes, now))
+            account.bytes = limits.bytes.taken(account.bytes, now, size)
+        return late_s
+
     def _take(self, ticket: Ticket, name: str, now: float, **details: str) -> None:
         """Take from the bucket of that name of each account, or of none."""
         for key, account, limits in ticket:
@@ -273,3 +291,38 @@ class Quotas:
 
 def _subject(identity: str) -> str:
     return f"key {identity}"
+
+
+class Turns:
+    """In which order events are begun: offices take turns, and each begins few between two looks at the network.
+
+    So an office that sends a thousand at once delays its own, and not what others send meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[str, int] = {}
+        """Events in this round, by office; a round is scheduled while there is one."""
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    def take(self, office: str) -> asyncio.Future[None] | None:
+        """None: it is its turn; else it is when the future is done."""
+        if not self._begun:
+            asyncio.get_running_loop().call_soon(self._next_round)
+        begun = self._begun[office] = self._begun.get(office, 0) + 1
+        if begun <= ROUND:
+            return None
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(office, deque()).append(turn)
+        return turn
+
+    def _next_round(self) -> None:
+        self._begun.clear()
+        for office, queue in list(self._waiting.items()):
+            for turn in [queue.popleft() for _ in range(min(ROUND, len(queue)))]:
+                if not turn.done():  # else its connection has ended
+                    turn.set_result(None)
+            self._begun[office] = ROUND
+            if not queue:
+                del self._waiting[office]
+        if self._begun:
+            asyncio.get_running_loop().call_soon(self._next_round)

@@ -44,7 +44,7 @@ class QuotaSettings(ServiceSettings):
     quota_calls_per_s: PerSecond = Field(default=1000.0, description="events of clients in a second; 0: any number")
     quota_calls_in_flight: Count = Field(default=4096, description="events not answered yet; 0: any number")
     quota_bytes_per_s: PerSecond = Field(
-        default=128.0 * 1024 * 1024, description="bytes of events and their answers in a second; 0: any number"
+        default=16.0 * 1024 * 1024, description="bytes of events and their answers in a second; 0: any number"
     )
     quota_subscriptions: Count = Field(
         default=20_000, description="subscriptions to resources of Computers on Socket.IO here; 0: any number"

@@ -82,20 +82,40 @@ class ReplyBudget(ByteBudget):
 
 
 class ReplyShare:
-    """The share of one reply in the budget; `release` it when the reply is in the outbox, or will not come."""
+    """The share of one reply in the budget; `release` it when the reply is in the outbox, or will not come.
 
-    __slots__ = ("_budget", "_grant", "_unasked")
+    Args:
+        arrived: as `Quotas.arrived`.
+    """
 
-    def __init__(self, budget: ReplyBudget) -> None:
+    __slots__ = ("_arrived", "_budget", "_grant", "_later", "_unasked", "is_counted")
+
+    def __init__(self, budget: ReplyBudget, arrived: Callable[[int], float]) -> None:
         self._budget = budget
+        self._arrived = arrived
+        self._later: asyncio.TimerHandle | None = None
         self._grant: Grant | None = None
         self._unasked = 0
+        self.is_counted = False
+        """Its bytes, by `arrived`."""
 
     def admit(self, size: int, start: Callable[[], None]) -> None:
         """See `smcp_bus.bus.Admit`."""
-        if self._grant is not None:
-            self._grant.release()  # the request was sent once more, for an answer that was lost
+        self._withdraw()  # where the request was sent once more, for an answer that was lost
+        self.is_counted = True
+        if (late_s := self._arrived(size)) > 0:
+            self._later = asyncio.get_running_loop().call_later(late_s, self._ask, size, start)
+        else:
+            self._ask(size, start)
+
+    def _ask(self, size: int, start: Callable[[], None]) -> None:
         self._grant = self._budget.ask(size, start)
+
+    def _withdraw(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+        if self._grant is not None:
+            self._grant.release()
 
     def hold(self, size: int) -> bool:
         """Whether the reply, which is here, may wait for the outbox."""
@@ -109,8 +129,7 @@ class ReplyShare:
 
     def release(self) -> None:
         """Idempotent."""
-        if self._grant is not None:
-            self._grant.release()
+        self._withdraw()
         self._budget.unasked -= self._unasked
         self._unasked = 0
 
@@ -161,6 +180,8 @@ class Session:
     """The budget of large replies on their way to its outbox."""
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while that is waited for."""
+    was_refused: bool = False
+    """Its last event was above a quota."""
     room_events: float = 0.0
     """Its own bucket of room events, and `quota_shares`: see `quotas.Holder`."""
     quota_shares: tuple[object, tuple[Share, ...]] | None = field(default=None, repr=False)

@@ -7,6 +7,7 @@ size an event may have, and which shape its acknowledgement has. Every event tha
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -16,7 +17,7 @@ from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-s
 
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_gateway.auth.guard import Guard
-from smcp_gateway.quotas import Quotas
+from smcp_gateway.quotas import Quotas, Turns
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     NAMESPACE,
@@ -46,8 +47,9 @@ from smcp_proto.errors import (
 )
 from smcp_service.http_limits import of_member
 
-LARGE_REPLY: Final = 64 * 1024
-"""Bytes from which a reply waits until the client has read what was sent before."""
+LARGE: Final = 64 * 1024
+"""Bytes from which a reply waits until the client has read what was sent before, and from which a message waits where
+its client is above its quota of bytes."""
 HEADROOM: Final = 64 * 1024
 """Bytes by which a message may exceed the limit of a payload, so that it can be answered with 413."""
 WAITING_BYTES: Final = 8 * 1024 * 1024
@@ -72,6 +74,10 @@ MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 IN_FLIGHT: Final = 2
 """The bytes of all its requests in flight, in units of the largest request; above it 429, except for a single one."""
+REFUSED_PAUSE_S: Final = 0.1
+"""For so long a client is not read after a refusal for a quota: refusals cost, too."""
+LONGEST_PAUSE_S: Final = 3.0
+"""The same where its large messages are above the quota of bytes: less time than it has to answer a ping."""
 UPLOAD_S: Final = 60.0
 """How long the upload of one polling request may take; a stranger's `CONNECT_S`."""
 STRANGER_POST: Final = 48 * 1024
@@ -107,6 +113,7 @@ class SocketIoServer:
     ) -> None:
         self._sessions = sessions
         self._quotas = quotas
+        self._turns = Turns()
         self.dispatcher: Dispatcher
         self.gone: Callable[..., None]
         """Called with a session that has ended; `goodbye`: its client said so."""
@@ -268,12 +275,16 @@ class SocketIoServer:
             await self._on_packet(engine_id, data.encode("utf-8", "replace"), 0)
 
     async def _on_packet(self, engine_id: str, text: bytes, start: int) -> None:
+        session = self._session_of(engine_id)
+        if session is not None and (session.was_refused or len(text) >= LARGE):
+            await self._pause(session, len(text))
         match read_packet(text, start):
             case ClientEvent() as event:
-                if (session := self._session_of(engine_id)) is not None:
+                if session is not None:
+                    if (turn := self._turns.take(session.tenants[0] or session.id)) is not None:
+                        await turn
                     self._engine.spawn(self._on_event(session, event))
             case ClientAck(number, argument):
-                session = self._session_of(engine_id)
                 if session is not None and (acknowledged := session.asks.get(number)) is not None:
                     acknowledged(argument)
             case ClientConnect(namespace, auth):
@@ -283,6 +294,13 @@ class SocketIoServer:
             case ClientDisconnect():
                 await self._sio_packet(engine_id, f"1{NAMESPACE},")
                 self._arrivals.expect(engine_id, CONNECT_S)
+
+    async def _pause(self, session: Session, size: int) -> None:
+        late_s = self._quotas.arrived(session, size) if size >= LARGE else 0.0
+        if session.was_refused:
+            late_s, session.was_refused = max(late_s, REFUSED_PAUSE_S), False
+        if late_s > 0:
+            await asyncio.sleep(min(late_s, LONGEST_PAUSE_S))
 
     def _session_of(self, engine_id: str) -> Session | None:
         sid = self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE)
@@ -303,12 +321,12 @@ class SocketIoServer:
         size = len(event.body or b"")
         session.in_flight += 1
         session.in_flight_bytes += size
-        share = ReplyShare(session.replies)
+        share = ReplyShare(session.replies, partial(self._quotas.arrived, session))
         try:
             row = catalog.lookup(event.name)
             answer = await self._answer(session, row, event, share)
             argument = _ack(session, row, answer)
-            if len(argument) >= LARGE_REPLY and (outbox := self._engine.outbox(session.engine_id)) is not None:
+            if len(argument) >= LARGE and (outbox := self._engine.outbox(session.engine_id)) is not None:
                 if not share.hold(len(argument)):
                     unread = Unavailable("too many large replies were not read", details={"may_have_run": True})
                     return _ack(session, row, failed(unread.body()))
@@ -323,20 +341,23 @@ class SocketIoServer:
     async def _answer(self, session: Session, row: Row | None, event: ClientEvent, share: ReplyShare) -> Answer:
         refusal = self._refusal(session, row, event)
         if refusal is not None:
+            session.was_refused = isinstance(refusal, RateLimited)
             return failed(refusal.body())
         assert row is not None
         assert event.body is not None
         is_call = row.event.startswith(CALLED)
         try:
-            ticket = self._quotas.begin(session, len(event.body), in_room=not is_call and row.event not in FREE)
+            small = len(event.body) if len(event.body) < LARGE else 0
+            ticket = self._quotas.begin(session, small, in_room=not is_call and row.event not in FREE)
         except RateLimited as error:
+            session.was_refused = True
             return failed(error.body())
         answer: Answer | None = None
         try:
             answer = await self._dispatched(session, row, event.body, share, is_call=is_call)
             return answer
         finally:
-            self._quotas.end(ticket, 0 if answer is None else len(answer.body))
+            self._quotas.end(ticket, 0 if answer is None or share.is_counted else len(answer.body))
 
     async def _dispatched(self, session: Session, row: Row, body: bytes, share: ReplyShare, *, is_call: bool) -> Answer:
         if is_call:
