@@ -34,14 +34,14 @@ def refusal(model: Any, body: object) -> Malformed:
 @pytest.mark.parametrize(
     ("change", "field", "reason"),
     [
-        ({"timeout": "3"}, "timeout", "Input should be a valid integer"),
-        ({"timeout": 0}, "timeout", "Input should be greater than or equal to 1"),
-        ({"timeout": 3601}, "timeout", "Input should be less than or equal to 3600"),
+        ({"timeout": "3"}, "timeout", "must be a whole number"),
+        ({"timeout": 0}, "timeout", "must be greater than or equal to 1"),
+        ({"timeout": 3601}, "timeout", "must be less than or equal to 3600"),
         ({"computer": ""}, "computer", "a name has 1 to 128 characters, this one has 0"),
         ({"computer": "x" * 10_000}, "computer", "a name has 1 to 128 characters, this one has 10000"),
         ({"agent": "a\x00"}, "agent", "a name holds no control characters"),
         ({"req_id": "a\n"}, "req_id", "holds a control character"),
-        ({"params": []}, "params", "Input should be a valid dictionary"),
+        ({"params": []}, "params", "must be an object"),
     ],
 )
 def test_the_field_and_the_reason_are_named(change: dict[str, Any], field: str, reason: str) -> None:

@@ -88,7 +88,10 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
             {"servers": {"web": {"type": "streamable", "server_parameters": {"url": "u", "timeout": "30"}}}},
             ["servers.web.server_parameters.timeout"],
         ),
-        ({"servers": {"git": []}}, ["servers.git: is no object"]),
+        ({"servers": {"git": []}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
+        ({"servers": {"git": {}}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
+        ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is read as an MCP server", "under 'mcpServers'"]),
+        ({"web": {"type": "https", "url": "http://x"}}, ["web.type: ", "did you mean 'http'?"]),
         ({"servers": []}, ["servers"]),
         ({"servers": {}, "inputs": {}}, ["inputs"]),
         ({"servers": {}, "inputs": [{"id": "k", "type": "secret", "description": ""}]}, ["'k'", "type"]),
@@ -256,7 +259,7 @@ def test_a_misplaced_field_is_not_suggested_as_its_own_replacement() -> None:
 
 @pytest.mark.parametrize("key", ["server", "Servers"])
 def test_a_misspelled_top_level_key_is_suggested(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key}: did you mean 'servers'. It is read as a server, and is none"):
+    with pytest.raises(ConfigError, match=f"{key}: did you mean 'servers'. It is read as an MCP server"):
         parse({key: {"git": STDIO}})
 
 
@@ -285,6 +288,67 @@ def test_an_unusable_url_is_an_error_with_its_place(kind: str, url: str) -> None
         with pytest.raises(ConfigError) as raised:
             parse(document)
         assert raised.value.problems[0].startswith(f"{place}: is no URL")
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "why"),
+    [("A b", "c", "is no name of a header"), ("A:", "c", "no name"), ("A", "b\nC: d", "one line"), ("A", None, "text")],
+)
+def test_a_header_that_cannot_be_sent_is_an_error_with_its_place(header: str, value: str | None, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^mcpServers\.web\.headers\.{header}: .*{why}"):
+        parse({"mcpServers": {"web": {"url": "http://x", "headers": {header: value}}}})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("sandbox", {"netwrk": True}, "sandbox.netwrk: did you mean 'network'? It is not a known field"),
+        ("limits", {"memory": 5}, "limits.memory: did you mean 'memory_mb'? It is not a known field"),
+        ("confirm", {"xyzzy": []}, "confirm.xyzzy: is not a known field"),
+        ("sandbox", True, "sandbox: must be an object"),
+        ("default_tool_meta", "x", "default_tool_meta: must be an object"),
+        ("sandbox", {"read": "/tmp"}, "sandbox.read: must be a list"),
+        ("environment", "PATH", "environment: must be a list"),
+        ("confirm", {"default": "never"}, "confirm.default: must be 'ask', 'allow' or 'deny'"),
+        ("limits", {"files": "64"}, "limits.files: must be a whole number"),
+        ("cgroup", {"cpus": "1"}, "cgroup.cpus: must be a number"),
+        ("cwd", 7, "cwd: must be a string"),
+        ("env", ["A=b"], "env: must be an object"),
+    ],
+)
+def test_a_wrong_value_is_told_in_words_of_the_file(field: str, value: object, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse({"mcpServers": {"a": {"command": "x", field: value}}})
+    assert raised.value.problems == (f"mcpServers.a.{said}",)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sandbox", {"network": "no"}),
+        ("disabled", "no"),
+        ("enabled", "no"),
+        ("replace_content", "no"),
+        ("tool_meta", {"x": {"auto_apply": "no"}}),
+    ],
+)
+def test_a_text_is_no_boolean(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"^mcpServers\.a\.{field}[a-z_.]*: must be true or false$"):
+        parse({"mcpServers": {"a": {"command": "x", field: value}}})
+
+
+def test_mistakes_of_this_host_and_of_the_protocol_are_told_together() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse({"mcpServers": {"a": {"command": 7, "sandbox": True}}})
+    assert [each.removeprefix("mcpServers.a.") for each in raised.value.problems] == [
+        "sandbox: must be an object",
+        "command: must be a string",
+    ]
+
+
+def test_two_tools_with_one_alias_are_a_mistake() -> None:
+    config = parse({"git": {"command": "x", "tool_meta": {"a": {"alias": "z"}, "b": {"alias": "z"}, "c": {}}}})
+    assert config.mistakes == ("git.tool_meta.b.alias: 'z' is that of tool_meta.a, too",)
 
 
 @pytest.mark.parametrize("url", ["http://host/mcp", "HTTPS://host:8443", "http://[::1]:8000/mcp", "${env:URL}/mcp"])

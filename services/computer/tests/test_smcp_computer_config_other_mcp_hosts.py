@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,23 @@ def test_other_names_of_the_url_and_the_type_are_read(body: dict[str, Any], kind
 
 
 @pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        ({"type": "http", "url": "http://x", "command": "y"}, "streamable", "command: is not read: .*'url'"),
+        ({"url": "http://x", "command": "y", "headers": {}}, "stdio", "url: is not read: .*'command'"),
+        ({"type": "sse", "command": "y"}, "stdio", "type: is 'sse', which does not go with 'command'"),
+        ({"transport": "stdio", "serverUrl": "http://x"}, "streamable", "transport: is 'stdio', .*'serverUrl'"),
+    ],
+)
+def test_a_server_that_says_two_things_gets_one_hint(body: dict[str, Any], kind: str, said: str) -> None:
+    config = flat(body)
+    assert config.servers["x"].type == kind
+    (mistake,) = config.mistakes
+    assert config.warnings == config.mistakes
+    assert re.match(rf"mcpServers\.x\.{said}", mistake)
+
+
+@pytest.mark.parametrize(
     ("body", "place"),
     [
         ({"serverUrl": 7}, "mcpServers.x.serverUrl"),
@@ -188,6 +206,7 @@ def test_a_time_without_a_unit_is_a_mistake_and_the_default_holds() -> None:
         ("Bearer ${TOKEN:-sesame}", "write ${env:TOKEN}", True),
         ("${env.TOKEN}", "write ${env:TOKEN}", True),
         ("${{ secrets.TOKEN }}", "write ${env:TOKEN}", True),
+        ("${input:}", "names nothing: write ${input:ID}", True),
         ("${}", "only ${input:ID} and ${env:NAME} are replaced", True),
         ("Bearer $TOKEN", "write ${env:TOKEN}", False),
         ("%APPDATA%/x", "write ${env:APPDATA}", False),

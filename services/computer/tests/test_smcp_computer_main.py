@@ -115,6 +115,7 @@ DOUBTFUL = {
         "git": {**configs.stdio(fresh=True), "forbiden_tools": ["push"]},
         "web": {"type": "sse", "server_parameters": {"url": "http://x/${input:hots}"}},
         "gone": {"type": "stdio", "server_parameters": {"command": "no-such-program"}},
+        "line": {"command": "cat -u"},
         "lost": {"type": "stdio", "server_parameters": {"command": "cat", "cwd": "/no/such/place"}},
         "off": {"type": "stdio", "server_parameters": {"command": "no-such-program"}, "disabled": True},
     },
@@ -127,6 +128,7 @@ DOUBTS = (
     "servers.git.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field and is ignored",
     "servers.web.server_parameters.url: ${input:hots}: did you mean 'host'? It is the id of no input",
     "servers.gone.server_parameters.command: 'no-such-program' is no program on PATH",
+    "servers.line.command: 'cat -u' is no program on PATH; arguments belong into 'args'",
     "servers.lost.server_parameters.cwd: '/no/such/place' is no directory",
     "inputs[1].command: 'no-such-asker' is no program on PATH",
 )
@@ -141,7 +143,7 @@ async def test_validate_refuses_unusable_settings_and_lenient_only_warns(tmp_pat
     code, out, err = await run("validate", "--config", str(file), "--lenient")
     assert code == 0
     assert sorted(err.splitlines()) == sorted(f"warning: {file}: {doubt}" for doubt in DOUBTS)
-    assert "5 servers" in out
+    assert "6 servers" in out
 
 
 async def test_validate_warns_of_values_that_are_missing_in_this_environment(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Turns pydantic's errors into the flat 400 that the caller gets, and repairs JSON with half surrogate pairs."""
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from pydantic import Discriminator, ValidationError
@@ -10,6 +12,18 @@ from smcp_proto.errors import Malformed
 
 MAX_TEXT: Final = 200
 """Characters of a field's path or of a reason: a peer's own input may stand in both."""
+_TYPES: Final[Mapping[str, str]] = {
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
+"""What a field has to be, by pydantic's name of the error: its own texts speak of Python's types."""
 
 
 def malformed(error: ValidationError) -> Malformed:
@@ -45,8 +59,12 @@ def reason_of(error: ErrorDetails) -> str:
             return _short(error["msg"].removeprefix("Value error, "))
         case "string_pattern_mismatch":
             return "holds a control character"
+        case "extra_forbidden":
+            return "is not a known field"
+        case kind if kind in _TYPES:
+            return f"must be {_TYPES[kind]}"
         case _:
-            return _short(error["msg"])
+            return _short(re.sub(r"^\w+ should ", "must ", error["msg"]))
 
 
 def _short(text: str) -> str:

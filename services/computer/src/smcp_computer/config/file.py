@@ -28,6 +28,7 @@ from smcp_proto.schemas.config import (
     MCPServerStdioConfig,
 )
 from smcp_service.atomic_files import replace_files
+from smcp_service.settings import did_you_mean
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -221,19 +222,23 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     host: dict[str, HostSettings] = {}
     places: dict[str, Place] = {}
     for name, body in bodies.items():
-        if not isinstance(body, dict):
-            problems.append(f"{Place(above, name).field()}: is no object")
+        if not other_mcp_hosts.is_server(body):
+            why = "must be an object with a 'command' (a program) or a 'url'"
+            if not above:
+                why = "is read as an MCP server, which has a 'command' or a 'url'; or put them under 'mcpServers'"
+                why = lint.hinted(name, lint.TOP_LEVEL, why)
+            problems.append(f"{Place(above, name).field()}: {why}")
             continue
         own = other_mcp_hosts.own_server(body)
         place = places[name] = Place(above, name, own.written)
         warned += (Warned(f"{place.field(key)}: {why}") for key, why in own.mistakes)
         warned += [*lint.of_server(place, own.body), *lint.of_parameters(place, own.body, input_ids)]
-        try:
-            host[name] = _host_settings(place, own.body, defaults)
-            servers[name] = _server(place, own.body)
-        except ConfigError as error:
-            meant = "" if above else lint.hinted(name, lint.TOP_LEVEL, "is read as a server, and is none")
-            problems += [f"{name}: {meant}"] if meant.startswith("did") else error.problems
+        found: list[str] = []
+        settings = _host_settings(place, own.body, defaults, found)
+        server = _server(place, own.body, found)
+        if settings is not None and server is not None and not found:
+            host[name], servers[name] = settings, server
+        problems += found
     if not bodies:
         warned.append(Warned("names no MCP servers"))
     mistakes = tuple(warning.text for warning in warned if warning.mistake)
@@ -242,19 +247,19 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     )
 
 
-def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
-    problems: list[str] = []
+def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServerConfig | None:
     if body.get("name", place.name) != place.name:
         problems.append(f"{place.field('name')}: is {body['name']!r} inside; the key and the name must agree")
     try:
         server: MCPServerConfig = SERVER_CONFIG.validate_python({**body, "name": place.name})
     except ValidationError as error:
-        problems += (f"{place.field(path)}: {why}" for path, why in wrong_fields(error))
-        raise ConfigError(*problems) from None
+        meant = did_you_mean(str(body.get("type")), {**lint.SERVER_MODELS, **other_mcp_hosts.TYPES})
+        for path, why in wrong_fields(error):
+            problems.append(f"{place.field(path)}: {why}{meant if path == 'type' else ''}")
+        return None
     if server.default_tool_meta is not None and server.default_tool_meta.alias is not None:
         problems.append(f"{place.field('default_tool_meta.alias')}: an alias belongs to one tool, in tool_meta")
-    if (why := lint.broken_url(body.get(PARAMETERS))) is not None:
-        problems.append(f"{place.field(f'{PARAMETERS}.url')}: {why}")
+    problems += (f"{place.field(f'{PARAMETERS}.{path}')}: {why}" for path, why in lint.unusable(body[PARAMETERS]))
     if server.vrl and (problem := vrl_problem(server.vrl)):
         problems.append(f"{place.field('vrl')}: {problem}")
     metas = {"default_tool_meta": server.default_tool_meta}
@@ -262,14 +267,12 @@ def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
     for path, meta in metas.items():
         if meta is not None and meta.ret_object_mapper:
             problems += mapper_problems(meta.ret_object_mapper, place.field(f"{path}.ret_object_mapper"))
-    if problems:
-        raise ConfigError(*problems)
     return server
 
 
 def _defaults(written: Any, problems: list[str]) -> dict[str, Any]:
     if not isinstance(written, dict):
-        problems.append(f"{DEFAULTS}: is no object")
+        problems.append(f"{DEFAULTS}: must be an object")
         return {}
     try:
         HostSettings.model_validate(written)
@@ -279,18 +282,21 @@ def _defaults(written: Any, problems: list[str]) -> dict[str, Any]:
     return written
 
 
-def _host_settings(place: Place, body: dict[str, Any], defaults: dict[str, Any]) -> HostSettings:
+def _host_settings(
+    place: Place, body: dict[str, Any], defaults: dict[str, Any], problems: list[str]
+) -> HostSettings | None:
     own = {name: body[name] for name in HostSettings.model_fields if name in body}
     try:
         return HostSettings.model_validate(defaults | own)
     except ValidationError as error:
-        raise ConfigError(*(f"{place.field(path)}: {why}" for path, why in wrong_fields(error))) from None
+        problems += (f"{place.field(path)}: {why}" for path, why in wrong_fields(error))
+        return None
 
 
 def _inputs(bodies: Any, problems: list[str], warned: list[Warned]) -> dict[str, MCPServerInput]:
     inputs: dict[str, MCPServerInput] = {}
     if bodies is not None and not isinstance(bodies, list):
-        problems.append("inputs: is no list")
+        problems.append("inputs: must be a list")
         return inputs
     for index, written in enumerate(bodies or []):
         body = other_mcp_hosts.own_input(written)

@@ -322,7 +322,8 @@ def _of_program(parameters: MCPServerStdioParameters, environ: Mapping[str, str]
     if cwd is not None and not Path(cwd).is_dir():
         yield "cwd", f"{cwd!r} is no directory"
     elif not _runs(command, path, cwd):
-        yield "command", f"{command!r} is no program{'' if os.sep in command else ' on PATH'}"
+        hint = "; arguments belong into 'args'" if len(command.split()) > 1 else ""
+        yield "command", f"{command!r} is no program{'' if os.sep in command else ' on PATH'}{hint}"
 
 
 def _runs(command: str, path: str | None, cwd: str | None) -> bool:

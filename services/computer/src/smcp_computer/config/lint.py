@@ -9,10 +9,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import (
@@ -51,7 +52,18 @@ class InputProgramFailed(ConfigError):
 def wrong_fields(error: ValidationError) -> list[tuple[str, str]]:
     """The path of each field that is wrong, and why."""
     errors = error.errors(include_url=False, include_context=False, include_input=False)
-    return [(field_of(one), reason_of(one)) for one in errors]
+    return [(field_of(one), _why(one)) for one in errors]
+
+
+def _why(error: ErrorDetails) -> str:
+    if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `of_server`
+        return reason_of(error)
+    *above, key = map(str, error["loc"])
+    model: type[BaseModel] = HostSettings
+    for name in above:
+        kind = model.model_fields[name].annotation
+        model = next(each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, BaseModel))
+    return hinted(key, model.model_fields, reason_of(error))
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -205,7 +217,11 @@ def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[Warned]:
     parts = [(PARAMETERS, body.get(PARAMETERS), inner), ("default_tool_meta", body.get("default_tool_meta"), meta)]
     if isinstance(body.get("tool_meta"), dict):
         parts += [(f"tool_meta.{tool}", part, meta) for tool, part in body["tool_meta"].items()]
+    by_alias: dict[Any, str] = {}
     for path, part, known in parts:
+        alias = part.get("alias") if isinstance(part, dict) else None
+        if isinstance(alias, str) and by_alias.setdefault(alias, path) != path:
+            yield Warned(f"{place.field(f'{path}.alias')}: {alias!r} is that of {by_alias[alias]}, too")
         for key in _unknown(part, known):
             yield _ignored(place.field(f"{path}.{key}"), key, known)
 
@@ -222,7 +238,9 @@ def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[s
             name = found["name"] or found["bare"] or found["percent"]
             # a shell that is started with it replaces a bare $NAME
             sure = found["braces"] is not None
-            if name:
+            if re.fullmatch(r"\$\{(input|env):?\s*\}", found[0]):
+                yield Warned(f"{place.field(path)}: names nothing: write ${{input:ID}} or ${{env:NAME}}")
+            elif name:
                 yield Warned(f"{place.field(path)}: write ${{env:{name}}}: this form is not replaced", sure)
             else:
                 yield Warned(f"{place.field(path)}: only ${{input:ID}} and ${{env:NAME}} are replaced", sure)
@@ -251,12 +269,20 @@ def no_tool(field: str, name: str, tools: Iterable[str]) -> str:
     return f"{field}: {name!r}: {hinted(name, islice(tools, MAX_HINTS), 'is no tool of this server')}"
 
 
-def broken_url(parameters: Any) -> str | None:
-    """What is wrong with a server's URL; None also where it is missing, or has a placeholder."""
-    url = parameters.get("url") if isinstance(parameters, dict) else None
-    if isinstance(url, str) and "${" not in url and not _is_http(url):
-        return "is no URL like http://host:port/path or https://host/path"
-    return None
+HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""The name of a header (RFC 9110)."""
+
+
+def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The valid parameters of a server that nothing can be connected with, and why; placeholders are not looked at."""
+    url = parameters.get("url", "${")
+    if "${" not in url and not _is_http(url):
+        yield "url", "is no URL like http://host:port/path or https://host/path"
+    for name, value in (parameters.get("headers") or {}).items():
+        if not HEADER.fullmatch(name):
+            yield f"headers.{name}", "is no name of a header: letters, digits and - without spaces"
+        elif not isinstance(value, str | int | float) or not str(value).isascii() or not str(value).isprintable():
+            yield f"headers.{name}", "must be a text of one line, in ASCII"
 
 
 def of_input(place: str, body: Mapping[str, Any]) -> Iterator[Warned]:

@@ -107,22 +107,24 @@ def own_server(body: Mapping[str, Any]) -> OwnServer:
     return own
 
 
+def is_server(body: Any) -> bool:
+    """Whether a value says what it runs or where it is, in the shape of any host."""
+    return isinstance(body, dict) and not body.keys().isdisjoint(
+        {PARAMETERS, "params", "command", *URL_KEYS, *TYPE_KEYS}
+    )
+
+
 def _unflatten(own: OwnServer) -> None:
     body = own.body
     own.written[PARAMETERS] = ""
     for key in DESCRIPTIVE_KEYS:
         body.pop(key, None)
-    kind = own.take("type", *TYPE_KEYS)
-    is_said = "type" in own.written
-    if "command" in body:
+    if _is_program(own):
         parameters = {key: body.pop(key) for key in MCPServerStdioParameters.model_fields if key in body}
         if isinstance(parameters.get("env"), dict):
             parameters["env"] = _texts(parameters["env"])
-        body["type"] = kind if is_said else "stdio"
     else:
         url = own.take(f"{PARAMETERS}.url", *URL_KEYS)
-        by_url = "sse" if isinstance(url, str) and url.endswith("/sse") else "streamable"
-        body["type"] = kind if is_said else by_url
         if body["type"] != "sse" and isinstance(body.get("timeout"), int | float):
             own.mistakes.append(
                 ("timeout", 'write a duration such as "PT30S": hosts differ about the unit of a number')
@@ -139,6 +141,31 @@ def _unflatten(own: OwnServer) -> None:
         del body["sandbox"]
     if body.pop("sandboxEnabled", False) is not False:
         own.mistakes.append(("sandboxEnabled", "is not read: the server runs without the sandbox of another host"))
+
+
+def _is_program(own: OwnServer) -> bool:
+    """Whether a server is a program; with a URL, too, it is what its type says. Sets the type, where there is none."""
+    body, kind = own.body, own.take("type", *TYPE_KEYS)
+    url = next((key for key in URL_KEYS if key in body), None)
+    type_ = TYPES.get(kind, kind) if isinstance(kind, str) else None
+    by_type = type_ == "stdio" if type_ in ("stdio", "streamable", "sse") else None
+    if url is not None and "command" in body:
+        is_program = by_type is not False
+        extra, other = (url, "command") if is_program else ("command", url)
+        own.mistakes.append((extra, f"is not read: the server has {other!r}, too, and can be one of both"))
+        of_extra = MCPServerStreamableHttpParameters if is_program else MCPServerStdioParameters
+        for key in (extra, *of_extra.model_fields):
+            body.pop(key, None)
+    else:
+        is_program = url is None
+    is_wrong = by_type not in (None, is_program)
+    if is_wrong:
+        own.mistakes.append(("type", f"is {kind!r}, which does not go with {url or 'command'!r}: leave it out"))
+    if is_wrong or "type" not in own.written:
+        by_url = "sse" if str(body.get(url or "")).endswith("/sse") else "streamable"
+        kind = "stdio" if is_program else by_url
+    body["type"] = kind
+    return is_program
 
 
 def _read_approved(own: OwnServer) -> None:
@@ -167,8 +194,11 @@ def _read_offered(own: OwnServer) -> None:
         if body.pop(key, _ALL) != _ALL:
             own.mistakes.append((key, "name those that are not wanted in forbidden_tools: this field is not read"))
     for key in ENABLED_KEYS:
-        if isinstance(body.get(key), bool):
-            body["disabled"] = not body.pop(key) or body.get("disabled", False)
+        enabled = body.pop(key, True)
+        if not isinstance(enabled, bool):
+            body["disabled"], own.written["disabled"] = enabled, key
+        elif not enabled:
+            body["disabled"] = True
 
 
 def _texts(env: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from smcp_computer.config.lint import INPUT_MODELS, PARAMETERS, SERVER_MODELS
+from smcp_computer.config.lint import HEADER, INPUT_MODELS, PARAMETERS, SERVER_MODELS
 from smcp_computer.config.other_mcp_hosts import TYPE_KEYS, TYPES, URL_KEYS
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import (
@@ -65,6 +65,11 @@ def config_schema() -> Schema:
     defs[ToolMeta.__name__]["properties"]["ret_object_mapper"]["anyOf"] = [_MAPPED, {"type": "null"}]
     for of, name, pattern in _PATTERNS:
         defs[of.__name__]["properties"][name]["pattern"] = pattern
+    for of in (MCPServerStreamableHttpParameters, MCPSSEParameters):
+        defs[of.__name__]["properties"]["headers"]["anyOf"][0] |= {
+            "propertyNames": {"pattern": f"^{HEADER.pattern}$"},
+            "additionalProperties": {"type": ["string", "number", "boolean"]},
+        }
     for definition in defs.values():
         definition["additionalProperties"] = False
     defs[_MAPPER] = {
