@@ -25,7 +25,7 @@ Headers = Mapping[str, str]
 NO_HEADERS: Headers = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """JSON, or empty. Without headers it is a plain success."""
 

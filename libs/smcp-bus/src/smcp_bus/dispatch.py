@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -61,7 +61,7 @@ class Caller:
     """The user of a Computer's own host."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RawJson:
     body: bytes
 
@@ -88,7 +88,7 @@ Handler = Callable[[Any, Call], Awaitable[BaseModel | RawJson | None]]
 peer may know; it holds no `sid`, no NATS message, no span."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """JSON, and the code where it is a flat error."""
 
@@ -120,9 +120,10 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
     authorize_sender(row, caller)
     if row.event == LEAVE:
         return  # leaving an office one is not in is refused by the registry, with its own words
-    for name in _spoken_fields(cast("type[BaseModel]", type(request))):
+    model: type[BaseModel] = type(request)
+    for name in _compared_fields(model, caller.role):
         _own(row, caller, name, getattr(request, name))
-    if extra := cast("BaseModel", request).model_extra:
+    if extra := request.model_extra:
         for name in _IDENTITY:
             if name in extra:
                 said = extra[name]
@@ -141,14 +142,17 @@ def authorize_sender(row: Row, caller: Caller) -> None:
 
 _ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated"})
 """Events of a Computer in which `agent` is the recipient and not the sender."""
-_IDENTITY: Final = ("agent", "computer", "computerId", "office_id", "roomId")
+_OF_OFFICE: Final = ("office_id", "roomId")
+_IDENTITY: Final = ("agent", "computer", "computerId", *_OF_OFFICE)
 _OFFICE: Final = "only one's own office"
 _COMPUTER: Final = "a Computer speaks for itself only"
 
 
 @cache
-def _spoken_fields(request: type[BaseModel]) -> tuple[str, ...]:
-    return tuple(field for field in _IDENTITY if field in request.model_fields)
+def _compared_fields(request: type[BaseModel], role: Role | None) -> tuple[str, ...]:
+    """Those of a request that `_own` compares with a caller of that role."""
+    own = _IDENTITY if role == "computer" else _OF_OFFICE
+    return tuple(field for field in own if field in request.model_fields)
 
 
 def _own(row: Row, caller: Caller, field: str, said: object) -> None:
@@ -193,8 +197,9 @@ def to_smcp_error(error: Exception) -> SmcpError:
             return Internal("internal error")
 
 
+QUERY_S: Final = 30.0
 SECONDS: Final[Mapping[TimeClass, float]] = {
-    TimeClass.QUERY: 30.0,
+    TimeClass.QUERY: QUERY_S,
     TimeClass.ROOM: 10.0,
     TimeClass.NOTICE: 10.0,
     TimeClass.CALL: 3600.0,
@@ -220,7 +225,6 @@ Ended = Callable[[Row, float, Answer | None, str], None]
 gave."""
 
 
-_NO_SPAN: Final = nullcontext[Record](lambda answer: "")
 _NO_FIELDS: Final = nullcontext()
 
 
@@ -244,7 +248,7 @@ class Dispatcher:
     ) -> None:
         self._handlers = dict(handlers)
         self._otherwise = otherwise
-        self._tracing = tracing or (lambda call: _NO_SPAN)
+        self._tracing = tracing
         self._observe = observe or (lambda call: _NO_FIELDS)
         self._ended = ended
         self._max_values = max_values
@@ -287,9 +291,13 @@ class Dispatcher:
                 deadline = asyncio.get_running_loop().time() + _seconds(row, request)
             call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, admit)
             try:
-                with self._observe(call), self._tracing(call) as record:
-                    answer = await self._handle(call, request)
-                    trace_id = record(answer)
+                with self._observe(call):
+                    if self._tracing is None:
+                        answer = await self._handle(call, request)
+                    else:
+                        with self._tracing(call) as record:
+                            answer = await self._handle(call, request)
+                            trace_id = record(answer)
             except Exception as error:  # noqa: BLE001 -- of the log fields or the span: `_handle` raises none
                 _failed("the log fields or span of a request could not be written", error)
                 answer = answer or await self._handle(call, request)
@@ -384,7 +392,7 @@ def _signed(row: Row, caller: Caller, payload: dict[str, Any]) -> dict[str, Any]
 
 def _seconds(row: Row, request: Any) -> float:
     if row.time_class is TimeClass.CALL:
-        return float(getattr(request, "timeout", SECONDS[TimeClass.QUERY]))
+        return float(getattr(request, "timeout", QUERY_S))
     return SECONDS[row.time_class]
 
 

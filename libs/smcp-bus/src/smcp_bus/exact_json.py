@@ -20,6 +20,8 @@ _LONG: Final = b"0" * len(str(2**63))
 """A whole number beyond 64 bits has so many digits."""
 _BEYOND: Final = 2.0**63
 _FEW: Final = 64
+_SHORT: Final = 4096
+"""Bytes that are searched for long numbers sooner than the values that were read from them."""
 
 
 def read(text: bytes) -> Any:
@@ -29,11 +31,13 @@ def read(text: bytes) -> Any:
         orjson.JSONDecodeError: it is no JSON, or a number in it is above what a double takes (some 308 digits).
     """
     value = orjson.loads(text)
-    return _exact(text, value) if _may_lack_digits(value) else value
+    return _exact(text, value) if len(text) <= _SHORT or _may_lack_digits(value) else value
 
 
 async def read_in_steps(text: bytes) -> Any:
     """The same for a long text, which takes tens of milliseconds: others are served between the steps."""
+    if len(text) <= _SLICE:
+        return read(text)
     value = orjson.loads(text)
     await asyncio.sleep(0)
     if _may_lack_digits(value):
@@ -132,8 +136,11 @@ def check_depth(payload: Mapping[str, Any]) -> None:
         Malformed: one is; `details` as in `malformed`.
     """
     for field, value in payload.items():
-        if _is_container(value) and _is_deeper(value, MAX_DEPTH):
+        if isinstance(value, _CONTAINERS) and _is_deeper(value, MAX_DEPTH):
             raise refused(field, f"is nested more than {MAX_DEPTH} levels deep")
+
+
+_CONTAINERS: Final = (dict, list)
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
@@ -143,12 +150,8 @@ def _is_deeper(value: Any, levels: int) -> bool:
             inner
             for outer in level
             for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if _is_container(inner)
+            if isinstance(inner, _CONTAINERS)
         ]
         if not level:
             return False
     return True
-
-
-def _is_container(value: Any) -> bool:
-    return type(value) is dict or type(value) is list  # what JSON is parsed to; every request comes by here

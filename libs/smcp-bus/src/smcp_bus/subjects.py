@@ -11,6 +11,7 @@ Names stand encoded in them (`smcp_proto.member_names`), so each is one token.
 
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, cast, get_args
 
 from smcp_bus import registry_contract
@@ -39,6 +40,7 @@ HOSTS_GATEWAY_LEASE_ALL: Final = f"{HOSTS}.*.*.gateway_lease"
 HOSTS_ASSERT_ALL: Final = f"{HOSTS}.*.*.assert"
 
 
+@lru_cache(maxsize=4096)
 def client(office: str, computer: str, verb: str) -> str:
     """Ask the owner of a Computer."""
     return f"{ROOT}.{encode_name(office)}.client.{encode_name(computer)}.{verb}"

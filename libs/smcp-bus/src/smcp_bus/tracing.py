@@ -292,7 +292,7 @@ def _kind(error: BaseException) -> str:
 def tool_failure(body: bytes) -> str:
     """`timeout`, `cancelled` or `tool_error` for the result of a tool that says so, else empty; also of a large one, in
     which it is not looked for."""
-    if len(body) > SMALL_BYTES or not _TOOL_FAILED.search(body):
+    if len(body) > SMALL_BYTES or (b"true" not in body and b'"a2c_' not in body) or not _TOOL_FAILED.search(body):
         return ""
     try:
         result = orjson.loads(body)

@@ -10,7 +10,7 @@ module knows nothing of sockets and offices but their number. What is below all 
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Protocol
 
@@ -111,13 +111,13 @@ class Account:
 class Holder(Protocol):
     """A session, as far as it matters here."""
 
-    quota_shares: "tuple[object, tuple[Share, ...]] | None"
-    """Kept for `Quotas`: the membership, and its shares."""
+    counted_in: "CountedIn | None"
+    """Kept for `Quotas`."""
     room_events: float
     """When the member's own bucket of room events will be full."""
 
     @property
-    def tenancy(self) -> object:
+    def membership(self) -> object:
         """Changes with its office."""
 
     @property
@@ -127,8 +127,10 @@ class Holder(Protocol):
 
 Share = tuple[str, Limits]
 """The key of an account, and its limits."""
-Ticket = list[tuple[str, Account, Limits]]
+Ticket = Sequence[tuple[str, Account, Limits]]
 """The accounts in which an event counts."""
+CountedIn = tuple[object, int, Ticket]
+"""A holder's accounts: for that membership, and for as long as none was dropped (`Quotas._drops`)."""
 
 
 class Quotas:
@@ -145,6 +147,8 @@ class Quotas:
         self._defaults = limits_of(defaults, burst_s)
         self._accounts: dict[str, Account] = {}
         self._sweep_at = SWEEP_AT
+        self._drops = 0
+        """How often idle accounts were dropped."""
         self.refused = dict.fromkeys(NAMES, 0)
         """How often a quota was met, by its name."""
 
@@ -158,7 +162,7 @@ class Quotas:
         Raises:
             RateLimited: it is above a quota, and not counted (`details.quota`, `limit`, `retry_after_s`).
         """
-        now, ticket = self._clock(), self._ticket(self._shares(holder))
+        now, ticket = self._clock(), self._ticket_of(holder)
         for key, account, limits in ticket:
             if account.calls_in_flight >= limits.calls_in_flight:
                 raise self._refusal(key, "calls_in_flight", limits.calls_in_flight, RETRY_S)
@@ -172,10 +176,10 @@ class Quotas:
                 raise self._refusal("member", "room_events_per_s", rate.per_s, wait)
             self._take(ticket, "room_events", now)
             holder.room_events = rate.taken(holder.room_events, now)
-        for _, account, limits in ticket:
+        for _, account, limits in ticket:  # as `Rate.taken`
             account.calls_in_flight += 1
-            account.calls = limits.calls.taken(account.calls, now)
-            account.bytes = limits.bytes.taken(account.bytes, now, size)
+            account.calls = max(now, account.calls) + limits.calls.interval
+            account.bytes = max(now, account.bytes) + size * limits.bytes.interval
         return ticket
 
     def end(self, ticket: Ticket, size: int) -> None:
@@ -183,7 +187,7 @@ class Quotas:
         now = self._clock()
         for _, account, limits in ticket:
             account.calls_in_flight -= 1
-            account.bytes = limits.bytes.taken(account.bytes, now, size)
+            account.bytes = max(now, account.bytes) + size * limits.bytes.interval
 
     def connected(self, holder: Holder) -> None:
         """Count a connection of a subject, until `disconnected`. Raises RateLimited."""
@@ -209,7 +213,7 @@ class Quotas:
 
     def read(self, holder: Holder) -> None:
         """Count a request that makes MCP servers work. Raises RateLimited (with `details.smcp_code`)."""
-        self._take(self._ticket(self._shares(holder)), "reads", self._clock(), smcp_code=SmcpCode.RATE_LIMITED.value)
+        self._take(self._ticket_of(holder), "reads", self._clock(), smcp_code=SmcpCode.RATE_LIMITED.value)
 
     def subscriptions(self, holder: Holder, office: str) -> Callable[[int], None]:
         """Counts the subscriptions at one Computer: takes by how many they change. Raises RateLimited."""
@@ -234,7 +238,7 @@ class Quotas:
         Returns for how many seconds it has to wait, since what came before is above the quota of bytes.
         """
         now, late_s = self._clock(), 0.0
-        for _, account, limits in self._ticket(self._shares(holder)):
+        for _, account, limits in self._ticket_of(holder):
             late_s = max(late_s, limits.bytes.wait(account.bytes, now))
             account.bytes = limits.bytes.taken(account.bytes, now, size)
         return late_s
@@ -248,11 +252,12 @@ class Quotas:
         for _, account, limits in ticket:
             setattr(account, name, getattr(limits, name).taken(getattr(account, name), now))
 
-    def _shares(self, holder: Holder) -> tuple[Share, ...]:
-        known, tenancy = holder.quota_shares, holder.tenancy
-        if known is None or known[0] is not tenancy:
-            holder.quota_shares = known = tenancy, tuple(self._of(*holder.tenants))
-        return known[1]
+    def _ticket_of(self, holder: Holder) -> Ticket:
+        known, membership = holder.counted_in, holder.membership
+        if known is None or known[0] is not membership or known[1] != self._drops:
+            ticket = self._ticket(self._of(*holder.tenants))
+            holder.counted_in = known = membership, self._drops, ticket
+        return known[2]
 
     def _of(self, office: str | None, identity: str | None, quota: Quota | None) -> Iterable[Share]:
         own: dict[str, float] = {} if quota is None else quota.model_dump(exclude_none=True)
@@ -279,6 +284,7 @@ class Quotas:
         now = self._clock()
         for idle in [key for key, account in self._accounts.items() if account.is_idle(now)]:
             del self._accounts[idle]
+        self._drops += 1
         self._sweep_at = max(SWEEP_AT, 2 * len(self._accounts))
 
     def _refusal(self, key: str, quota: str, limit: float, wait: float | None = None, **details: str) -> RateLimited:
@@ -296,17 +302,20 @@ def _subject(identity: str) -> str:
 class Turns:
     """In which order events are begun: offices take turns, and each begins few between two looks at the network.
 
-    So an office that sends a thousand at once delays its own, and not what others send meanwhile.
+    So an office that sends a thousand at once delays its own, and not what others send meanwhile. Of a few events
+    nothing is scheduled: a round may be longer than needed by then, and never shorter.
     """
 
     def __init__(self) -> None:
         self._begun: dict[str, int] = {}
-        """Events in this round, by office; a round is scheduled while there is one."""
+        """Events in this round, by office; its end is scheduled when there are `ROUND`."""
+        self._all_begun = 0
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     def take(self, office: str) -> asyncio.Future[None] | None:
         """None: it is its turn; else it is when the future is done."""
-        if not self._begun:
+        self._all_begun += 1
+        if self._all_begun == ROUND:
             asyncio.get_running_loop().call_soon(self._next_round)
         begun = self._begun[office] = self._begun.get(office, 0) + 1
         if begun <= ROUND:
@@ -324,5 +333,6 @@ class Turns:
             self._begun[office] = ROUND
             if not queue:
                 del self._waiting[office]
+        self._all_begun = ROUND * len(self._begun)
         if self._begun:
             asyncio.get_running_loop().call_soon(self._next_round)

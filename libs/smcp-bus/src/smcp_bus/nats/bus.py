@@ -39,8 +39,8 @@ class PendingReply(Awaited[RawAnswer]):
 
     __slots__ = ("outgoing", "subject")
 
-    def __init__(self, subject: str, outgoing: Outgoing | None) -> None:
-        super().__init__()
+    def __init__(self, subject: str, outgoing: Outgoing | None, deadline: float) -> None:
+        super().__init__(deadline)
         self.subject = subject
         self.outgoing = outgoing
 
@@ -145,16 +145,14 @@ class NatsBus:
             await self.client.room(deadline)
         head = encode_request_head(headers, max(0, int(timeout * 1000)))
         self.client.check(subject, len(part), len(head))
-        pending = PendingReply(subject, outgoing)
-        token, reply_subject = self._inbox.enter(pending)
-        timer = self._loop.call_at(deadline, pending.expire)
+        pending = PendingReply(subject, outgoing, deadline)
+        token, reply_subject = self._inbox.enter(pending, deadline)
         try:
             self.client.send(subject, reply_subject, head, part)
             if outgoing is not None and progress is not None:
                 progress.request_moved()
             result = await pending.future
         finally:
-            timer.cancel()
             self._inbox.leave(token)
         if isinstance(result, BusError):
             raise result

@@ -28,7 +28,6 @@ _REFUSAL: Final = re.compile(
     r"authorization violation|authorization failed|authentication (?:expired|revoked)", re.IGNORECASE
 )
 _REFUSED: Final = "refused"
-_WHITE_SPACE: Final = re.compile(r"\s")
 _FIRST_NUMBER: Final = 1_000_000_000
 """The first number of the bus's own subscriptions; nats-py numbers its from 1."""
 _GATHERED: Final = 16 * 1024
@@ -61,6 +60,8 @@ class NatsClient:
 
     Attributes:
         node_left_at: see `Bus.node_left_at`.
+        max_payload: bytes of a message that nats-server takes.
+        chunk: bytes of a body that go in one message to it.
     """
 
     def __init__(self, config: BusConfig, *, lost: Callable[[], None], denied: Callable[[str], None]) -> None:
@@ -89,6 +90,8 @@ class NatsClient:
         self._nats = Client()
         self._socket.carry(self._nats)
         self.node_left_at: float | None = None
+        self.max_payload = self._nats.max_payload
+        self.chunk = MAX_CHUNK
 
     @property
     def up(self) -> bool:
@@ -100,15 +103,6 @@ class NatsClient:
         if self.up:
             return None
         return "nats-server refuses the credential" if self._trouble == _REFUSED else "not connected"
-
-    @property
-    def max_payload(self) -> int:
-        return self._nats.max_payload
-
-    @property
-    def chunk(self) -> int:
-        """Bytes of a body that go in one message to this server."""
-        return min(MAX_CHUNK, max(self.max_payload - _HEADROOM, self.max_payload // 2))
 
     def jetstream(self, timeout: float) -> JetStreamContext:
         return self._nats.jetstream(timeout=timeout)
@@ -182,6 +176,8 @@ class NatsClient:
         await self._socket.end(self._nats)
 
     def _came_up(self) -> None:
+        self.max_payload = most = self._nats.max_payload
+        self.chunk = min(MAX_CHUNK, max(most - _HEADROOM, most // 2))
         self._socket.send(b"".join(self._subscribed.values()))
         self._standing.set()
         if self._trouble:
@@ -311,9 +307,9 @@ class NatsClient:
     def check(self, subject: str, size: int, head: int) -> None:
         """Raise as `Bus.publish` where `size` bytes of body and `head` bytes of headers cannot go to `subject` now, and
         ValueError where that is no subject."""
-        if not self.up:
+        if not self._socket.up:
             raise NotConnected("not connected to nats-server")
-        if not subject or _WHITE_SPACE.search(subject):
+        if subject.split() != [subject]:
             raise ValueError("a subject is not empty and holds no white space")
         if head + size > self.max_payload:
             raise BodyTooLarge(size, self.max_payload - head)
@@ -321,13 +317,13 @@ class NatsClient:
     def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
         """Write one message that was checked; it leaves with this round of the loop, together with the others. Dropped
         where there is no connection."""
-        if not self.up:
+        if not self._socket.up:
             return
         size = len(head) + len(body)
         if head:
-            start = b"HPUB %b %b %d %d\r\n" % (subject.encode(), reply.encode(), len(head), size)
+            start = f"HPUB {subject} {reply} {len(head)} {size}\r\n".encode()
         else:
-            start = b"PUB %b %b %d\r\n" % (subject.encode(), reply.encode(), size)
+            start = f"PUB {subject} {reply} {size}\r\n".encode()
         if size < _GATHERED:
             self._socket.send(b"".join((start, head, body, b"\r\n")))
         else:

@@ -240,8 +240,8 @@ class CallRoute:
         admit: Admit | None,
     ) -> Reply:
         """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break."""
-        computers = self._here.get(subjects.without_verb(subject), ())
-        handler = next((computer.handle for computer in computers if computer.takes_calls), None)
+        computers = self._here.get(subjects.without_verb(subject)) if self._here else None
+        handler = next((computer.handle for computer in computers if computer.takes_calls), None) if computers else None
         if handler is None:
             return await self.bus.request(
                 subject, body, timeout=timeout, headers=headers, progress=progress, admit=admit

@@ -87,7 +87,7 @@ class Relay:
         Raises:
             NotAllowed: the Agent's key or token is not for that Computer or tool (`details.field`).
             SmcpError: what the Computer answered; NotFound: no such Computer in the office; TimedOut; Unavailable
-                (`details.may_have_run`); Internal, TooLarge: see `checked`.
+                (`details.may_have_run`); Internal: see `checked`; TooLarge: see `exact_json.check_cost`.
             BusError: the bus failed before the Computer had the request, or while its answer was awaited.
         """
         caller = call.caller
@@ -160,7 +160,10 @@ class Relay:
                 headers[REQ_ID] = call.req_id
             try:
                 reply = await self._until_run(subject, body, headers, pending, call)
-                return await checked(reply, self._max_values)
+                if ERROR in reply.headers:
+                    raise _error(reply)
+                await exact_json.check_cost(reply.body, self._max_values, "the answer")
+                return checked(reply.body)
             except RequestTimedOut:
                 if pending.tracked:
                     self._cancel_late(pending)
@@ -177,17 +180,18 @@ class Relay:
     async def _until_run(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
         """Send the request, again and again for as long as nobody has run it. The first tries follow at once: a
         subscription may just be on its way between two nodes of NATS."""
-        backoff = Backoff(first_s=0.03, longest_s=0.6)
+        backoff: Backoff | None = None
         until: float | None = None
         while True:
-            pending.sent(self._loop.time())
+            now = self._loop.time()
+            pending.sent(now)
             offline: NotConnected | None = None
             moving = False
             try:
                 reply = await self._route.request(
                     subject,
                     body,
-                    timeout=max(call.deadline - self._loop.time(), 0.0),
+                    timeout=max(call.deadline - now, 0.0),
                     headers=headers,
                     progress=pending,
                     admit=call.admit,
@@ -212,6 +216,7 @@ class Relay:
                     raise offline or _not_available()
             if moving:
                 until = now + WAIT_S
+            backoff = backoff or Backoff(first_s=0.03, longest_s=0.6)
             pause = backoff.next()
             if now + pause >= call.deadline:
                 raise offline or _not_available()
@@ -244,24 +249,18 @@ def _target(request: BaseModel) -> str:
     return name
 
 
-async def checked(reply: Reply, max_values: int) -> RawJson:
-    """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON, nor
-    to hold this process up.
+def checked(body: bytes) -> RawJson:
+    """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON.
 
     Raises:
-        SmcpError: what the Computer answered; Internal: its answer is no JSON, or nested too deeply; TooLarge: it holds
-            more than `max_values` values.
+        Internal: it is no JSON, or nested too deeply.
     """
-    body = reply.body
-    if ERROR in reply.headers:
-        raise _error(reply)
-    await exact_json.check_cost(body, max_values, "the answer")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
         body = _mended(body)
         value = orjson.loads(body)
-    if any(_has_many(body, bracket) for bracket in (b"[", b"{")):
+    if _has_many(body, b"[") or _has_many(body, b"{"):
         try:
             orjson.dumps(value)
         except TypeError:

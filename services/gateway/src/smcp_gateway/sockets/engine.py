@@ -195,8 +195,9 @@ class Engine(engineio.AsyncServer):
         self._outbox_limit = outbox_limit
         self._pings: dict[str, asyncio.Task[Any]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
-        self.on_message: Callable[[str, bytes, int], Awaitable[None]]
-        """A Socket.IO packet came over a WebSocket; it begins at the number."""
+        self.on_message: Callable[[str, bytes, int], Awaitable[None] | None]
+        """A Socket.IO packet came over a WebSocket; it begins at the number. The next one is read after what it
+        returns."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it in a task of its own."""

@@ -31,7 +31,7 @@ OVERSIZED: Final = "too long"
 """Stand for what a CONNECT says where that is no JSON object, or longer."""
 
 _HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)?([0-9]{1,100})?")
-_EVENT: Final = re.compile(rb'\[\s*"((?:[^"\\\x00-\x1f]|\\.){0,256}+)"\s*(,)?')
+_EVENT: Final = re.compile(rb'\[\s*"([^"\\\x00-\x1f]{0,256}+|(?:[^"\\\x00-\x1f]|\\.){0,256}+)"\s*(,)?')
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from smcp_bus.byte_budget import ByteBudget, Grant
 from smcp_bus.dispatch import Caller
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.grants import Principal
-from smcp_gateway.quotas import Quota, Share
+from smcp_gateway.quotas import CountedIn, Quota
 from smcp_proto.member_names import Role
 
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
@@ -88,10 +88,11 @@ class ReplyShare:
         arrived: as `Quotas.arrived`.
     """
 
-    __slots__ = ("_arrived", "_budget", "_grant", "_later", "_unasked", "is_counted")
+    __slots__ = ("_arrived", "_budget", "_grant", "_later", "_session", "_unasked", "is_counted")
 
-    def __init__(self, budget: ReplyBudget, arrived: Callable[[int], float]) -> None:
-        self._budget = budget
+    def __init__(self, session: "Session", arrived: "Callable[[Session, int], float]") -> None:
+        self._session = session
+        self._budget = session.replies
         self._arrived = arrived
         self._later: asyncio.TimerHandle | None = None
         self._grant: Grant | None = None
@@ -103,7 +104,7 @@ class ReplyShare:
         """See `smcp_bus.bus.Admit`."""
         self._withdraw()  # where the request was sent once more, for an answer that was lost
         self.is_counted = True
-        if (late_s := self._arrived(size)) > 0:
+        if (late_s := self._arrived(self._session, size)) > 0:
             self._later = asyncio.get_running_loop().call_later(late_s, self._ask, size, start)
         else:
             self._ask(size, start)
@@ -129,7 +130,8 @@ class ReplyShare:
 
     def release(self) -> None:
         """Idempotent."""
-        self._withdraw()
+        if self._grant is not None or self._later is not None:
+            self._withdraw()
         self._budget.unasked -= self._unasked
         self._unasked = 0
 
@@ -183,8 +185,8 @@ class Session:
     was_refused: bool = False
     """Its last event was above a quota."""
     room_events: float = 0.0
-    """Its own bucket of room events, and `quota_shares`: see `quotas.Holder`."""
-    quota_shares: tuple[object, tuple[Share, ...]] | None = field(default=None, repr=False)
+    """Its own bucket of room events, and `counted_in`: see `quotas.Holder`."""
+    counted_in: CountedIn | None = field(default=None, repr=False)
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
@@ -197,10 +199,6 @@ class Session:
                 caller = replace(caller, authenticated=True, subject=principal.identity, rights=principal.rights)
             self._caller = known = membership, caller
         return known[1]
-
-    @property
-    def tenancy(self) -> object:
-        return self.membership
 
     @property
     def tenants(self) -> tuple[str | None, str | None, Quota | None]:
@@ -232,6 +230,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
+        self._by_connection: dict[str, Session] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -240,13 +239,19 @@ class Sessions:
         return iter(list(self._sessions.values()))
 
     def add(self, session: Session) -> None:
-        self._sessions[session.id] = session
+        self._sessions[session.id] = self._by_connection[session.engine_id] = session
 
     def get(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 
+    def of_connection(self, engine_id: str) -> Session | None:
+        return self._by_connection.get(engine_id)
+
     def remove(self, session_id: str) -> Session | None:
-        return self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            del self._by_connection[session.engine_id]
+        return session
 
     def members(self) -> list[Session]:
         return [session for session in self._sessions.values() if session.membership is not None]

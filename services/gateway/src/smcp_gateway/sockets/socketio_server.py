@@ -7,7 +7,6 @@ size an event may have, and which shape its acknowledgement has. Every event tha
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -86,6 +85,7 @@ STRANGER_POST: Final = 48 * 1024
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
 KeepSeat = Callable[[Session], Awaitable[bool]]
+Work = Coroutine[Any, Any, None]
 
 
 class SocketIoServer:
@@ -111,6 +111,7 @@ class SocketIoServer:
         source: Callable[[web.Request], str],
         arrivals: int,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._sessions = sessions
         self._quotas = quotas
         self._turns = Turns()
@@ -272,71 +273,83 @@ class SocketIoServer:
 
     async def _on_polled(self, engine_id: str, data: str | bytes) -> None:
         if isinstance(data, str):  # bytes are attachments, which nobody waits for
-            await self._on_packet(engine_id, data.encode("utf-8", "replace"), 0)
+            work = self._on_packet(engine_id, data.encode("utf-8", "replace"), 0)
+            if work is not None:
+                await work
 
-    async def _on_packet(self, engine_id: str, text: bytes, start: int) -> None:
-        session = self._session_of(engine_id)
+    def _on_packet(self, engine_id: str, text: bytes, start: int) -> Work | None:
+        """Returns what is done before the next packet is read."""
+        session = self._sessions.of_connection(engine_id)
         if session is not None and (session.was_refused or len(text) >= LARGE):
-            await self._pause(session, len(text))
+            late_s = self._quotas.arrived(session, len(text)) if len(text) >= LARGE else 0.0
+            if session.was_refused:
+                late_s, session.was_refused = max(late_s, REFUSED_PAUSE_S), False
+            if late_s > 0:
+                return self._read_late(min(late_s, LONGEST_PAUSE_S), session, text, start)
+        return self._read(session, engine_id, text, start)
+
+    async def _read_late(self, late_s: float, session: Session, text: bytes, start: int) -> None:
+        await asyncio.sleep(late_s)
+        if (work := self._read(session, session.engine_id, text, start)) is not None:
+            await work
+
+    def _read(self, session: Session | None, engine_id: str, text: bytes, start: int) -> Work | None:
         match read_packet(text, start):
             case ClientEvent() as event:
                 if session is not None:
-                    if (turn := self._turns.take(session.tenants[0] or session.id)) is not None:
-                        await turn
-                    self._engine.spawn(self._on_event(session, event))
+                    membership = session.membership
+                    turn = self._turns.take(session.id if membership is None else membership.seat[0])
+                    if turn is not None:
+                        return self._begin_late(turn, session, event)
+                    self._begin(session, event)
             case ClientAck(number, argument):
                 if session is not None and (acknowledged := session.asks.get(number)) is not None:
                     acknowledged(argument)
             case ClientConnect(namespace, auth):
                 packet = f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}"
-                await self._sio_packet(engine_id, packet)
-                self._arrivals.expect(engine_id, REFUSED_S)
+                return self._pass_on(engine_id, packet, REFUSED_S)
             case ClientDisconnect():
-                await self._sio_packet(engine_id, f"1{NAMESPACE},")
-                self._arrivals.expect(engine_id, CONNECT_S)
+                return self._pass_on(engine_id, f"1{NAMESPACE},", CONNECT_S)
+        return None
 
-    async def _pause(self, session: Session, size: int) -> None:
-        late_s = self._quotas.arrived(session, size) if size >= LARGE else 0.0
-        if session.was_refused:
-            late_s, session.was_refused = max(late_s, REFUSED_PAUSE_S), False
-        if late_s > 0:
-            await asyncio.sleep(min(late_s, LONGEST_PAUSE_S))
+    async def _pass_on(self, engine_id: str, packet: str, expected_s: float) -> None:
+        await self._sio_packet(engine_id, packet)
+        self._arrivals.expect(engine_id, expected_s)
 
-    def _session_of(self, engine_id: str) -> Session | None:
-        sid = self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE)
-        return None if sid is None else self._sessions.get(sid)
+    async def _begin_late(self, turn: asyncio.Future[None], session: Session, event: ClientEvent) -> None:
+        await turn
+        self._begin(session, event)
+
+    def _begin(self, session: Session, event: ClientEvent) -> None:
+        self._engine.tasks.add(self._loop.create_task(self._on_event(session, event)))
 
     async def _on_event(self, session: Session, event: ClientEvent) -> None:
+        size = len(event.body or b"")
+        session.in_flight += 1
+        session.in_flight_bytes += size
+        share = ReplyShare(session, self._quotas.arrived)
+        row = catalog.lookup(event.name)
         try:
-            argument = await self._acknowledgement(session, event)
+            argument = _ack(session, row, await self._answer(session, row, event, share))
+            if len(argument) >= LARGE and (outbox := self._engine.outbox(session.engine_id)) is not None:
+                if share.hold(len(argument)):
+                    await outbox.room()
+                else:
+                    unread = Unavailable("too many large replies were not read", details={"may_have_run": True})
+                    argument = _ack(session, row, failed(unread.body()))
         except asyncio.CancelledError:
             return  # its client is gone
         except Exception:  # noqa: BLE001 -- the outermost edge: it is logged, and the client gets its answer
             _log.exception("an event could not be answered")
-            argument = _ack(session, catalog.lookup(event.name), failed(Internal("internal error").body()))
-        if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:
-            outbox.put_nowait(ack_frame(event.id, argument))
-
-    async def _acknowledgement(self, session: Session, event: ClientEvent) -> bytes:
-        size = len(event.body or b"")
-        session.in_flight += 1
-        session.in_flight_bytes += size
-        share = ReplyShare(session.replies, partial(self._quotas.arrived, session))
-        try:
-            row = catalog.lookup(event.name)
-            answer = await self._answer(session, row, event, share)
-            argument = _ack(session, row, answer)
-            if len(argument) >= LARGE and (outbox := self._engine.outbox(session.engine_id)) is not None:
-                if not share.hold(len(argument)):
-                    unread = Unavailable("too many large replies were not read", details={"may_have_run": True})
-                    return _ack(session, row, failed(unread.body()))
-                await outbox.room()
-            return argument
+            argument = _ack(session, row, failed(Internal("internal error").body()))
         finally:
+            self._engine.tasks.discard(asyncio.current_task())
             share.release()
             session.in_flight -= 1
             session.in_flight_bytes -= size
             session.answered()
+        if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:
+            outbox.put_nowait(ack_frame(event.id, argument))
 
     async def _answer(self, session: Session, row: Row | None, event: ClientEvent, share: ReplyShare) -> Answer:
         refusal = self._refusal(session, row, event)
@@ -354,20 +367,18 @@ class SocketIoServer:
             return failed(error.body())
         answer: Answer | None = None
         try:
-            answer = await self._dispatched(session, row, event.body, share, is_call=is_call)
+            if is_call:
+                membership = session.membership
+                if (membership is None or membership.ending) and session.order.locked():
+                    async with session.order:  # published Agents do not wait for the answer to their join or leave
+                        pass
+                answer = await self.dispatcher.dispatch(row, session.caller(), event.body, admit=share.admit)
+            else:
+                async with session.order:
+                    answer = await self.dispatcher.dispatch(row, session.caller(), event.body)
             return answer
         finally:
             self._quotas.end(ticket, 0 if answer is None or share.is_counted else len(answer.body))
-
-    async def _dispatched(self, session: Session, row: Row, body: bytes, share: ReplyShare, *, is_call: bool) -> Answer:
-        if is_call:
-            membership = session.membership
-            if (membership is None or membership.ending) and session.order.locked():
-                async with session.order:  # published Agents do not wait for the answer to their join or leave
-                    pass
-            return await self.dispatcher.dispatch(row, session.caller(), body, admit=share.admit)
-        async with session.order:
-            return await self.dispatcher.dispatch(row, session.caller(), body)
 
     def _refusal(self, session: Session, row: Row | None, event: ClientEvent) -> SmcpError | None:
         if row is None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
+from aiohttp import ClientConnectionResetError, WSCloseCode, WSMessage, WSMsgType, web
 from engineio.packet import NOOP, Packet
 
 from smcp_gateway.sockets.packet import Frame
@@ -61,17 +61,20 @@ class Connection:
         engine.connected = engine.upgraded = True
         if request.transport is not None:
             outbox.attach(request.transport, self._write_at_once)
-        writer = asyncio.get_running_loop().create_task(self._write())
+        # In a task of its own: each message would wake the whole chain of aiohttp's and engine.io's callers, too.
+        reader = asyncio.get_running_loop().create_task(self._read())
         try:
-            await self._read()
+            await self._write()
+        except BaseException:
+            reader.cancel()
+            raise
         finally:
-            self._read_all.set()
-            outbox.put_nowait(None)  # ends the writer
-            await writer
+            await asyncio.gather(reader, return_exceptions=True)
             outbox.transport = None
             reasons = self._server.reason
             reason = reasons.CLIENT_DISCONNECT if self._goodbye else reasons.TRANSPORT_CLOSE
             await engine.close(wait=False, abort=True, reason=reason)
+        await reader  # raises what ended it
         return self._socket
 
     async def _upgrade(self) -> bool:
@@ -80,39 +83,46 @@ class Connection:
         engine.upgrading = True  # polling requests get nothing more meanwhile
         try:
             async with asyncio.timeout(self._server.ping_interval + self._server.ping_timeout):
-                if await self._receive() != b"2probe":
+                if self._text(await self._socket.receive()) != b"2probe":
                     return False
                 await self._socket.send_str("3probe")
                 self._outbox.put_nowait(noop())  # ends the polling request that waits
-                return await self._receive() == _UPGRADE
+                return self._text(await self._socket.receive()) == _UPGRADE
         except (TimeoutError, ConnectionError):
             return False
         finally:
             engine.upgrading = False
 
-    async def _receive(self) -> bytes | None:
-        """The next text message; None where the connection has ended. Binary ones are none of the protocol's."""
-        while True:
-            message = await self._socket.receive()
-            if message.type is WSMsgType.TEXT:
-                data: bytes = message.data
-                return data
-            if message.type is not WSMsgType.BINARY:
-                self._goodbye = message.type is WSMsgType.CLOSE and message.data == WSCloseCode.OK
-                return None
+    def _text(self, message: WSMessage) -> bytes | None:
+        """A text message; None where the connection has ended. Binary ones are none of the protocol's."""
+        if message.type is WSMsgType.TEXT:
+            data: bytes = message.data
+            return data
+        if message.type is WSMsgType.BINARY:
+            return b""
+        self._goodbye = message.type is WSMsgType.CLOSE and message.data == WSCloseCode.OK
+        return None
 
     async def _read(self) -> None:
+        try:
+            await self._read_messages()
+        finally:
+            self._read_all.set()
+            self._outbox.put_nowait(None)  # ends the writer
+
+    async def _read_messages(self) -> None:
         engine = self._engine
         read = 0
         while not engine.closed:
-            if (text := await self._receive()) is None:
+            if (text := self._text(await self._socket.receive())) is None:
                 return
             read += 1
             if read % BURST == 0:  # what has arrived already is read without waiting
                 await asyncio.sleep(0)
             match text[:1]:
                 case b"4":
-                    await self._server.on_message(engine.sid, text, 1)
+                    if (work := self._server.on_message(engine.sid, text, 1)) is not None:
+                        await work
                 case b"3":
                     engine.schedule_ping()
                 case b"1":
