@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from smcp_agent.cache import AnswerCache, ToolCache, Tools
-from smcp_agent.errors import Closed, Malformed, NotFound, SmcpError, Unavailable
+from smcp_agent.errors import Closed, Malformed, NotAllowed, NotFound, SmcpError, Unavailable
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.schemas import SMCPTool
 from smcp_testing.waiting import eventually
@@ -150,6 +150,24 @@ async def test_waiting_callers_get_not_found_when_a_computer_leaves() -> None:
         with pytest.raises(NotFound):
             await cache.get("a")
         assert await cache.all() == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NotAllowed("by the key"), "is not for this Agent (403): by the key"),
+        (Malformed("no"), "could not be fetched: no"),
+    ],
+)
+async def test_the_log_says_whether_a_computer_is_not_allowed_or_failed(
+    caplog: pytest.LogCaptureFixture, error: SmcpError, said: str
+) -> None:
+    computers = Computers()
+    computers.tools["a"] = error
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        assert await cache.all() == {}
+    assert caplog.messages == [f"the tools of Computer 'a' {said}"]
 
 
 async def test_a_closing_agent_logs_no_failed_fetch(

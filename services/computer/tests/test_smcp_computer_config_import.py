@@ -35,7 +35,7 @@ def test_a_file_of_another_host_is_imported_in_our_structure(tmp_path: Path) -> 
         "telemetry": False,
     }
     (tmp_path / "mcp.json").write_text(f"// mine\n{json.dumps(written)}")
-    document, warnings = imported(tmp_path / "mcp.json")
+    document, config = imported(tmp_path / "mcp.json")
     assert document == {
         "servers": {
             "a": {
@@ -48,7 +48,7 @@ def test_a_file_of_another_host_is_imported_in_our_structure(tmp_path: Path) -> 
         },
         "inputs": [{"description": "k", "type": "pickString", "id": "k", "options": ["1"]}],
     }
-    assert sorted(warnings) == ["servers.a.icon: is not a known field and is ignored", "telemetry: is not read"]
+    assert sorted(config.warnings) == ["servers.a.icon: is not a known field and is ignored", "telemetry: is not read"]
     assert parse_config(json.dumps(document)).warnings == ()
 
 

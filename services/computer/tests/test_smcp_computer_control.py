@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -95,7 +95,87 @@ async def test_a_server_is_restarted_by_hand(nats_url: str) -> None:
         (now,) = json.loads((await command("servers", "restart", "box", "--json")).stdout)["servers"]
         assert now["state"] == "ready"
         assert now["pid"] not in (None, before["pid"])
-        assert why_not(await command("servers", "restart", "bxo")) == "no MCP server 'bxo' runs here; there are: box"
+        why = why_not(await command("servers", "restart", "bxo"))
+        assert why == "no MCP server 'bxo' runs here; did you mean 'box'?; there are: box"
+
+
+EXIT_CODES: dict[tuple[int, str], list[tuple[str, ...]]] = {
+    (0, "done"): [
+        ("call", "add", "--params", '{"a": 1, "b": 2}'),
+    ],
+    (1, "a tool that fails"): [
+        ("call", "boom"),
+        ("call", "sleep", "--params", '{"seconds": 60}', "--timeout", "1"),
+    ],
+    (1, "an unknown tool, MCP server or Computer"): [
+        ("call", "ad"),
+        ("servers", "restart", "bxo"),
+        ("logs", "bxo"),
+        ("status", "--name", "nobody"),
+    ],
+    (2, "wrong usage"): [
+        ("status", "--nmae", "pc"),
+    ],
+    (2, "parameters that a tool does not take"): [
+        ("call", "add", "--params", '{"a": "x", "b": 2}'),
+        ("call", "add", "--params", "{"),
+    ],
+    (2, "a file that cannot be read or is invalid"): [
+        ("validate", "--config", "missing"),
+        ("import", "missing"),
+        ("secrets", "encrypt", "missing"),
+        ("servers", "rm", "x", "--config", "missing"),
+        ("servers", "add", "", "--config", "missing", "--", "cat"),
+    ],
+}
+
+
+async def test_exit_codes_are_those_of_the_page(nats_url: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text(encoding="utf-8")
+    async with controlled(nats_url, box=configs.stdio()):
+        for (code, example), commands in EXIT_CODES.items():
+            assert example in next(line for line in page.splitlines() if line.startswith(f"| {code} |"))
+            for arguments in commands:
+                ended = await command(*arguments)
+                failure = ended.exception
+                found = failure.exit_code if isinstance(failure, Failure) else ended.exit_code
+                assert (arguments, found) == (arguments, code)
+
+
+async def test_names_that_were_probably_meant_are_told(nats_url: str) -> None:
+    async with controlled(nats_url, box=configs.stdio()):
+        assert (await command("call", "ad")).stdout.strip() == "this Computer has no tool 'ad'; did you mean 'add'?"
+        assert "'bxo'; did you mean 'box'?" in why_not(await command("logs", "bxo"))
+
+
+async def test_a_value_for_an_input_that_the_computer_does_not_have_is_kept_with_a_warning(nats_url: str) -> None:
+    inputs = [{"id": "token", "type": "promptString", "description": "secret", "password": True}]
+    async with controlled(nats_url, box=configs.stdio()) as here:
+        config = {"servers": {"box": configs.stdio()}, "inputs": inputs}
+        here.computer.fleet.apply(parse_config(json.dumps(config)))
+        kept = await command("secrets", "set", "tokn", typed="v4lue\n")
+        assert (kept.exit_code, "kept 'tokn'" in kept.stderr) == (0, True)
+        assert "warning: no input of the Computer has the id 'tokn'; did you mean 'token'?" in kept.stderr
+        assert "warning" not in (await command("secrets", "set", "token", typed="v4lue\n")).stderr
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_a_server_that_this_host_cannot_run_is_added_with_a_warning(
+    nats_url: str, tmp_path: Path, is_running: bool
+) -> None:
+    file = tmp_path / "own.json"
+    file.write_text('{"servers": {}}')
+    async with AsyncExitStack() as stack:
+        if is_running:
+            here = await stack.enter_async_context(world(nats_url, {"config": file}))
+            await stack.enter_async_context(open_control(settings(config=file), here.computer))
+        added = await command("servers", "add", "box", "--config", str(file), "--", "no-such-program")
+        assert added.exit_code == 0
+        place = "servers.box.server_parameters.command"
+        assert f"warning: {place}: 'no-such-program' is no program on PATH" in added.stderr.replace("\n", " ")
+        assert "box" in json.loads(file.read_text())["servers"]
+        added = await command("servers", "add", "ok", "--config", str(file), "--json", "--", "cat")
+        assert json.loads(added.stdout)["warnings"] == []
 
 
 async def test_a_file_that_the_running_computer_does_not_read_is_changed_alone(nats_url: str, tmp_path: Path) -> None:

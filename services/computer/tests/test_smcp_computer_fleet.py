@@ -220,6 +220,19 @@ async def test_a_restart_by_hand_starts_a_new_process_and_leaves_the_others_alon
             fleet.restart("off")
 
 
+async def test_a_planned_start_is_no_unreadiness_while_another_server_serves() -> None:
+    fleet = Fleet(parsed({"a": configs.stdio()}), InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
+    assert fleet.unready(), "it has not started"
+    async with running({"a": configs.stdio(), "b": configs.stdio()}) as (fleet, _):
+        assert not fleet.unready()
+        fleet.restart("a")
+        assert (fleet.starting, fleet.unready()) == (["a"], False)
+        fleet.restart("b")
+        assert fleet.unready(), "nothing serves"
+        await settled(fleet)
+        assert not fleet.unready()
+
+
 async def test_a_server_waits_for_its_start_while_as_many_as_may_start_do() -> None:
     hangs, box = configs.hostile("--hangs", "start"), configs.hostile()
     async with running({"hangs": hangs, "box": box}, places=StartPlaces(1, 60.0), ready=()) as (fleet, _):

@@ -6,12 +6,14 @@ import pwd
 import resource
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from smcp_computer.config.file import parse_config
+from smcp_computer.config.file import ComputerConfig, parse_config
+from smcp_computer.config.host_checks import missing_on_host
 from smcp_computer.config.lint import CannotRun, ConfigError
 from smcp_computer.mcp import process
 from smcp_computer.mcp.isolation import launch_of
@@ -22,11 +24,14 @@ from smcp_testing.supervised import running
 AS_ROOT = os.geteuid() == 0
 
 
+def configured(cwd: str | None = None, env: dict[str, str] | None = None, **host: Any) -> ComputerConfig:
+    parameters = {"command": "server", "args": ["--all"], "cwd": cwd, "env": env}
+    return parse_config(json.dumps({"servers": {"box": {"type": "stdio", "server_parameters": parameters, **host}}}))
+
+
 def launch(cwd: str | None = None, env: dict[str, str] | None = None, **host: Any) -> Launch:
     """Of a server with these settings."""
-    parameters = {"command": "server", "args": ["--all"], "cwd": cwd, "env": env}
-    written = {"servers": {"box": {"type": "stdio", "server_parameters": parameters, **host}}}
-    config = parse_config(json.dumps(written))
+    config = configured(cwd, env, **host)
     server = config.servers["box"]
     return launch_of(server.server_parameters, config.host["box"])  # type: ignore[arg-type]
 
@@ -64,6 +69,23 @@ def test_what_this_host_cannot_enforce_is_refused_by_its_name(host: dict[str, An
         problem = "user: only a Computer that runs as root"
     with pytest.raises(CannotRun, match=problem):
         launch(**host)
+    config = configured(**host)
+    warned, _ = missing_on_host(config, os.environ)[::-1]
+    assert warned.startswith(f"servers.box.{problem}")
+    server = config.servers["box"].model_copy(update={"disabled": True})
+    assert missing_on_host(replace(config, servers={"box": server}), os.environ) == []
+
+
+def test_limits_of_a_cgroup_that_this_host_does_not_give_are_told_and_nothing_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "own_cgroup", lambda: tmp_path)
+    (tmp_path / "cgroup.controllers").write_text("cpu pids")
+    config = configured(cgroup={"memory_mb": 64})
+    assert f"servers.box.cgroup.memory_mb: {tmp_path} cannot limit 'memory'" in str(missing_on_host(config, os.environ))
+    found = missing_on_host(configured(cgroup={"processes": 5}), os.environ)
+    assert [each for each in found if "cgroup" in each] == []
+    assert [each.name for each in tmp_path.iterdir()] == ["cgroup.controllers"]
 
 
 def test_another_user_is_refused_unless_the_computer_runs_as_root(monkeypatch: pytest.MonkeyPatch) -> None:

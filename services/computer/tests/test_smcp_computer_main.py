@@ -161,13 +161,15 @@ async def test_validate_warns_of_values_that_are_missing_in_this_environment(tmp
     code, out, err = await run("validate", "--config", str(file))
     assert (code, "valid" in out) == (0, True)
     place = f"warning: {file}: servers.box.server_parameters.args"
-    assert err.splitlines() == [
+    secret_told, *told = err.splitlines()
+    assert secret_told.startswith(f"warning: {file}: servers.web.server_parameters.headers.Authorization: looks like")
+    assert told == [
         f"{place}.0: ${{env:NOPE_X}}: the environment variable is not set",
         f"{place}.1: input 'tok': has no value: set SMCP_INPUT_TOK, or keep one with smcp-computer secrets set tok",
     ]
     code, _, err = await run("validate", "--config", str(file), NOPE_X="", SMCP_INPUT_TOK="t", SMCP_INPUT_EU="c")
     assert code == 0
-    assert err == f"{place}.2: input 'eu': SMCP_INPUT_EU is none of its options ('a', 'b')\n"
+    assert err.splitlines()[1:] == [f"{place}.2: input 'eu': SMCP_INPUT_EU is none of its options ('a', 'b')"]
 
 
 async def test_run_warns_of_missing_programs_and_values(tmp_path: Path) -> None:
@@ -218,15 +220,18 @@ async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path, le
 
 async def test_a_file_of_another_host_is_shown_as_ours_and_written(tmp_path: Path) -> None:
     theirs, ours = tmp_path / "mcp.json", tmp_path / "computer.json"
-    theirs.write_text('{"mcpServers": {"x": {"command": "y", "alwaysAllow": ["*"]}}, /* of no use here */ "theme": 1}')
+    server = '{"command": "y", "alwaysAllow": ["*"], "env": {"TOKEN": "hunter2"}}'
+    theirs.write_text(f'{{"mcpServers": {{"x": {server}}}, /* of no use here */ "theme": 1}}')
     code, out, err = await run("import", str(theirs), "--write", str(ours))
     assert code == 0
-    assert json.loads(out) == {"servers": {"x": {"type": "stdio", "server_parameters": {"command": "y"}}}}
+    parameters = {"command": "y", "env": {"TOKEN": "hunter2"}}
+    assert json.loads(out) == {"servers": {"x": {"type": "stdio", "server_parameters": parameters}}}
     assert json.loads(ours.read_text()) == json.loads(out)
-    assert {line.split(": ")[2] for line in err.splitlines()} == {"mcpServers.x.alwaysAllow", "theme"}
+    warned = {"mcpServers.x.alwaysAllow", "mcpServers.x.env.TOKEN", "theme"}
+    assert {line.split(": ")[2] for line in err.splitlines()} == warned
     code, out, err = await run("import", str(theirs), "--json")
     assert (code, err, json.loads(out)["configuration"]) == (0, "", json.loads(ours.read_text()))
-    assert {each.split(": ")[0] for each in json.loads(out)["warnings"]} == {"mcpServers.x.alwaysAllow", "theme"}
+    assert {each.split(": ")[0] for each in json.loads(out)["warnings"]} == warned
     code, out, err = await run("import", str(theirs), "--write", str(ours))
     assert (code, out, err.splitlines()[-1]) == (2, "", f"error: {ours}: x: is there already")
     theirs.write_text('{"mcpServers": {"x": {"command": 7}}}')

@@ -1,11 +1,12 @@
 """Agents see the configuration without its secrets."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from smcp_computer.config.file import parse_config
+from smcp_computer.config.file import parse_config, read_config
 from smcp_computer.config.secret_detection import literal_secrets, shown
 
 DOCUMENT: dict[str, Any] = {
@@ -154,7 +155,7 @@ def test_headers_as_arguments_scripts_and_arguments_of_inputs_are_shown_without_
         "path": "kv/x",
         "secret": "${env:X}",
     }
-    found = literal_secrets(config)
+    found = [warning.split(": ")[0] for warning in literal_secrets(config)]
     assert [place for place in found if "args" in place] == [
         *(f"servers.a.server_parameters.args.{index}" for index in (1, 2, 3, 6)),
         "inputs[0].args.header",
@@ -213,7 +214,7 @@ def test_a_configuration_without_inputs_has_no_inputs_key() -> None:
 
 
 @pytest.mark.rule("answers.config.validate")
-def test_literal_secrets_outside_env_and_headers_are_found_and_not_quoted() -> None:
+def test_literal_secrets_are_found_and_not_quoted() -> None:
     document = {
         "a": {"type": "stdio", "server_parameters": {"command": "x", "args": ["--api-key", "abc", "--token=abc"]}},
         "b": {"type": "sse", "server_parameters": {"url": "http://me:pw@host/?token=abc"}},
@@ -221,9 +222,43 @@ def test_literal_secrets_outside_env_and_headers_are_found_and_not_quoted() -> N
         "d": {"type": "stdio", "server_parameters": {"command": "x", "args": ["--api-key", "${input:k}", "ghp", "-v"]}},
         "e": {"type": "stdio", "server_parameters": {"command": "x", "args": ["ghp_" + "a" * 36]}},
     }
-    assert literal_secrets(parse_config(json.dumps(document))) == [
+    found = literal_secrets(parse_config(json.dumps(document)))
+    assert [warning.split(": ")[0] for warning in found] == [
         "a.server_parameters.args.1",
         "a.server_parameters.args.2",
         "b.server_parameters.url",
+        "c.server_parameters.headers.Authorization",
         "e.server_parameters.args.0",
     ]
+    assert "abc" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("env", "secret"),
+    [
+        ({"GITHUB_TOKEN": "hunter2"}, True),
+        ({"NOTHING": "ghp_" + "a" * 36}, True),
+        ({"AUTHORIZATION": "Bearer abc"}, True),
+        ({"AUTHORIZATION": "Bearer ${input:k}"}, False),
+        ({"API_KEY": "${env:KEY}"}, False),
+        ({"API_KEY": ""}, False),
+        ({"MAX_TOKENS": "4096", "LOG_LEVEL": "debug", "CITY": "Paris"}, False),
+    ],
+)
+def test_a_literal_secret_of_a_variable_is_told_with_the_way_into_an_input(env: dict[str, str], secret: bool) -> None:
+    found = literal_secrets(parse_config(json.dumps({"mcpServers": {"Git Hub": {"command": "x", "env": env}}})))
+    assert len(found) == secret
+    name = next(iter(env)).lower().replace("_", "-")
+    for warning in found:
+        assert warning.startswith(f'mcpServers."Git Hub".env.{next(iter(env))}: looks like a literal secret: ')
+        assert f"write ${{input:git-hub-{name}}}" in warning
+        assert f"smcp-computer secrets set git-hub-{name}" in warning
+
+
+def test_variables_of_an_env_file_are_no_literals_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("API_KEY=hunter2")
+    file = tmp_path / "computer.json"
+    server = {"command": "x", "env": {"TOKEN": "hunter2"}, "envFile": ".env"}
+    file.write_text(json.dumps({"mcpServers": {"a": server}}))
+    (warning,) = literal_secrets(read_config(file))
+    assert warning.startswith("mcpServers.a.env.TOKEN: ")

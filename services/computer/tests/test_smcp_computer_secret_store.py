@@ -171,6 +171,9 @@ async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_p
     with pytest.raises(ConfigError, match=r"computer\.json: cannot be decrypted: .*secrets\.key does not exist"):
         load_config(file)
     (tmp_path / "away").rename(key)
+    code, out, err = await secrets(tmp_path, "decrypt", str(file))
+    assert (code, out, err) == (0, "", f"{file} is plain text again, which its user alone can read\n")
+    assert await secrets(tmp_path, "encrypt", str(file)) == (0, "", f"{file} is encrypted; the key is in {key}\n")
     code, out, _ = await secrets(tmp_path, "decrypt", str(file), "--json")
     assert (code, json.loads(out)) == (0, {"decrypted": str(file)})
     assert SECRET in file.read_text()
@@ -180,6 +183,6 @@ async def test_a_configuration_with_mistakes_is_not_encrypted(tmp_path: Path) ->
     file = tmp_path / "computer.json"
     file.write_text('{"servers": {"x": {"type": "pipe"}}}')
     code, _, err = await secrets(tmp_path, "encrypt", str(file))
-    assert code == 1
+    assert code == 2
     assert "is not encrypted, since it has mistakes: servers.x.type" in err
     assert file.read_text().startswith("{")

@@ -143,11 +143,19 @@ async def test_network_variables_are_passed_on_only_on_request_and_without_secre
         assert text(await call(servers["mine"], "given", variable="SSL_CERT_FILE")) == "/mine.pem"
 
 
-async def test_the_log_names_withheld_variables_of_a_failing_program(caplog: pytest.LogCaptureFixture) -> None:
-    ends = {"type": "stdio", "server_parameters": {"command": "false", "env": {"SSL_CERT_FILE": "x"}}}
+@pytest.mark.parametrize(
+    ("said", "is_told"),
+    [("npm error code ENOTFOUND", True), ("invalid peer certificate", True), ("no such module", False)],
+)
+async def test_the_log_names_withheld_variables_of_a_program_that_failed_to_reach_something(
+    caplog: pytest.LogCaptureFixture, said: str, is_told: bool
+) -> None:
+    parameters = {"command": "sh", "args": ["-c", f"echo {said} >&2; exit 1"], "env": {"SSL_CERT_FILE": "x"}}
+    ends = {"type": "stdio", "server_parameters": parameters}
     async with running(limits=Limits(withheld=("HTTPS_PROXY", "SSL_CERT_FILE")), ends=ends):
         pass
-    assert "it was not given HTTPS_PROXY: set SMCP_PASS_NETWORK_ENV=true if it needs them" in caplog.text
+    hint = "it was not given HTTPS_PROXY: set SMCP_PASS_NETWORK_ENV=true if it needs them"
+    assert (hint in caplog.text) is is_told
 
 
 def _lives(pid: int) -> bool:

@@ -8,7 +8,17 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable, not_among, not_open
+from smcp_agent.errors import (
+    Closed,
+    NotFound,
+    RateLimited,
+    SmcpError,
+    TimedOut,
+    Unavailable,
+    not_among,
+    not_had,
+    not_open,
+)
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas import SMCPTool
@@ -211,7 +221,7 @@ class ToolCache:
                 entry.error = error
                 entry.tried.set()
                 if not isinstance(error, Closed):
-                    logger.warning("the tools of Computer %r could not be fetched: %s", computer, error.message)
+                    logger.warning("the tools of Computer %r %s: %s", computer, not_had(error), error.message)
                 if not isinstance(error, PASSING) or isinstance(error, Closed):
                     return
                 await asyncio.sleep(backoff.next())

@@ -102,6 +102,11 @@ def not_among(what: str, name: str, names: Sequence[str], details: Mapping[str, 
     return NotFound(f"{what}.{guess} {there}", details=details)
 
 
+def not_had(error: SmcpError) -> str:
+    """What is said in a log of something that every Computer was asked for, and this one did not give."""
+    return "is not for this Agent (403)" if isinstance(error, NotAllowed) else "could not be fetched"
+
+
 def anew(error: SmcpError) -> SmcpError:
     """A copy, to be raised again: one that was raised has a traceback, and may have got more `details`."""
     kind = type(error)

@@ -156,7 +156,7 @@ class Computer:
             ),
             on_change=lambda: self.outbox.changed(TOOL_LIST) if self.catalogue.refresh() else None,
         )
-        self.readiness.add("mcp_servers", lambda: "starting" if self.fleet.starting else None)
+        self.readiness.add("mcp_servers", lambda: "starting" if self.fleet.unready() else None)
         self.readiness.note("configuration", lambda: self.config_problem)
         self.catalogue = Catalogue(self.fleet.supervisors)
         self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))

@@ -29,18 +29,17 @@ from uuid import uuid4
 
 import orjson
 from aiohttp import web
-from pydantic import ValidationError
 
 from smcp_bus.dispatch import Caller
 from smcp_computer.computer import Computer
-from smcp_computer.config.edit import Edit, edit_file
+from smcp_computer.config.edit import Edit, NoChange, edit_file
 from smcp_computer.config.lint import PARAMETERS, ConfigError, placed
 from smcp_computer.config.secret_store import SecretsError
 from smcp_computer.control_client import SOCKET
 from smcp_computer.settings import ComputerSettings, state_directory
 from smcp_proto.catalog import CATALOG
 from smcp_proto.schemas.base import AgentCallData
-from smcp_proto.validation import malformed
+from smcp_service.settings import did_you_mean
 
 _log = logging.getLogger("smcp_computer.control")
 
@@ -150,7 +149,8 @@ class Control:
             self._computer.calls.cancel(AgentCallData(agent=LOCAL, req_id=req_id))
             raise
         if answer.error is not None:
-            raise web.HTTPBadRequest(text=orjson.loads(answer.body)["message"])
+            said = orjson.loads(answer.body)
+            return _json({"error": said["message"]}, said["code"])
         return web.Response(body=answer.body, content_type="application/json")
 
     async def _history(self, request: web.Request) -> web.Response:
@@ -170,18 +170,21 @@ class Control:
         return _json({"inputs": [{**each, "servers": sorted(used.get(each["id"], ()))} for each in sources]})
 
     async def _edit(self, request: web.Request) -> web.Response:
-        edit = Edit.model_validate(await _body(request))
+        edit = Edit.read(await _body(request))
         async with self._editing:
-            await asyncio.to_thread(edit_file, self._settings.config, edit)
+            warnings = await asyncio.to_thread(edit_file, self._settings.config, edit)
             await self._computer.reload()
         await self._settled(edit.name)
-        return _json(self.status())
+        return _json({**self.status(), "warnings": warnings})
 
     async def _restart(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in self._computer.fleet.supervisors:
-            known = ", ".join(sorted(self._computer.fleet.supervisors)) or "none"
-            raise web.HTTPNotFound(text=f"no MCP server {name!r} runs here; there are: {known}")
+            known = sorted(self._computer.fleet.supervisors)
+            there = ", ".join(known) or "none"
+            raise web.HTTPNotFound(
+                text=f"no MCP server {name!r} runs here{did_you_mean(name, known)}; there are: {there}"
+            )
         self._computer.fleet.restart(name)
         await self._settled(name)
         return _json(self.status())
@@ -223,9 +226,7 @@ async def _errors(request: web.Request, handler: Callable[[web.Request], Awaitab
     except web.HTTPException as error:
         return _json({"error": error.text}, error.status)
     except ConfigError as error:
-        return _json({"error": "\n".join(error.problems)}, 400)
-    except ValidationError as error:
-        return _json({"error": malformed(error).message}, 400)
+        return _json({"error": str(error)}, 409 if isinstance(error, NoChange) else 400)
 
 
 async def _body(request: web.Request) -> Mapping[str, Any]:

@@ -10,12 +10,14 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from smcp_service.lifecycle import Failure
+from smcp_service.settings import SettingsError
 
 SOCKET: Final = "control.sock"
 LOGS: Final = "logs"
@@ -40,6 +42,10 @@ def seat_directory(office: str, name: str) -> Path:
 
 class Refused(Failure):
     """The Computer does not do it; the message is its own."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_code = SettingsError.exit_code if status == HTTPStatus.BAD_REQUEST else Failure.exit_code
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def _ask(path: Path, method: str, parts: tuple[str, ...], body: object, timeout:
     finally:
         connection.close()
     if response.status >= 400:
-        raise Refused(said["error"])
+        raise Refused(said["error"], response.status)
     return said
 
 

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from smcp_computer.control_client import LOGS, RunningComputer, find, running, seat_directory
-from smcp_computer.output import Json, Said, plain, print_answer, print_status, print_table, when
+from smcp_computer.output import Json, Said, plain, print_answer, print_status, print_table, print_warnings, when
 from smcp_proto.printable import printable_json
 from smcp_service.lifecycle import Failure
+from smcp_service.settings import SettingsError, did_you_mean
 
 POLL_S: Final = 0.25
 """How often `logs -f` looks at the file: nobody reads faster."""
@@ -139,9 +140,11 @@ def logs(
     """What an MCP server writes to its standard error, and why it ended; also of a Computer that does not run."""
     from smcp_computer.mcp.server_log import log_file  # noqa: PLC0415 -- it takes a second to load
 
-    path = log_file(_state_directory(office, name) / LOGS, server)
+    directory = _state_directory(office, name) / LOGS
+    path = log_file(directory, server)
     if not path.exists():
-        raise Failure(f"there is no log of an MCP server {server!r}: {path} does not exist")
+        meant = did_you_mean(server, (each.stem for each in directory.glob("*.log")))
+        raise Failure(f"there is no log of an MCP server {server!r}{meant}; {path} does not exist")
     for line in _log_lines(path, lines, follow=follow):
         typer.echo(printable_json({"server": server, "line": line}, indent=None) if as_json else plain(line))
 
@@ -220,16 +223,20 @@ def _edit(edit: Said, config: Path | None, office: str | None, name: str | None,
         if Path(each.ask("GET", "status")["config"]).resolve() == config.resolve():
             print_answer(each.ask("POST", "edit", body=edit), as_json, print_status)
             return
-    from smcp_computer.config.edit import Edit, edit_file  # noqa: PLC0415 -- as above
+    from smcp_computer.config.edit import Edit, NoChange, edit_file  # noqa: PLC0415 -- as above
     from smcp_computer.config.lint import ConfigError  # noqa: PLC0415
 
     try:
-        edit_file(config, Edit.model_validate(edit))
+        warnings = edit_file(config, Edit.read(edit))
     except ConfigError as error:
-        raise Failure("\n".join(error.problems)) from None
+        raise (Failure(str(error)) if isinstance(error, NoChange) else SettingsError(*error.problems)) from None
     which = "that runs here reads it" if computers else "of this user runs here"
-    said = f"{config} is changed; no Computer {which}"
-    print_answer({"config": str(config)}, as_json, lambda _: typer.echo(said))
+
+    def show(said: Said) -> None:
+        typer.echo(f"{config} is changed; no Computer {which}")
+        print_warnings(said)
+
+    print_answer({"config": str(config), "warnings": warnings}, as_json, show)
 
 
 def _find(given: Mapping[str, Any]) -> RunningComputer:

@@ -9,7 +9,8 @@ import typer
 
 from smcp_bus.nats.config import configured_credentials
 from smcp_computer.config.file import ComputerConfig, add_to_file, imported, load_config, read_config, read_env_file
-from smcp_computer.config.inputs import missing_on_host, take_secrets, unset_here
+from smcp_computer.config.host_checks import missing_on_host, unset_here
+from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import literal_secrets
 from smcp_computer.config.watch import spare_hangups
@@ -126,11 +127,7 @@ def validate(
     doubtful = [*configuration.mistakes, *missing_on_host(configuration, os.environ)]
     harmless = [
         *(warning for warning in configuration.warnings if warning not in configuration.mistakes),
-        *(
-            f"{place}: looks like a literal secret, which who reads this file or lists processes can see; "
-            "use ${input:ID}, ${env:X}, or env and headers"
-            for place in literal_secrets(configuration)
-        ),
+        *literal_secrets(configuration),
         *unset_here(configuration, os.environ),
     ]
     errors = [*configuration.problems, *([] if lenient else doubtful)]
@@ -157,10 +154,11 @@ def import_file(
 ) -> None:
     """Convert the file of another MCP host; print it, or also write it with --write. --json includes the warnings."""
     try:
-        document, warnings = imported(file)
+        document, configuration = imported(file)
     except ConfigError as error:
         _say("error", file, error.problems)
         raise typer.Exit(SettingsError.exit_code) from None
+    warnings = [*configuration.warnings, *literal_secrets(configuration)]
     if not as_json:
         _say("warning", file, warnings)
     if write is not None:

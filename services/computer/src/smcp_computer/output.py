@@ -66,6 +66,13 @@ def print_status(said: Said) -> None:
     for each in said["servers"]:
         for warning in each["warnings"]:
             _warn(f"{each['name']}: {warning}")
+    print_warnings(said)
+
+
+def print_warnings(said: Said) -> None:
+    """Those of a change of the file."""
+    for warning in said.get("warnings", ()):
+        _warn(f"warning: {warning}")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:

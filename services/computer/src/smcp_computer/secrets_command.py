@@ -15,7 +15,7 @@ from smcp_computer.control_client import RunningComputer, find
 from smcp_computer.output import Json, plain, print_json
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_service.lifecycle import Failure
-from smcp_service.settings import load_settings
+from smcp_service.settings import SettingsError, did_you_mean, load_settings
 
 app = typer.Typer(
     no_args_is_help=True, help="Keep values of inputs encrypted on this host, and encrypt whole configurations."
@@ -65,8 +65,14 @@ def set_value(
         raise Failure("nothing is kept: the value is empty")
     _done(store_of(settings).put, input_id, value)
     servers: list[dict[str, Any]] = []
+    computer = RunningComputer(state_path(settings), settings.office, settings.name)
     with suppress(Failure):  # it does not run
-        servers = RunningComputer(state_path(settings), settings.office, settings.name).ask("POST", "retry")["servers"]
+        servers = computer.ask("POST", "retry")["servers"]
+        known = [each["id"] for each in computer.ask("GET", "inputs")["inputs"]]
+        if input_id not in known:
+            typer.echo(
+                f"warning: no input of the Computer has the id {input_id!r}{did_you_mean(input_id, known)}", err=True
+            )
     if as_json:
         print_json({"kept": input_id, "servers": servers})
     else:
@@ -97,8 +103,7 @@ def remove(
     missing = [each for each in input_ids if not _done(store.remove, each)]
     if missing:
         raise Failure(f"no value is kept for {', '.join(map(repr, missing))}")
-    if as_json:
-        print_json({"removed": input_ids})
+    _report("removed", input_ids, f"the values of {', '.join(map(repr, input_ids))} are removed", as_json)
 
 
 @app.command()
@@ -116,10 +121,10 @@ def encrypt(
     try:
         parse_config(raw)
     except ConfigError as error:
-        raise Failure(f"{file} is not encrypted, since it has mistakes: {error}") from None
-    _done(write_private, file, _done(vault.seal_file, raw))
-    if as_json:
-        print_json({"encrypted": str(file)})
+        raise SettingsError(f"{file} is not encrypted, since it has mistakes: {error}") from None
+    sealed = _done(vault.seal_file, raw)
+    _done(write_private, file, sealed)
+    _report("encrypted", str(file), f"{file} is encrypted; the key is in {vault.key_of(sealed)}", as_json)
 
 
 @app.command()
@@ -131,15 +136,21 @@ def decrypt(
     if not is_sealed(raw):
         raise Failure(f"{file} is not encrypted")
     _done(write_private, file, _done(unseal_file, raw))
+    _report("decrypted", str(file), f"{file} is plain text again, which its user alone can read", as_json)
+
+
+def _report(what: str, changed: str | list[str], sentence: str, as_json: bool) -> None:
     if as_json:
-        print_json({"decrypted": str(file)})
+        print_json({what: changed})
+    else:
+        typer.echo(plain(sentence), err=True)
 
 
 def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise Failure(f"{file} cannot be read: {error.strerror}") from None
+        raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
 
 
 def _done(action: Any, *arguments: Any) -> Any:

@@ -5,18 +5,25 @@ is not known here.
 """
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from smcp_computer.config import jsonc
 from smcp_computer.config.file import parse_config, write_config
-from smcp_computer.config.lint import ConfigError
+from smcp_computer.config.host_checks import missing_on_host
+from smcp_computer.config.lint import ConfigError, wrong_fields
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS
 from smcp_computer.config.secret_store import is_sealed
 from smcp_proto.schemas.base import ServerName
 from smcp_service.settings import did_you_mean
+
+
+class NoChange(ConfigError):
+    """There is no such server, or there is one of that name already."""
 
 
 class Edit(BaseModel):
@@ -39,9 +46,19 @@ class Edit(BaseModel):
             raise ValueError("`server` is for `add`, which needs it")
         return self
 
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> Self:
+        """Raises ConfigError."""
+        try:
+            return cls.model_validate(said)
+        except ValidationError as error:
+            raise ConfigError(*(f"{path}: {why}" if path else why for path, why in wrong_fields(error))) from None
 
-def edit_file(path: Path, edit: Edit) -> None:
-    """Raises ConfigError: the file cannot be read or written, is not valid, or is not valid any more with the change;
+
+def edit_file(path: Path, edit: Edit) -> list[str]:
+    """Returns warnings about the server that is added or enabled.
+
+    Raises ConfigError: the file cannot be read or written, is not valid, or is not valid any more with the change;
     it holds comments; there is no such server, or there is one already. The file is as before then."""
     try:
         try:
@@ -50,13 +67,19 @@ def edit_file(path: Path, edit: Edit) -> None:
             if edit.action != "add":
                 raise
             raw = ""
-        write_config(path, edited(raw, edit))
+        document = edited(raw, edit)
+        write_config(path, document)
     except ConfigError as error:
-        raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
+        raise type(error)(*(f"{path}: {problem}" for problem in error.problems)) from None
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text") from None
+    config = parse_config(json.dumps(document))
+    if edit.name not in config.servers:
+        return []
+    own = config.places[edit.name].field()
+    return [each for each in (*config.warnings, *missing_on_host(config, os.environ)) if each.startswith(f"{own}.")]
 
 
 def edited(raw: str, edit: Edit) -> dict[str, Any]:
@@ -84,11 +107,11 @@ def _change(servers: dict[str, Any], edit: Edit) -> None:
     there = [name for name, body in servers.items() if isinstance(body, dict)]
     if edit.action == "add":
         if edit.name in there and not edit.replace:
-            raise ConfigError(f"there is a server {edit.name!r} already: --replace puts this one in its place")
+            raise NoChange(f"there is a server {edit.name!r} already: --replace puts this one in its place")
         servers[edit.name] = edit.server
         return
     if edit.name not in there:
-        raise ConfigError(f"there is no server {edit.name!r}{did_you_mean(edit.name, there)}")
+        raise NoChange(f"there is no server {edit.name!r}{did_you_mean(edit.name, there)}")
     if edit.action == "remove":
         del servers[edit.name]
     elif edit.action == "disable":

@@ -51,6 +51,8 @@ class ComputerConfig:
     problems: tuple[str, ...] = ()
     env_files: tuple[Path, ...] = ()
     """Other files that were read, or should have been."""
+    without_env_files: Mapping[str, MCPServerConfig] = field(default_factory=dict)
+    """The servers as the file has them."""
 
     def valid(self) -> "ComputerConfig":
         """Raises ConfigError: there are problems."""
@@ -88,11 +90,17 @@ def read_config(path: Path) -> ComputerConfig:
             servers[name] = _with_environment(server, read_env_file(env_files[-1]))
         except ConfigError as error:
             problems.append(f"{config.places[name].field('env_file')}: {error}")
-    return replace(config, servers=servers, problems=tuple(problems), env_files=tuple(env_files))
+    return replace(
+        config,
+        servers=servers,
+        problems=tuple(problems),
+        env_files=tuple(env_files),
+        without_env_files=config.servers,
+    )
 
 
-def imported(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a configuration file of ours holds for a file of any host, or a `server.json`; and warnings about the rest.
+def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
+    """What a configuration file of ours holds for a file of any host, or a `server.json`; and what was read of that.
 
     Raises ConfigError: it cannot be read, or is not valid.
     """
@@ -100,13 +108,13 @@ def imported(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     document = _document(raw, variables)
     if server_json.is_entry(document):
         own = server_json.configuration_of(document)
-        return own, parse_config(json.dumps(own)).warnings
-    warnings = parse_config(raw, variables).warnings
+        return own, parse_config(json.dumps(own))
+    config = parse_config(raw, variables)
     own = other_mcp_hosts.own_document(document)
     for body in own["servers"].values():
         if "env_file" in body:
             body["env_file"] = str(path.absolute().parent / _expanded(body["env_file"]))
-    return own, warnings
+    return own, config
 
 
 def add_to_file(path: Path, added: Mapping[str, Any]) -> None:

@@ -12,17 +12,14 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from smcp_computer.config.file import ComputerConfig
 from smcp_computer.config.lint import (
     PARAMETERS,
     CannotRun,
@@ -47,7 +44,6 @@ from smcp_proto.schemas.config import (
     MCPServerPickStringInput,
     MCPServerPromptStringInput,
     MCPServerStdioConfig,
-    MCPServerStdioParameters,
 )
 
 _log = logging.getLogger("smcp_computer.config")
@@ -281,56 +277,6 @@ class InputResolver:
             return output.decode().strip()
         except UnicodeDecodeError:
             raise InputProgramFailed(f"{label} printed what is no UTF-8 text") from None
-
-
-def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[str]:
-    """Warnings of programs and directories that are not there; placeholders and disabled servers are not looked at."""
-    found: list[str] = []
-    for name, server in config.servers.items():
-        if isinstance(server, MCPServerStdioConfig) and not server.disabled:
-            problems = _of_program(server.server_parameters, environ)
-            found += (f"{config.places[name].field(f'{PARAMETERS}.{field}')}: {why}" for field, why in problems)
-    for index, definition in enumerate(config.inputs.values()):
-        if isinstance(definition, MCPServerCommandInput) and not _runs(definition.command, environ.get("PATH"), None):
-            found.append(f"inputs[{index}].command: {definition.command!r} is no program on PATH")
-    return found
-
-
-def unset_here(config: ComputerConfig, environ: Mapping[str, str], store: SecretStore | None = None) -> list[str]:
-    """Warnings of placeholders that have no value in `environ` and `store`; for those without an input see
-    `ComputerConfig`."""
-    inputs = InputResolver(config.inputs, environ, store=store)
-    try:
-        inputs.read_store()
-    except SecretsError as error:
-        return [str(error)]
-    return [
-        f"{config.places[name].field(path)}: {why}"
-        for name, server in config.servers.items()
-        if not server.disabled
-        for path, placeholder in placed(server.server_parameters.model_dump(exclude_unset=True), PARAMETERS)
-        if placeholder.kind == "env" or placeholder.name in config.inputs
-        if (why := inputs.missing(placeholder)) is not None
-    ]
-
-
-def _of_program(parameters: MCPServerStdioParameters, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    command, cwd = parameters.command, parameters.cwd
-    path = (parameters.env or {}).get("PATH") or environ.get("PATH")
-    if "${" in f"{command}{cwd}{path}":
-        return
-    if cwd is not None and not Path(cwd).is_dir():
-        yield "cwd", f"{cwd!r} is no directory"
-    elif not _runs(command, path, cwd):
-        hint = "; arguments belong into 'args'" if len(command.split()) > 1 else ""
-        yield "command", f"{command!r} is no program{'' if os.sep in command else ' on PATH'}{hint}"
-
-
-def _runs(command: str, path: str | None, cwd: str | None) -> bool:
-    if os.sep in command:
-        command = str(Path(cwd or ".") / command)  # started from there, as it will be
-        return os.path.isfile(command) and os.access(command, os.X_OK)  # noqa: PTH113 -- beside its access
-    return shutil.which(command, path=path or os.defpath) is not None
 
 
 SETTING: Final = "SMCP_PASS_NETWORK_ENV"

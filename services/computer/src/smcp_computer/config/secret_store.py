@@ -76,6 +76,15 @@ class Vault:
         except InvalidToken:
             raise SecretsError("cannot be decrypted: it is of another key, or was changed") from None
 
+    def key_of(self, sealed: bytes) -> str:
+        """Where the key is of what `seal_file` sealed, for people."""
+        place = KeyPlace(sealed.removeprefix(_MARK).partition(b":")[0].decode())
+        return {
+            KeyPlace.GIVEN: str(self._given),
+            KeyPlace.KEYRING: "the keyring of the system",
+            KeyPlace.FILE: str(self._own),
+        }[place]
+
     def _current_key(self) -> tuple[KeyPlace, str]:
         for place in KeyPlace if self._given is None else [KeyPlace.GIVEN]:
             if (key := self._key(place)) is not None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from smcp_bus import exact_json
@@ -14,6 +15,7 @@ from smcp_bus.dispatch import Call, Caller, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop
 from smcp_bus.ownership import Seat
 from smcp_computer.access import Access
+from smcp_computer.config.lint import MAX_HINTS
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError
 from smcp_computer.mcp.sdk_adapter import CallSpan
@@ -27,6 +29,7 @@ from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_proto.trace_ids import trace_id
 from smcp_service.logging import bind_call
+from smcp_service.settings import did_you_mean
 
 _log = logging.getLogger("smcp_computer.tool_call")
 
@@ -285,5 +288,9 @@ class ToolCalls:
         others = self._access.names(caller, self._catalogue.candidates(name))
         if not others and self._catalogue.is_forbidden(name):
             return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
-        hint = f"; it is listed as {' and '.join(map(repr, others))}" if others else ""
+        if others:
+            hint = f"; it is listed as {' and '.join(map(repr, others))}"
+        else:
+            listed = self._access.names(caller, islice((tool.name for tool in self._catalogue.listing), MAX_HINTS))
+            hint = did_you_mean(name, listed)
         return tool_results.failed(f"this Computer has no tool {name!r}{hint}")

@@ -140,6 +140,7 @@ class Fleet:
         self._drain_s = drain_s
         self._places = places or StartPlaces()
         self._supervisors = {name: self._supervisor(name) for name in _enabled(config)}
+        self._first = tuple(self._supervisors.values())
         self.supervisors: Mapping[str, Supervisor] = MappingProxyType(self._supervisors)
         """By name. One object for the life of the fleet, which shows what is configured now."""
         self._retired: set[Supervisor] = set()
@@ -154,6 +155,12 @@ class Fleet:
     @property
     def starting(self) -> list[str]:
         return [name for name, supervisor in self._supervisors.items() if not supervisor.settled.is_set()]
+
+    def unready(self) -> bool:
+        """Whether servers have their first start with this process, or one starts and no other serves meanwhile."""
+        if any(not each.settled.is_set() for each in self._first):
+            return True
+        return bool(self.starting) and not any(each.ready for each in self._supervisors.values())
 
     async def wait_settled(self, servers: Collection[str] | None = None) -> None:
         """Return when each server, or each of these, is ready or has failed its first start."""

@@ -95,6 +95,11 @@ LONGEST_NAME: Final = 150
 
 _NO_TEXT: Final = re.compile(r"[\u2500-\u259f\s]+")
 """What boxes are drawn with."""
+_OF_NETWORK: Final = re.compile(
+    r"prox|certificate|ssl|tls|dns|resol|addrinfo|ENOTFOUND|EAI_AGAIN|ECONN|ETIMEDOUT|connect|network|timed out|fetch",
+    re.IGNORECASE,
+)
+"""How programs tell that they did not reach something."""
 
 
 FILE_BYTES: Final = 1024 * 1024
@@ -199,7 +204,7 @@ class StderrLog:
 
         Args:
             outlook: what happens next.
-            hint: for the user, where its process ended.
+            hint: for the user, where its process ended and what it said last is about the network.
         """
         reason = describe(error)
         if self.end and reason == WENT_AWAY and not was_ready:
@@ -208,7 +213,8 @@ class StderrLog:
         else:
             notes = f"{self.end}{self.said}" if self.end else detail_of(error, self._clean)
             message = f"{reason} ({notes})" if notes else reason
-        message += f"; {outlook}{hint if self.end else ''}"
+        is_told = self.end and any(_OF_NETWORK.search(line) for line in self._last)
+        message += f"; {outlook}{hint if is_told else ''}"
         told, self._told = self._told, (reason, self.status)
         _log.log(logging.DEBUG if told == self._told else logging.WARNING, "MCP server %r: %s", self.server, message)
         self.note(self._clean(message))
