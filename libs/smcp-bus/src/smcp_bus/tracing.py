@@ -9,7 +9,8 @@ The parent of a span is what a peer says, so it is read here and not by OpenTele
 does not like it: a line of the log asks for its trace id.
 
 A trace is of a request. What processes ask each other beside (leases, `alive`, `pending`) is recorded only where it
-is asked for the sake of one. Nothing here costs more than a comparison while no tracer provider is configured.
+is asked for the sake of one. A request that is not sampled has the spans of `late_spans`, where the sampler wants those
+that fail. Nothing here costs more than a comparison while no tracer provider is configured.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    Link,
     NonRecordingSpan,
     ProxyTracerProvider,
     Span,
@@ -43,7 +45,8 @@ from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
-from smcp_proto.catalog import CATALOG, Row
+from smcp_bus.late_spans import LateSpan, child_span, late_span
+from smcp_proto.catalog import CATALOG, Row, TimeClass
 from smcp_proto.errors import ErrorCode, SmcpError
 from smcp_proto.tool_results import CANCELLED, TIMED_OUT
 from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
@@ -137,23 +140,19 @@ def send_span(subject: str) -> Iterator[dict[str, str]]:
     An error that leaves the block marks it.
     """
     name, attributes = _destination("send", subject)
-    with trace.get_tracer("smcp_bus").start_as_current_span(
-        name,
-        kind=SpanKind.PRODUCER,
-        attributes=attributes | _labels(),
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
+    tracer = trace.get_tracer("smcp_bus")
+    with child_span(tracer, name, SpanKind.PRODUCER, attributes | _labels()) as span, _marking(span):
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier)
-        with _marking(span):
-            yield carrier
+        yield carrier
 
 
-def recorded_trace_id() -> str:
+def recorded_trace_id(span: Span | None = None) -> str:
     """The id (hex) of the trace that is recorded here, else an empty text; for exemplars."""
-    context = trace.get_current_span().get_span_context()
-    return format(context.trace_id, "032x") if context.trace_flags.sampled else ""
+    span = span or trace.get_current_span()
+    context = span.get_span_context()
+    is_recorded = span.will_be_kept if isinstance(span, LateSpan) else context.trace_flags.sampled
+    return format(context.trace_id, "032x") if is_recorded else ""
 
 
 def _record_nothing(answer: Answer) -> str:
@@ -170,26 +169,30 @@ def _spans(open_span: Callable[[Tracer, Call], AbstractContextManager[Record]]) 
 @contextmanager
 def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dict[str, str]) -> Iterator[Record]:
     labels = {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]}
+    attributes = labels | _described(call) | attributes
     parent, doubted = _parent(call)
+    begins, links = parent, list[Link]()
+    if parent is not None and doubted and not parent.trace_flags.sampled:
+        parent, links = None, [Link(parent)]  # its application does not record it
     # An empty context: a request's parent is only what it names, not what this task inherited.
-    context = otel_context.set_value(TRACE_ID_KEY, _own_trace_id(call), Context())
+    id_ = _own_trace_id(call) if begins is None else begins.trace_id
+    context = otel_context.set_value(TRACE_ID_KEY, id_, Context())
     context = otel_context.set_value(OWN_DECISION_KEY, doubted, context)
     context = otel_context.set_value(LABELS_KEY, labels, context)
     if parent is not None:
         context = trace.set_span_in_context(NonRecordingSpan(parent), context)
-    token = otel_context.attach(context)
+    token = otel_context.attach(context)  # the generator of ids gets no context
     try:
-        with (
-            tracer.start_as_current_span(
-                name,
-                kind=kind,
-                attributes=labels | _described(call) | attributes,
-                record_exception=False,
-                set_status_on_exception=False,
-            ) as span,
-            _marking(span),
-        ):
-            yield partial(_record_outcome, span, call)
+        span = tracer.start_span(name, context, kind, attributes, links)
+        if not span.is_recording() and (kind is SpanKind.SERVER or call.row.time_class is TimeClass.CALL):
+            # Others fail without their caller's failing: their spans would have no parent.
+            span = late_span(tracer, span, name, kind, attributes, parent)
+        otel_context.attach(trace.set_span_in_context(span, context))
+        try:
+            with _marking(span):
+                yield partial(_record_outcome, span, call)
+        finally:
+            span.end()
     finally:
         otel_context.detach(token)
 
@@ -202,7 +205,7 @@ def _record_outcome(span: Span, call: Call, answer: Answer) -> str:
         _mark(span, str(answer.error))
     elif call.row.event == "client:tool_call" and (why := tool_failure(answer.body)):
         _mark(span, why)
-    return recorded_trace_id()
+    return recorded_trace_id(span)
 
 
 def _described(call: Call) -> dict[str, str]:

@@ -140,6 +140,13 @@ class ServiceSettings(BaseSettings):
         default="auto", description="json, console, or auto: console on a terminal, json elsewhere"
     )
 
+    traces_per_s: Annotated[float, Field(ge=0, le=1_000_000)] = Field(
+        default=0.0, description="how many traces that begin here are kept in a second; 0: any number"
+    )
+    trace_slow_s: Annotated[float, Field(ge=0.001, le=3600)] = Field(
+        default=10.0, description="a request that takes longer is traced although it was not sampled"
+    )
+
     @field_validator("nats_ca")
     @classmethod
     def _check_nats_ca(cls, value: Path | None, info: ValidationInfo) -> Path | None:

@@ -7,13 +7,17 @@ is set. An unknown value gets a warning and counts as the default, as the specif
   Spans without one are a library's own (the handshake with an MCP server, say), and are not recorded.
 - Texts of errors are not exported, since they quote arguments; the type of an exception is.
 - Ratio samplers draw a random number where the trace begins (ADR 0002), and `traceidratio` is always parent-based.
+  `SMCP_TRACES_PER_S` bounds how many traces a second are kept.
+- A trace that such a sampler drops says in its trace state from how long on a request is slow (`SMCP_TRACE_SLOW_S`):
+  spans of requests that fail or are slow are recorded when they end (ADR 0042).
 """
 
 import asyncio
 import os
 import random
 import threading
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from typing import Any, Final
@@ -26,8 +30,15 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, SamplingResult
-from opentelemetry.trace import Status, get_current_span
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    Decision,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+)
+from opentelemetry.trace import Status, TraceState, get_current_span
 
 from smcp_service.logging import get_logger
 
@@ -36,8 +47,17 @@ TRACE_ID_KEY: Final = "smcp.trace_id"
 """Under this key of the OpenTelemetry context stands the id (an int) of the trace that begins."""
 OWN_DECISION_KEY: Final = "smcp_own_decision"
 """True under this key: the sampled flag of a remote parent does not count, as nobody knows who set it."""
+SPAN_ID_KEY: Final = "smcp.span_id"
+"""Under this key stands the id (an int) of the span that begins: it is recorded after it ended."""
+KEPT_KEY: Final = "smcp_kept"
+"""True under this key: the span is recorded whatever its parent says."""
+STATE_KEY: Final = "smcp"
+"""Of the trace state of a trace that is dropped: milliseconds from which on a request is slow."""
 FLUSH_S: Final = 5.0
 """How long leaving `open_telemetry` waits for the last spans to be exported."""
+SLOW_S: Final = 10.0
+"""A request that takes longer is recorded in any case: as long as a peer waits for anything but a call."""
+MOST_PER_S: Final = 1_000_000.0
 
 _LARGEST_TRACE_ID: Final = (1 << 128) - 1
 _ENDPOINTS: Final = {
@@ -188,43 +208,68 @@ class ContextIdGenerator(RandomIdGenerator):
             return chosen
         return super().generate_trace_id()
 
+    def generate_span_id(self) -> int:
+        chosen = otel_context.get_value(SPAN_ID_KEY)
+        return chosen if isinstance(chosen, int) else super().generate_span_id()
+
     def is_trace_id_random(self) -> bool:
         return False  # W3C's flag would tell others that they may sample by the id
 
 
 class RatioSampler(Sampler):
-    """Keeps the share `rate` (0 to 1) of new traces by a draw of its own."""
+    """Keeps the share `rate` (0 to 1) of new traces by a draw of its own, and at most `per_s` in a second (0: any)."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, per_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
+        self._per_s = per_s
+        self._clock = clock
         self._random = random.Random()  # noqa: S311 - chance, not secrecy
+        self._most = self._left = max(per_s, 1.0)
+        self._filled_at = clock()
 
     def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
-        sampler = ALWAYS_ON if self._random.random() < self._rate else ALWAYS_OFF
+        sampler = ALWAYS_ON if self._random.random() < self._rate and self._is_below_limit() else ALWAYS_OFF
         return sampler.should_sample(parent_context, *args, **kwargs)
 
     def get_description(self) -> str:
-        return f"RatioSampler{{{self._rate}}}"
+        return f"RatioSampler{{{self._rate},{self._per_s}}}"
+
+    def _is_below_limit(self) -> bool:
+        if not self._per_s:
+            return True
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._filled_at) * self._per_s)
+        self._filled_at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class RequestSampler(Sampler):
     """Drops what begins a trace without an id.
 
-    Under a remote parent whose flag does not count it decides as `root`, otherwise as `inner`.
+    Under a remote parent whose flag does not count it decides as `root`, otherwise as `inner`. With `slow_ms` what it
+    drops as `root` may be recorded later (`STATE_KEY`).
     """
 
-    def __init__(self, root: Sampler, inner: Sampler) -> None:
+    def __init__(self, root: Sampler, inner: Sampler, slow_ms: int | None = None) -> None:
         self._root = root
         self._inner = inner
+        state = None if slow_ms is None else TraceState([(STATE_KEY, str(slow_ms))])
+        self._dropped = SamplingResult(Decision.DROP, trace_state=state)
 
     def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
+        if otel_context.get_value(KEPT_KEY, parent_context):
+            return ALWAYS_ON.should_sample(parent_context, *args, **kwargs)
         parent = get_current_span(parent_context).get_span_context()
-        chosen = self._inner
         if not parent.is_valid and otel_context.get_value(TRACE_ID_KEY, parent_context) is None:
-            chosen = ALWAYS_OFF
-        elif parent.is_remote and otel_context.get_value(OWN_DECISION_KEY, parent_context):
-            chosen = self._root
-        return chosen.should_sample(parent_context, *args, **kwargs)
+            return ALWAYS_OFF.should_sample(parent_context, *args, **kwargs)
+        is_doubted = parent.is_remote and otel_context.get_value(OWN_DECISION_KEY, parent_context)
+        if parent.is_valid and not is_doubted:
+            return self._inner.should_sample(parent_context, *args, **kwargs)
+        result = self._root.should_sample(parent_context, *args, **kwargs)
+        return result if result.decision.is_sampled() else self._dropped
 
     def get_description(self) -> str:
         return f"RequestSampler{{{self._inner.get_description()}}}"
@@ -234,17 +279,18 @@ def sampler_from(environ: Mapping[str, str]) -> Sampler:
     """The sampler that `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` name; everything new by default."""
     name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     kind = name.removeprefix("parentbased_")
+    if kind == "always_off":
+        return RequestSampler(ALWAYS_OFF, ALWAYS_OFF if name == kind else ParentBased(ALWAYS_OFF))
+    rate = 1.0
     if kind == "traceidratio":
-        root: Sampler = RatioSampler(number_of(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0))
-    elif kind == "always_off":
-        root = ALWAYS_OFF
-    else:
-        if kind != "always_on":
-            warn_of("OTEL_TRACES_SAMPLER", name, "parentbased_always_on")
-            name = "parentbased_always_on"
-        root = ALWAYS_ON
-    inner = root if name in {"always_on", "always_off"} else ParentBased(root)
-    return RequestSampler(root, inner)
+        rate = number_of(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0)
+    elif kind != "always_on":
+        warn_of("OTEL_TRACES_SAMPLER", name, "parentbased_always_on")
+        name = "parentbased_always_on"
+    per_s = number_of(environ, "SMCP_TRACES_PER_S", 0.0, least=0.0, most=MOST_PER_S)
+    slow_s = number_of(environ, "SMCP_TRACE_SLOW_S", SLOW_S, least=0.001, most=3600.0)
+    root = RatioSampler(rate, per_s) if rate < 1 or per_s else ALWAYS_ON
+    return RequestSampler(root, root if name == "always_on" else ParentBased(root), round(slow_s * 1000))
 
 
 def number_of(environ: Mapping[str, str], variable: str, default: float, *, least: float, most: float) -> float:

@@ -24,6 +24,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tr
 from pydantic import TypeAdapter
 
 from smcp_bus import exact_json
+from smcp_bus.late_spans import child_span
 from smcp_bus.tracing import configured
 from smcp_computer import __version__
 from smcp_computer.config.server_settings import HostSettings
@@ -113,13 +114,8 @@ class DirectRequests(Requests):
     def _span(self, method: str, id_: int) -> AbstractContextManager[Span]:
         if not self._is_traced:
             return _NO_SPAN
-        return tracer.start_as_current_span(
-            f"MCP send {method}",
-            kind=SpanKind.CLIENT,
-            attributes={"mcp.method.name": method, "jsonrpc.request.id": str(id_)},
-            record_exception=False,  # its text may be the server's
-            set_status_on_exception=False,
-        )
+        attributes = {"mcp.method.name": method, "jsonrpc.request.id": str(id_)}
+        return child_span(tracer, f"MCP send {method}", SpanKind.CLIENT, attributes)
 
     async def _cancel(self, id_: int) -> None:
         params = {"requestId": id_, "reason": "the caller gave it up"}
