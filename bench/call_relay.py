@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
@@ -57,13 +58,15 @@ def published(stack: contextlib.ExitStack) -> System:
     return System("published", [psutil.Process(server.pid)], load(stack, url))
 
 
-def ours(stack: contextlib.ExitStack, name: str, on: str = "nats", gateways: int = 1) -> System:
-    """Agents are on the first gateway, Computers on Socket.IO on the last one."""
+def ours(
+    stack: contextlib.ExitStack, name: str, on: str = "nats", gateways: int = 1, more: Mapping[str, str] | None = None
+) -> System:
+    """Agents are on the first gateway, Computers on Socket.IO on the last one. `more`: settings of the gateways."""
     ports = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     nats, url = start_nats(stack, ports)
     env = services_env(url)
     start(stack, BIN / "smcp-registry", env=env)
-    replicas = [start(stack, BIN / "smcp-gateway", env=env) for _ in range(gateways)]
+    replicas = [start(stack, BIN / "smcp-gateway", env={**env, **(more or {})}) for _ in range(gateways)]
     urls = [line_of(replica, "http://").split()[-1] for replica in replicas]
     for each in urls:
         wait_until_ready(each)

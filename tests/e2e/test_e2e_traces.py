@@ -28,11 +28,12 @@ from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, Part
 
-NOT_SAMPLING, NOT_TRACED = 2, 3
+NOT_SAMPLING, NOT_TRACED, FAILED_ONLY = 2, 3, 4
 """Gateways of their own kind."""
 OF_THEIR_OWN = {
     "gateway-3": {"OTEL_TRACES_SAMPLER": "always_off"},
     "gateway-4": {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+    "gateway-5": {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"},
     "host-beta": {"SMCP_TRACE_CONTENT": "true"},
 }
 
@@ -46,7 +47,7 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
         opened = open_processes(
             tmp_path_factory.mktemp("traces"),
-            gateways=4,
+            gateways=5,
             registries=1,
             environment=environment,
             of_their_own=OF_THEIR_OWN,
@@ -138,6 +139,15 @@ async def test_the_trace_of_a_failing_tool(recorder: Recorder, tool: str) -> Non
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         assert (await agent.call("alpha", tool, req_id=req_id))["isError"]
         await recorder.matches(f"tool_{tool}", {req_id: "req_id"}, through(agent))
+
+
+async def test_a_failed_call_that_was_not_sampled_has_the_same_trace_and_others_have_none(recorder: Recorder) -> None:
+    well, badly = uuid4().hex, uuid4().hex
+    async with member(recorder.world.url(FAILED_ONLY), "agent", LAB, "caller") as agent:
+        assert not (await agent.call("alpha", "echo", {"text": "x"}, req_id=well)).get("isError")
+        assert (await agent.call("alpha", "fail", req_id=badly))["isError"]
+        await recorder.matches("not_sampled_and_failed", {badly: "req_id"}, None)
+    assert await recorder.spans(well) == []
 
 
 @pytest.mark.parametrize(("gateway", "golden"), [(0, "socketio_same_replica"), (1, "socketio_other_replica")])

@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import pytest
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -93,7 +92,7 @@ async def test_messages_sent_for_no_request_are_not_recorded(exported: InMemoryS
 async def test_a_request_does_not_inherit_the_trace_of_its_task(exported: InMemorySpanExporter) -> None:
     with trace.get_tracer("x").start_as_current_span("of another request"):
         await dispatch(succeed, spans=tracing.bus_spans(), subject=SUBJECT)
-    processed, _ = exported.get_finished_spans()
+    (processed,) = exported.get_finished_spans()
     assert processed.parent is None
 
 
@@ -192,19 +191,15 @@ def test_no_span_is_opened_without_a_provider(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_clients_sampled_flag_counts_only_with_a_token(
     exported: InMemorySpanExporter, authenticated: bool
 ) -> None:
-    doubted: list[object] = []
-
-    async def look(request: ToolCallReq, call: Call) -> RawJson:
-        doubted.append(otel_context.get_value(tracing.OWN_DECISION_KEY))
-        return await succeed(request, call)
-
-    dispatcher = Dispatcher({"client:tool_call": look}, tracing=tracing.client_spans())
+    dispatcher = Dispatcher({"client:tool_call": succeed}, tracing=tracing.client_spans())
     caller = Caller(role="agent", office="lab", name="alice", authenticated=authenticated)
-    await dispatcher.dispatch(CATALOG["client:tool_call"], caller, tool_call(traceparent=PARENT))
-    assert doubted == [not authenticated]
-    (span,) = exported.get_finished_spans()
-    assert span.context is not None
-    assert f"{span.context.trace_id:032x}" == "a" * 32
+    for flag in ("00", "01"):
+        await dispatcher.dispatch(
+            CATALOG["client:tool_call"], caller, tool_call(traceparent=PARENT.removesuffix("01") + flag)
+        )
+    spans = exported.get_finished_spans()
+    assert len(spans) == (1 if authenticated else 2)
+    assert {f"{span.context.trace_id:032x}" for span in spans if span.context} == {"a" * 32}
 
 
 async def test_the_trace_of_a_recorded_request_is_given_to_its_metrics(exported: InMemorySpanExporter) -> None:

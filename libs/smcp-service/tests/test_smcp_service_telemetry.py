@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from smcp_service.telemetry import OWN_DECISION_KEY, TRACE_ID_KEY, ContextIdGenerator, open_telemetry, sampler_from
+from smcp_service.telemetry import TRACE_ID_KEY, ContextIdGenerator, TraceSampler, open_telemetry, sampler_from
 from smcp_testing.otlp_process import OtlpReceiver, otlp_receiver
 from smcp_testing.service_process import ServiceProcess, service_process
 
@@ -134,14 +134,19 @@ def test_an_id_in_the_context_becomes_the_trace_id_if_it_is_a_legal_one() -> Non
 def decisions(
     environ: dict[str, str], trace_ids: list[int], *, parent: SpanContext | None = None, own: bool = False
 ) -> list[bool]:
-    """Whether each of these traces would be sampled."""
+    """Whether each of these traces would be sampled; `own`: nobody knows who set the parent's flag."""
     sampler = sampler_from(environ)
-    context = otel_context.Context({TRACE_ID_KEY: 7, OWN_DECISION_KEY: own})
+    decided = [sampler.decide(parent, is_doubted=own)[0] for _ in trace_ids]
+    if own:
+        return decided
+    context = otel_context.Context({TRACE_ID_KEY: 7})
     if parent is not None:
         context = set_span_in_context(NonRecordingSpan(parent), context)
-    return [
+    opened = [
         sampler.should_sample(context, trace_id, "x").decision is Decision.RECORD_AND_SAMPLE for trace_id in trace_ids
     ]
+    assert len(set(decided)) == 2 or decided == opened
+    return opened
 
 
 def remote(*, sampled: bool) -> SpanContext:
@@ -172,6 +177,33 @@ def test_an_untrusted_parents_sampling_flag_is_ignored() -> None:
     assert decisions(off, [1], parent=remote(sampled=True), own=True) == [False]
     assert decisions({}, [1], parent=remote(sampled=False), own=True) == [True]
     assert 300 < sum(decisions(RATIO, [1] * 1000, parent=remote(sampled=True), own=True)) < 700
+
+
+def test_a_rate_limit_bounds_the_traces_of_a_second_after_one_seconds_worth_at_once() -> None:
+    now = [0.0]
+    sampler = TraceSampler(1.0, per_s=5, clock=lambda: now[0])
+    kept = []
+    for second in range(4):
+        now[0] = float(second)
+        kept.append(sum(sampler.decide(None, is_doubted=False)[0] for _ in range(100)))
+    assert kept == [5, 5, 5, 5]
+    now[0] = 100.0
+    assert sum(sampler.decide(None, is_doubted=False)[0] for _ in range(100)) == 5
+
+
+@pytest.mark.parametrize(
+    ("environ", "state"),
+    [
+        ({**RATIO, "OTEL_TRACES_SAMPLER_ARG": "0"}, "smcp=10000"),
+        ({**RATIO, "OTEL_TRACES_SAMPLER_ARG": "0", "SMCP_TRACE_SLOW_S": "0.25"}, "smcp=250"),
+        ({**RATIO, "OTEL_TRACES_SAMPLER_ARG": "0", "SMCP_TRACE_SLOW_S": "often"}, "smcp=10000"),
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, None),
+    ],
+)
+def test_a_dropped_trace_says_from_when_on_a_request_is_slow(environ: dict[str, str], state: str | None) -> None:
+    is_sampled, found = sampler_from(environ).decide(None, is_doubted=False)
+    assert not is_sampled
+    assert (None if found is None else found.to_header()) == state
 
 
 @pytest.mark.parametrize(

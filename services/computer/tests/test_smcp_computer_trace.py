@@ -16,6 +16,7 @@ from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.sdk_adapter import CONTENT_CHARS, CallSpan
 from smcp_computer.mcp.session import connect
 from smcp_testing.mcp_servers import configs
+from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.waiting import eventually
 
 LABELS = {"smcp.req_id": "r1", "smcp.office": "lab"}
@@ -121,3 +122,17 @@ async def test_arguments_and_results_are_recorded_on_request_and_cut(
     assert json.loads(str(attributes["gen_ai.tool.call.result"]))["content"][0]["text"] == "to be seen"
     assert len(str(dict(big.attributes or {})["gen_ai.tool.call.result"])) == CONTENT_CHARS
     assert "secret" not in unseen.to_json()
+
+
+async def test_an_instrumented_servers_own_span_is_below_the_span_of_the_call(exporter: InMemorySpanExporter) -> None:
+    async with otlp_receiver() as receiver:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_SERVICE_NAME": "an-mcp-server"}
+        config = parse_config(json.dumps({"box": configs.stdio("instrumented", env=env, fresh=True)})).servers["box"]
+        server = await InputResolver({}, {}).resolve(config)
+        async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
+            await connection.call("echo", {"text": "x"}, timeout=10, span=CallSpan(LABELS))
+            (called,) = spans_of_calls(exporter)
+            assert called.context is not None
+            (own,) = await receiver.wait_for(1, trace_id=f"{called.context.trace_id:032x}")
+    assert (own["service"], own["kind"], own["name"]) == ("an-mcp-server", "SERVER", "tools/call echo")
+    assert own["parent_span_id"] == f"{called.context.span_id:016x}"

@@ -9,6 +9,8 @@ Span = Mapping[str, Any]
 Tree = dict[str, Any]
 
 _HEX_IDS = re.compile(r"\b[0-9a-f]{32}\b")
+_TIMED = {"smcp.probe", "smcp.not_run"}
+"""Events that depend on how long something took."""
 _COUNTED = {"jsonrpc.request.id"}
 """Attributes with numbers that depend on what happened before."""
 
@@ -22,14 +24,17 @@ def forest(spans: Iterable[Span], *, instance: Callable[[Span], str], known: Map
     """
     in_order = sorted(spans, key=lambda span: span["start_ns"])
     ids = {span["span_id"] for span in in_order}
+    names = {span["span_id"]: f"{span['kind']} {span['name']}" for span in in_order}
 
     def tree(span: Span) -> Tree:
+        linked = [names.get(link["span_id"], "a span that is not recorded") for link in span["links"]]
         return {
             "span": f"{span['kind']} {span['name']}",
             "from": f"{span['service']} {instance(span)}",
             "status": span["status"] + (f": {span['status_message']}" if span["status_message"] else ""),
             "attributes": {name: _value(name, value, known) for name, value in sorted(span["attributes"].items())},
-            "events": [event["name"] for event in span["events"]],
+            "events": [event["name"] for event in span["events"] if event["name"] not in _TIMED],
+            **({"links": linked} if linked else {}),
             "children": [tree(child) for child in in_order if child["parent_span_id"] == span["span_id"]],
         }
 

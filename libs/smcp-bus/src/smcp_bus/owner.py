@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from opentelemetry.trace import Span, get_current_span
 from xxhash import xxh3_128_digest
 
 from smcp_bus import exact_json
 from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
+from smcp_bus.tracing import event
 from smcp_proto import tool_results
 from smcp_proto.errors import Malformed, SmcpError, Unavailable, error_of
 from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq
@@ -86,6 +88,8 @@ class RunningCall:
     answer: "asyncio.Future[bytes]" = field(repr=False)
     timers: list[asyncio.TimerHandle] = field(default_factory=list, repr=False)
     stop: Stop = field(default=lambda why: None, repr=False)
+    span: Span = field(default_factory=get_current_span, repr=False)
+    """Of the request that began it."""
 
 
 def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
@@ -173,10 +177,12 @@ class Owner:
         call = self._running.get(key)
         if call is not None:
             _same(call, digest, subject)
+            event("smcp.joined")
             call.asked_at = self._loop.time()
         else:
             known = self._replay(key, request, digest, subject, seat, left)
             if known is not None:
+                event("smcp.kept_answer")
                 return known
             limit = time_limit(request.timeout, left)
             call = self._begin(seat, key, request, digest, subject, limit, start, timed_out)
@@ -206,7 +212,10 @@ class Owner:
         calls = [
             call for seat in seats if (call := self._running.get((office, seat.computer, agent, req_id))) is not None
         ]
+        by = get_current_span().get_span_context()
         for call in calls:
+            if by.is_valid and call.span.is_recording():
+                call.span.add_link(by)
             if not call.seat.cancel_grace_s:
                 self._cancelled(call, "cancelled")
             elif len(call.timers) == 1:

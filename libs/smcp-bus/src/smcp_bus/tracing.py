@@ -9,15 +9,15 @@ The parent of a span is what a peer says, so it is read here and not by OpenTele
 does not like it: a line of the log asks for its trace id.
 
 A trace is of a request. What processes ask each other beside (leases, `alive`, `pending`) is recorded only where it
-is asked for the sake of one. A request that is not sampled has the spans of `late_spans`, where the sampler wants those
-that fail. Nothing here costs more than a comparison while no tracer provider is configured.
+is asked for the sake of one. Nothing here costs more than a comparison while no tracer provider is configured. How
+spans are kept, and which requests are recorded only when they have failed, is for `request_spans`.
 """
 
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -26,8 +26,6 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
     ProxyTracerProvider,
     Span,
     SpanContext,
@@ -35,28 +33,19 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
-    Tracer,
     TraceState,
 )
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
-from smcp_bus.late_spans import LateSpan, child_span, late_span
+from smcp_bus.request_spans import Recorder, RequestSpan, first_span, recorder
 from smcp_proto.catalog import CATALOG, Row, TimeClass
 from smcp_proto.errors import ErrorCode, SmcpError
 from smcp_proto.tool_results import CANCELLED, TIMED_OUT
-from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
-
-OWN_DECISION_KEY: Final = "smcp_own_decision"
-"""True in the OpenTelemetry context where a remote parent's sampled flag is not to be believed: an Agent's trace is
-continued here, but whether we record is our own decision."""
-
-LABELS_KEY: Final = "smcp_labels"
-"""In the OpenTelemetry context of a request: the attributes that all of its spans have."""
+from smcp_proto.trace_ids import trace_id
 
 LONGEST: Final = 256
 """Characters of an attribute's value: what a peer chose is cut there."""
@@ -75,9 +64,8 @@ _MEMBER: Final = re.compile(
     rf"([a-z]{_REST}{{0,255}}|[a-z0-9]{_REST}{{0,240}}@[a-z]{_REST}{{0,13}})"
     r"=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e])"
 )
+_NO_MORE: Final[Mapping[str, str]] = MappingProxyType({})
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
-_PROPAGATOR: Final = TraceContextTextMapPropagator()
-"""Writes what is sent on."""
 
 
 def configured() -> bool:
@@ -92,7 +80,7 @@ def client_spans() -> Tracing | None:
     The client's own trace is continued where the request says one (its optional field `traceparent`); otherwise
     the trace id follows from the request's id. Its sampled flag counts only where the client is authenticated.
     """
-    return _spans(lambda tracer, call: _open(tracer, call, call.row.event, SpanKind.SERVER, {}))
+    return _spans(lambda records, call: _open(records, call, call.row.event, SpanKind.SERVER, _NO_MORE))
 
 
 def bus_spans() -> Tracing | None:
@@ -101,13 +89,13 @@ def bus_spans() -> Tracing | None:
     None while nothing is recorded.
     """
 
-    def open_span(tracer: Tracer, call: Call) -> AbstractContextManager[Record]:
+    def open_span(records: Recorder, call: Call) -> AbstractContextManager[Record]:
         if registry_contract.is_internal(call.row) and TRACEPARENT not in call.headers:
             return nullcontext(_record_nothing)
         name, attributes = _destination("process", call.subject)
         if group := subjects.queue(call.subject):
-            attributes["messaging.consumer.group.name"] = group
-        return _open(tracer, call, name, SpanKind.CONSUMER, attributes)
+            attributes = {**attributes, "messaging.consumer.group.name": group}
+        return _open(records, call, name, SpanKind.CONSUMER, attributes)
 
     return _spans(open_span)
 
@@ -130,28 +118,59 @@ def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
 
 def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
     """`send_span` where this is done for a request that is traced, nothing elsewhere; gives the headers to send."""
-    return _NOTHING if otel_context.get_value(LABELS_KEY) is None else send_span(subject)
+    current = trace.get_current_span()
+    return send_span(current, subject) if isinstance(current, RequestSpan) else _NOTHING
 
 
 @contextmanager
-def send_span(subject: str) -> Iterator[dict[str, str]]:
+def send_span(request: RequestSpan, subject: str) -> Iterator[dict[str, str]]:
     """A PRODUCER span round a message or a request to `subject`; gives the headers that carry the trace on.
 
     An error that leaves the block marks it.
     """
     name, attributes = _destination("send", subject)
-    tracer = trace.get_tracer("smcp_bus")
-    with child_span(tracer, name, SpanKind.PRODUCER, attributes | _labels()) as span, _marking(span):
-        carrier: dict[str, str] = {}
-        _PROPAGATOR.inject(carrier)
-        yield carrier
+    span = request.child(name, SpanKind.PRODUCER, attributes)
+    token = otel_context.attach(trace.set_span_in_context(span))
+    try:
+        yield span.headers
+    except BaseException as error:
+        _mark(span, _kind(error))
+        raise
+    finally:
+        otel_context.detach(token)
+        span.end()
+
+
+def event(name: str, **attributes: str | int) -> None:
+    """Something that happened to the request that is handled here, as an event of its span. For what may happen to each
+    of many requests: an event costs less than a span, and a call's tree keeps its shape."""
+    trace.get_current_span().add_event(name, attributes)
+
+
+def link(span: Span) -> None:
+    """The request that is handled here is about that one: a cancel, say."""
+    current = trace.get_current_span()
+    if current.is_recording() and span.get_span_context().is_valid:
+        current.add_link(span.get_span_context())
+
+
+@contextmanager
+def caused_by(headers: Mapping[str, str]) -> Iterator[None]:
+    """Around the handling of a notification, which has no span of its own: its sender's span is the current one."""
+    parent = read_span_context(headers.get(TRACEPARENT, ""), headers.get(TRACESTATE, ""))
+    span = trace.INVALID_SPAN if parent is None else trace.NonRecordingSpan(parent)
+    token = otel_context.attach(trace.set_span_in_context(span, Context()))
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
 
 
 def recorded_trace_id(span: Span | None = None) -> str:
     """The id (hex) of the trace that is recorded here, else an empty text; for exemplars."""
     span = span or trace.get_current_span()
     context = span.get_span_context()
-    is_recorded = span.will_be_kept if isinstance(span, LateSpan) else context.trace_flags.sampled
+    is_recorded = span.will_be_kept if isinstance(span, RequestSpan) else context.trace_flags.sampled
     return format(context.trace_id, "032x") if is_recorded else ""
 
 
@@ -159,42 +178,36 @@ def _record_nothing(answer: Answer) -> str:
     return ""
 
 
-def _spans(open_span: Callable[[Tracer, Call], AbstractContextManager[Record]]) -> Tracing | None:
-    if not configured():
-        return None
-    tracer = trace.get_tracer("smcp_bus")
-    return lambda call: open_span(tracer, call)
+def _spans(open_span: Callable[[Recorder, Call], AbstractContextManager[Record]]) -> Tracing | None:
+    records = recorder()
+    return None if records is None else partial(open_span, records)
 
 
 @contextmanager
-def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dict[str, str]) -> Iterator[Record]:
-    labels = {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]}
-    attributes = labels | _described(call) | attributes
-    parent, doubted = _parent(call)
-    begins, links = parent, list[Link]()
-    if parent is not None and doubted and not parent.trace_flags.sampled:
-        parent, links = None, [Link(parent)]  # its application does not record it
+def _open(records: Recorder, call: Call, name: str, kind: SpanKind, attributes: Mapping[str, str]) -> Iterator[Record]:
+    parent, is_doubted = _parent(call)
+    span = first_span(
+        records,
+        name,
+        kind,
+        {**_described(call), **attributes},
+        labels={"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]},
+        trace_id=0 if parent is not None else _own_trace_id(call),
+        parent=parent,
+        is_doubted=is_doubted,
+        # Others fail without their caller's failing: their spans would have no parent.
+        may_be_late=kind is SpanKind.SERVER or call.row.time_class is TimeClass.CALL,
+    )
     # An empty context: a request's parent is only what it names, not what this task inherited.
-    id_ = _own_trace_id(call) if begins is None else begins.trace_id
-    context = otel_context.set_value(TRACE_ID_KEY, id_, Context())
-    context = otel_context.set_value(OWN_DECISION_KEY, doubted, context)
-    context = otel_context.set_value(LABELS_KEY, labels, context)
-    if parent is not None:
-        context = trace.set_span_in_context(NonRecordingSpan(parent), context)
-    token = otel_context.attach(context)  # the generator of ids gets no context
+    token = otel_context.attach(trace.set_span_in_context(span, Context()))
     try:
-        span = tracer.start_span(name, context, kind, attributes, links)
-        if not span.is_recording() and (kind is SpanKind.SERVER or call.row.time_class is TimeClass.CALL):
-            # Others fail without their caller's failing: their spans would have no parent.
-            span = late_span(tracer, span, name, kind, attributes, parent)
-        otel_context.attach(trace.set_span_in_context(span, context))
-        try:
-            with _marking(span):
-                yield partial(_record_outcome, span, call)
-        finally:
-            span.end()
+        yield partial(_record_outcome, span, call)
+    except BaseException as error:
+        _mark(span, _kind(error))
+        raise
     finally:
         otel_context.detach(token)
+        span.end()
 
 
 def _record_outcome(span: Span, call: Call, answer: Answer) -> str:
@@ -216,7 +229,8 @@ def _described(call: Call) -> dict[str, str]:
     return attributes
 
 
-def _destination(operation: str, subject: str) -> tuple[str, dict[str, str]]:
+@lru_cache(maxsize=4096)
+def _destination(operation: str, subject: str) -> tuple[str, Mapping[str, str]]:
     template = subjects.template(subject)
     return f"{operation} {template}", {
         "messaging.system": "nats",
@@ -264,20 +278,6 @@ def _own_trace_id(call: Call) -> int:
 def _text(payload: Mapping[str, Any], field: str) -> str:
     value = payload.get(field)
     return value if isinstance(value, str) else ""
-
-
-def _labels() -> dict[str, str]:
-    labels = otel_context.get_value(LABELS_KEY)
-    return labels if isinstance(labels, dict) else {}
-
-
-@contextmanager
-def _marking(span: Span) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        _mark(span, _kind(error))
-        raise
 
 
 def _kind(error: BaseException) -> str:

@@ -27,30 +27,18 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
-    ALWAYS_ON,
-    Decision,
-    ParentBased,
-    Sampler,
-    SamplingResult,
-)
-from opentelemetry.trace import Status, TraceState, get_current_span
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, Status, StatusCode, TraceState, get_current_span
 
 from smcp_service.logging import get_logger
 
 # The dispatcher and the SDK, which import nothing of this package, set these keys.
 TRACE_ID_KEY: Final = "smcp.trace_id"
 """Under this key of the OpenTelemetry context stands the id (an int) of the trace that begins."""
-OWN_DECISION_KEY: Final = "smcp_own_decision"
-"""True under this key: the sampled flag of a remote parent does not count, as nobody knows who set it."""
-SPAN_ID_KEY: Final = "smcp.span_id"
-"""Under this key stands the id (an int) of the span that begins: it is recorded after it ended."""
-KEPT_KEY: Final = "smcp_kept"
-"""True under this key: the span is recorded whatever its parent says."""
 STATE_KEY: Final = "smcp"
 """Of the trace state of a trace that is dropped: milliseconds from which on a request is slow."""
 FLUSH_S: Final = 5.0
@@ -59,6 +47,8 @@ SLOW_S: Final = 10.0
 """A request that takes longer is recorded in any case: as long as a peer waits for anything but a call."""
 MOST_PER_S: Final = 1_000_000.0
 
+_SCOPE: Final = InstrumentationScope("smcp_bus")
+_STATUSES: Final = {code: Status(code) for code in StatusCode}
 _LARGEST_TRACE_ID: Final = (1 << 128) - 1
 _ENDPOINTS: Final = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "TRACES",
@@ -85,12 +75,7 @@ async def open_telemetry(
         return
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         raise RuntimeError("telemetry was already set up in this process")  # noqa: TRY004 - not about a type
-    provider = TracerProvider(
-        sampler=sampler_from(environ),
-        resource=resource_of(service),
-        id_generator=ContextIdGenerator(),
-        shutdown_on_exit=False,
-    )
+    provider = RequestTracerProvider(sampler_from(environ), resource_of(service))
     for name in names:
         exporter = ConsoleSpanExporter() if name == "console" else otlp_exporter(environ, "TRACES")
         provider.add_span_processor(BatchSpanProcessor(WithoutTexts(exporter)))
@@ -208,31 +193,58 @@ class ContextIdGenerator(RandomIdGenerator):
             return chosen
         return super().generate_trace_id()
 
-    def generate_span_id(self) -> int:
-        chosen = otel_context.get_value(SPAN_ID_KEY)
-        return chosen if isinstance(chosen, int) else super().generate_span_id()
-
     def is_trace_id_random(self) -> bool:
         return False  # W3C's flag would tell others that they may sample by the id
 
 
-class RatioSampler(Sampler):
-    """Keeps the share `rate` (0 to 1) of new traces by a draw of its own, and at most `per_s` in a second (0: any)."""
+class TraceSampler(Sampler):
+    """Decides by a draw of its own (ADR 0002): the share `rate` (0 to 1) of new traces, at most `per_s` in a second.
 
-    def __init__(self, rate: float, per_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+    A trace without an id is dropped: it is a library's own. With `slow_ms` what is dropped may be recorded when it ends
+    (`STATE_KEY`).
+
+    Args:
+        per_s: 0: any number.
+        by_parent: a parent's flag counts.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        *,
+        per_s: float = 0.0,
+        by_parent: bool = True,
+        slow_ms: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._rate = rate
         self._per_s = per_s
+        self._by_parent = by_parent
         self._clock = clock
         self._random = random.Random()  # noqa: S311 - chance, not secrecy
         self._most = self._left = max(per_s, 1.0)
         self._filled_at = clock()
+        self._dropped = None if slow_ms is None else TraceState([(STATE_KEY, str(slow_ms))])
+
+    def decide(self, parent: SpanContext | None, *, is_doubted: bool) -> tuple[bool, TraceState | None]:
+        """Whether a request is sampled, and its trace state. `is_doubted`: the parent's flag does not count."""
+        if parent is not None and self._by_parent and not is_doubted:
+            return parent.trace_flags.sampled, parent.trace_state
+        is_sampled = (self._rate >= 1 or self._random.random() < self._rate) and self._is_below_limit()
+        return is_sampled, None if is_sampled else self._dropped
 
     def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
-        sampler = ALWAYS_ON if self._random.random() < self._rate and self._is_below_limit() else ALWAYS_OFF
-        return sampler.should_sample(parent_context, *args, **kwargs)
+        """As `decide`, for OpenTelemetry's own spans."""
+        parent = get_current_span(parent_context).get_span_context()
+        if parent.is_valid:
+            is_sampled, _ = self.decide(parent, is_doubted=False)
+        else:
+            has_id = otel_context.get_value(TRACE_ID_KEY, parent_context) is not None
+            is_sampled = has_id and self.decide(None, is_doubted=False)[0]
+        return (ALWAYS_ON if is_sampled else ALWAYS_OFF).should_sample(parent_context, *args, **kwargs)
 
     def get_description(self) -> str:
-        return f"RatioSampler{{{self._rate},{self._per_s}}}"
+        return f"TraceSampler{{{self._rate},{self._per_s}}}"
 
     def _is_below_limit(self) -> bool:
         if not self._per_s:
@@ -246,41 +258,12 @@ class RatioSampler(Sampler):
         return True
 
 
-class RequestSampler(Sampler):
-    """Drops what begins a trace without an id.
-
-    Under a remote parent whose flag does not count it decides as `root`, otherwise as `inner`. With `slow_ms` what it
-    drops as `root` may be recorded later (`STATE_KEY`).
-    """
-
-    def __init__(self, root: Sampler, inner: Sampler, slow_ms: int | None = None) -> None:
-        self._root = root
-        self._inner = inner
-        state = None if slow_ms is None else TraceState([(STATE_KEY, str(slow_ms))])
-        self._dropped = SamplingResult(Decision.DROP, trace_state=state)
-
-    def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
-        if otel_context.get_value(KEPT_KEY, parent_context):
-            return ALWAYS_ON.should_sample(parent_context, *args, **kwargs)
-        parent = get_current_span(parent_context).get_span_context()
-        if not parent.is_valid and otel_context.get_value(TRACE_ID_KEY, parent_context) is None:
-            return ALWAYS_OFF.should_sample(parent_context, *args, **kwargs)
-        is_doubted = parent.is_remote and otel_context.get_value(OWN_DECISION_KEY, parent_context)
-        if parent.is_valid and not is_doubted:
-            return self._inner.should_sample(parent_context, *args, **kwargs)
-        result = self._root.should_sample(parent_context, *args, **kwargs)
-        return result if result.decision.is_sampled() else self._dropped
-
-    def get_description(self) -> str:
-        return f"RequestSampler{{{self._inner.get_description()}}}"
-
-
-def sampler_from(environ: Mapping[str, str]) -> Sampler:
+def sampler_from(environ: Mapping[str, str]) -> TraceSampler:
     """The sampler that `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` name; everything new by default."""
     name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     kind = name.removeprefix("parentbased_")
     if kind == "always_off":
-        return RequestSampler(ALWAYS_OFF, ALWAYS_OFF if name == kind else ParentBased(ALWAYS_OFF))
+        return TraceSampler(0.0, by_parent=name != kind)
     rate = 1.0
     if kind == "traceidratio":
         rate = number_of(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0)
@@ -289,8 +272,32 @@ def sampler_from(environ: Mapping[str, str]) -> Sampler:
         name = "parentbased_always_on"
     per_s = number_of(environ, "SMCP_TRACES_PER_S", 0.0, least=0.0, most=MOST_PER_S)
     slow_s = number_of(environ, "SMCP_TRACE_SLOW_S", SLOW_S, least=0.001, most=3600.0)
-    root = RatioSampler(rate, per_s) if rate < 1 or per_s else ALWAYS_ON
-    return RequestSampler(root, root if name == "always_on" else ParentBased(root), round(slow_s * 1000))
+    return TraceSampler(rate, per_s=per_s, by_parent=name != "always_on", slow_ms=round(slow_s * 1000))
+
+
+class RequestTracerProvider(TracerProvider):
+    """Takes the spans of requests when they have ended (`smcp_bus.request_spans`), beside OpenTelemetry's own."""
+
+    def __init__(self, sampler: TraceSampler, resource: Resource | None = None) -> None:
+        super().__init__(sampler=sampler, resource=resource, id_generator=ContextIdGenerator(), shutdown_on_exit=False)
+        self.decide = sampler.decide
+        self._processors: list[SpanProcessor] = []
+
+    def add_span_processor(self, span_processor: SpanProcessor) -> None:
+        super().add_span_processor(span_processor)
+        self._processors.append(span_processor)
+
+    def record(self, *, events: Sequence[tuple[str, Any, int]], status: StatusCode, **fields: Any) -> None:
+        """A span that has ended; `fields` are ReadableSpan's."""
+        span = ReadableSpan(
+            resource=self.resource,
+            instrumentation_scope=_SCOPE,
+            events=[Event(*event) for event in events],
+            status=_STATUSES[status],
+            **fields,
+        )
+        for processor in self._processors:
+            processor.on_end(span)
 
 
 def number_of(environ: Mapping[str, str], variable: str, default: float, *, least: float, most: float) -> float:

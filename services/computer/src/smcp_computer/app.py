@@ -22,7 +22,7 @@ from smcp_bus.ownership import Ownership, owned
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_bus.subjects import computer_route, host_route, request_handler, serve_requests
-from smcp_bus.tracing import bus_spans
+from smcp_bus.tracing import bus_spans, caused_by
 from smcp_computer.computer import Computer, Options
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import AtTerminal
@@ -198,7 +198,8 @@ class _OfficeNotifications:
         try:
             match subjects.verb_of(incoming.subject):
                 case "tool_call_cancel":
-                    self._computer.calls.cancel(AgentCallData.model_validate_json(incoming.body))
+                    with caused_by(incoming.headers):
+                        self._computer.calls.cancel(AgentCallData.model_validate_json(incoming.body))
                 case "enter_office":
                     who = EnterOfficeNotification.model_validate_json(incoming.body)
                     self._moved(who.agent, who.computer, int(incoming.headers.get(EPOCH, "")), left=False)

@@ -5,16 +5,17 @@ from contextlib import contextmanager
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from smcp_service.telemetry import RequestTracerProvider, sampler_from
 
 
 @contextmanager
 def exported_spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     """In place of the one tracer provider that a process has for good."""
     exporter = InMemorySpanExporter()
-    provider = TracerProvider()
+    provider = RequestTracerProvider(sampler_from({}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter

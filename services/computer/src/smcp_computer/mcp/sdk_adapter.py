@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,11 +27,12 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from opentelemetry import trace
-from opentelemetry.trace import Span, Status, StatusCode
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from smcp_bus import exact_json
+from smcp_bus.request_spans import RequestSpan
 from smcp_computer.mcp.errors import (
     SAID_ALOUD,
     BadAnswer,
@@ -352,9 +353,24 @@ class Requests:
         request = _Request(method=method, params=params)
         token = _EXCHANGE.set(exchange)
         try:
-            await self._client.session.send_request(request, _AnyResult, request_read_timeout_seconds=2 * timeout)
+            with self._late_span(method, params, exchange):
+                await self._client.session.send_request(request, _AnyResult, request_read_timeout_seconds=2 * timeout)
         finally:
             _EXCHANGE.reset(token)
+
+    def _late_span(self, method: str, params: dict[str, Any], exchange: "Exchange") -> AbstractContextManager[object]:
+        """For a call that was not sampled: the SDK's own span is dropped, also if the call fails."""
+        current = trace.get_current_span()
+        if (
+            method != "tools/call"
+            or not isinstance(current, RequestSpan)
+            or current.get_span_context().trace_flags.sampled
+        ):
+            return nullcontext()
+
+        span = current.child(method, SpanKind.CLIENT, {"mcp.method.name": method})
+        exchange.span.began(span, params)
+        return span
 
     def _logged(self, method: str, error: MCPError) -> ServerError:
         translated = self.translated(error)

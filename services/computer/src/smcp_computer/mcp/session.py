@@ -24,7 +24,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tr
 from pydantic import TypeAdapter
 
 from smcp_bus import exact_json
-from smcp_bus.late_spans import child_span
+from smcp_bus.request_spans import child_span
 from smcp_bus.tracing import configured
 from smcp_computer import __version__
 from smcp_computer.config.server_settings import HostSettings

@@ -121,6 +121,8 @@ class OwnerProbe:
     async def _is_there(self, owner: _Owner, calls: Sequence[PendingCall], now: float) -> bool:
         """Send one probe; False if nobody serves the subject."""
         subject = subjects.client(calls[0].office, calls[0].computer, "pending")
+        for call in calls:
+            call.happened("smcp.probe")
         question = PendingQuestion(calls=[(call.agent, call.req_id) for call in calls if call.tracked])
         try:
             reply = await self._bus.request(subject, question.model_dump_json().encode(), timeout=self._patience)

@@ -7,10 +7,11 @@ request that stays here behaves as on the bus: its handler has its own task and 
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import orjson
+from opentelemetry.trace import Span, get_current_span
 
 from smcp_bus import ownership, subjects
 from smcp_bus.bus import Admit, Bus, Headers, Incoming, Progress, Reply, RequestHandler
@@ -18,6 +19,7 @@ from smcp_bus.dispatch import RawJson
 from smcp_bus.errors import BodyTooLarge, RequestTimedOut
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.nats.serving import error_reply
+from smcp_bus.tracing import event
 from smcp_proto.errors import ErrorCode, SmcpError
 
 CANCEL_GRACE_S: Final = 1.0
@@ -67,6 +69,16 @@ class PendingCall:
     verdict: SmcpError | RawJson | None = None
     abandoned: bool = False
     """The caller has gone."""
+    span: Span = field(default_factory=get_current_span, repr=False)
+    """Of its event."""
+    events: set[str] = field(default_factory=set, repr=False)
+    """Of its span."""
+
+    def happened(self, what: str) -> None:
+        """Record an event of its span, the first time: how often it happens depends on how long the call takes."""
+        if what not in self.events:
+            self.events.add(what)
+            self.span.add_event(what)
 
     def sent(self, now: float) -> None:
         """It goes on the wire."""
@@ -78,9 +90,11 @@ class PendingCall:
         """It has surely not run."""
         self.on_wire = False
         self.ask_from = NOT_SENT
+        self.happened("smcp.not_run")
 
     def request_moved(self) -> None:
         """Its owner has asked for a part of the request."""
+        self.happened("smcp.request_in_chunks")
         self.moved_at = asyncio.get_running_loop().time()
 
     def request_delivered(self) -> None:
@@ -243,9 +257,12 @@ class CallRoute:
         computers = self._here.get(subjects.without_verb(subject)) if self._here else None
         handler = next((computer.handle for computer in computers if computer.takes_calls), None) if computers else None
         if handler is None:
-            return await self.bus.request(
+            reply = await self.bus.request(
                 subject, body, timeout=timeout, headers=headers, progress=progress, admit=admit
             )
+            if len(reply.body) > MAX_CHUNK:
+                event("smcp.answer_in_chunks", bytes=len(reply.body))
+            return reply
         if len(body) > self.bus.max_body:
             raise BodyTooLarge(len(body), self.bus.max_body)
         if len(self._tasks) >= MAX_REQUESTS:

@@ -23,7 +23,7 @@ from smcp_bus.errors import BusError, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
-from smcp_bus.tracing import sending
+from smcp_bus.tracing import link, sending
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
 from smcp_gateway.sockets.packet import largest_reply
@@ -101,6 +101,8 @@ class Relay:
             req_id=call.req_id,
             tracked=call.row.time_class is TimeClass.CALL,
         )
+        if call.payload.get(REPEAT):
+            pending.happened("smcp.repeat")
         rights = caller.rights
         if rights is not None:
             rights.check_computer(pending.computer, _target_field(request))
@@ -136,6 +138,8 @@ class Relay:
         body = exact_json.written(call.payload)
         # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
         cancelled = self._calls.cancel(caller.session, request.req_id, now=self._loop.time())
+        for each in cancelled:
+            link(each.span)
         try:
             await self._registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
         except (SmcpError, BusError):
@@ -216,6 +220,7 @@ class Relay:
                     raise offline or _not_available()
             if moving:
                 until = now + WAIT_S
+                pending.happened("smcp.move")
             backoff = backoff or Backoff(first_s=0.03, longest_s=0.6)
             pause = backoff.next()
             if now + pause >= call.deadline:

@@ -18,6 +18,7 @@ from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Subscription
 from smcp_bus.headers import EPOCH, NOTIFICATION_ID
 from smcp_bus.outbox import missed_body
+from smcp_bus.tracing import caused_by
 from smcp_gateway.computers.socketio_computer import CANCEL_EVENT
 from smcp_gateway.rooms.roster import Roster
 from smcp_gateway.sockets.session import MemberKey, Membership, Session
@@ -149,7 +150,8 @@ class Office:
         try:
             notice = read_notice(incoming)
             if notice.event == CANCEL_EVENT:
-                self._listeners.cancelled(self.name, AgentCallData.model_validate_json(notice.body))
+                with caused_by(incoming.headers):
+                    self._listeners.cancelled(self.name, AgentCallData.model_validate_json(notice.body))
         except ValueError as error:
             _log.warning("a notification that cannot be read: %s", type(error).__name__)
             return

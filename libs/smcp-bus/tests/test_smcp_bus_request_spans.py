@@ -1,22 +1,23 @@
 """Spans of requests that were not sampled: recorded when they end, if they failed or were slow."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 from smcp_bus import subjects, tracing
 from smcp_bus.dispatch import Call, Caller, Dispatcher, RawJson, Tracing
-from smcp_bus.late_spans import MOST_EVENTS, LateSpan, child_span
+from smcp_bus.request_spans import MOST_EVENTS, RequestSpan, child_span
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound, Unavailable
-from smcp_service.telemetry import ContextIdGenerator, sampler_from
+from smcp_service.telemetry import RequestTracerProvider, sampler_from
 
 ALICE = Caller(role="agent", office="lab", name="alice")
 REQ_ID = "0123456789abcdef0123456789abcdef"
@@ -34,7 +35,7 @@ class Recorded:
         self.sampling(**NONE_SAMPLED)
 
     def sampling(self, **environ: str) -> None:
-        provider = TracerProvider(sampler=sampler_from(environ), id_generator=ContextIdGenerator())
+        provider = RequestTracerProvider(sampler_from(environ))
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self._monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
 
@@ -44,7 +45,7 @@ class Recorded:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return Recorded(monkeypatch)
 
 
@@ -54,7 +55,7 @@ def tool_call(**fields: Any) -> dict[str, Any]:
 
 
 async def dispatch(
-    handler: Any, spans: Tracing | None, *, subject: str = "", headers: dict[str, str] | None = None, **fields: Any
+    handler: Any, spans: Tracing | None, *, subject: str = "", headers: Mapping[str, str] | None = None, **fields: Any
 ) -> None:
     dispatcher = Dispatcher({"client:tool_call": handler}, tracing=spans)
     row = CATALOG["client:tool_call"]
@@ -102,7 +103,7 @@ async def test_a_failed_call_that_was_not_sampled_has_all_its_spans_with_their_t
     contexts = [span.context for span in chain]
     assert [context.trace_id for context in contexts if context] == [int(REQ_ID, 16)] * 4
     assert chain[0].parent is None
-    for above, below in zip(chain, chain[1:], strict=False):
+    for above, below in pairwise(chain):
         assert above.context is not None
         assert below.parent is not None
         assert below.parent.span_id == above.context.span_id
@@ -179,11 +180,11 @@ async def test_an_application_that_does_not_record_is_linked_and_no_parent(recor
 
 
 async def test_a_span_that_ends_after_its_failed_request_is_recorded(recorded: Recorded) -> None:
-    left: list[LateSpan] = []
+    left: list[RequestSpan] = []
 
     async def leave(request: Any, call: Call) -> RawJson:
         span = trace.get_current_span()
-        assert isinstance(span, LateSpan)
+        assert isinstance(span, RequestSpan)
         left.append(span.child("tools/call", SpanKind.CLIENT, {}))
         return TOOL_FAILED
 
