@@ -10,10 +10,13 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, cast
@@ -25,12 +28,23 @@ from rich.table import Table
 
 from bench import published_env
 from bench.attacks import ATTACKS, Attack, Target
-from bench.processes import BIN, cpu_of_one, line_of, services_env, start, start_nats, wait_until_ready
+from bench.processes import (
+    BIN,
+    cpu_of_one,
+    line_of,
+    services_env,
+    start,
+    start_nats,
+    wait_until_ready,
+    waited_of_one,
+)
 from smcp_gateway.auth.api_keys import new_key
 
 PAUSE_S: Final = 0.1
 """After each call: 50 offices ask for 500 calls/s at most, which leaves a gateway of one core idle most of the time."""
 PHASES: Final = ("before", "during", "after")
+SHARES: Final = ("CPU %", "waits %")
+"""Of the time: what the gateway ran, and what it waited for a CPU that others had, the attacker among them."""
 
 
 @dataclass
@@ -46,11 +60,14 @@ class System:
     def measure(self, phase: str, seconds: float) -> None:
         """The calls of all offices for so long, with the CPU of the gateway for each of them."""
         order = {"concurrency": self.offices, "size": 1024, "calls": 1_000_000, "seconds": seconds}
-        before, stdin = cpu_of_one(self.gateway), cast("IO[str]", self.load.stdin)
+        stdin = cast("IO[str]", self.load.stdin)
+        began, cpu, waited = time.monotonic(), cpu_of_one(self.gateway), waited_of_one(self.gateway)
         stdin.write(json.dumps(order | {"pause_s": PAUSE_S, "may_fail": True}) + "\n")
         stdin.flush()
         figures: dict[str, float] = json.loads(line_of(self.load, "{"))
-        figures["cpu_us"] = (cpu_of_one(self.gateway) - before) / max(figures["calls"], 1) * 1e6
+        took, cpu = time.monotonic() - began, cpu_of_one(self.gateway) - cpu
+        figures["cpu_us"] = cpu / max(figures["calls"], 1) * 1e6
+        figures["cpu"], figures["waited"] = cpu / took, (waited_of_one(self.gateway) - waited) / took
         self.figures[phase] = figures
 
     async def attacked(self, attack: Attack, seconds: float) -> None:
@@ -101,9 +118,9 @@ def sources_of(revision: str, directory: Path) -> str:
     return ":".join(map(str, sorted(directory.glob("*/*/src"))))
 
 
-def run(attacks: list[str], offices: int, seconds: float, against: str | None) -> None:
+def run(attacks: list[str], offices: int, seconds: float, against: str | None, nice: int) -> None:
     table = Table(title=f"{offices} offices, {seconds:g} s each: before / during / after")
-    for column in ("attack", "services", "calls/s", "p99 ms", "÷", "failed", "evicted", "CPU µs", "cut off"):
+    for column in ("attack", "services", "calls/s", "p99 ms", "÷", "failed", "evicted", "CPU µs", "cut off", *SHARES):
         table.add_column(column, justify="right" if column != "attack" else "left")
     with tempfile.TemporaryDirectory() as directory:
         services = {"this": ""} if against is None else {against: sources_of(against, Path(directory)), "this": ""}
@@ -113,10 +130,11 @@ def run(attacks: list[str], offices: int, seconds: float, against: str | None) -
                     system = open_system(stack, offices, sources)
                     system.measure("warm-up", seconds / 5)
                     system.measure("before", seconds)
-                    asyncio.run(system.attacked(ATTACKS[attack], seconds))
+                    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(nice,)) as attacker:  # it alone is nice
+                        attacker.submit(asyncio.run, system.attacked(ATTACKS[attack], seconds)).result()
                     system.measure("after", seconds)
                 table.add_row(attack, name, *cells(system))
-    Console(width=140).print(table)
+    Console(width=170).print(table)
 
 
 def cells(system: System) -> list[str]:
@@ -129,6 +147,8 @@ def cells(system: System) -> list[str]:
         f"{figures[-1]['evicted']:.0f}",
         f"{figures[0]['cpu_us']:.0f}",
         str(len(system.cut_off)),
+        " / ".join(f"{each['cpu']:.0%}" for each in figures),
+        " / ".join(f"{each['waited']:.0%}" for each in figures),
     ]
 
 
@@ -138,5 +158,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=10, help="of each phase")
     parser.add_argument("--attack", choices=ATTACKS, action="append", help="only this one; may stand more than once")
     parser.add_argument("--against", metavar="REVISION", help="services of this git revision, too")
+    parser.add_argument("--nice", type=int, default=0, help="of the attacker, so that it takes less of the same CPUs")
     chosen = parser.parse_args()
-    run(chosen.attack or list(ATTACKS), chosen.offices, chosen.seconds, chosen.against)
+    run(chosen.attack or list(ATTACKS), chosen.offices, chosen.seconds, chosen.against, chosen.nice)

@@ -98,8 +98,17 @@ def _polls() -> Iterator[None]:
 def cpu_of_one(process: psutil.Process) -> float:
     """Seconds on a CPU, over all its threads."""
     # the scheduler counts in ns where cpu_times has 10 ms steps
-    threads = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
-    if threads:
-        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+    if counted := _schedstat(process, 0):
+        return counted
     times = process.cpu_times()
     return float(times.user + times.system)
+
+
+def waited_of_one(process: psutil.Process) -> float:
+    """Seconds that its threads waited for a CPU, which others had; 0 on systems that do not count them."""
+    return _schedstat(process, 1)
+
+
+def _schedstat(process: psutil.Process, field: int) -> float:
+    threads = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[field]) for thread in threads) / 1e9

@@ -10,14 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import psutil
-
-from smcp_testing.gateway_world import MIB, NAMESPACE, Client, connected
+from smcp_testing.gateway_world import NAMESPACE, connected
 from smcp_testing.mcp_servers import configs
 from smcp_testing.raw_client import RawClient, raw_client
 from smcp_testing.service_process import ServiceProcess, service_process
+from tests.e2e.hostile.bystander import Bystander, Cost, answer_skills
 
 BIN: Final = Path(sys.executable).parent
 LISTS: Final = '{"computer":"box","params":{"v":[' + "[]," * 10_000_000 + "[]]}}"
@@ -28,17 +27,8 @@ NUMBERS: Final = '{"computer":"box","params":{"v":[' + "123456789012345678901," 
 class Scene:
     gateway: ServiceProcess
     url: str
-    bob: Client
+    bob: Bystander
     """A member of another office, where a Computer answers him."""
-
-
-@dataclass
-class Cost:
-    """Of one process, for one attack."""
-
-    cpu_s: float
-    peak_mib: float
-    """Above what it had before."""
 
 
 @asynccontextmanager
@@ -51,42 +41,16 @@ async def scene(nats_url: str) -> AsyncIterator[Scene]:
         await registry.logged("ready")
         url = (await gateway.logged("ready"))["url"]
         async with connected(url) as bob, connected(url) as box:
-
-            async def skills(_: Any) -> dict[str, str]:
-                return {"from": "box"}
-
-            box.sio.on("client:get_skills", skills, namespace=NAMESPACE)
+            box.sio.on("client:get_skills", answer_skills, namespace=NAMESPACE)
             assert await bob.join("agent", "bob", "there") == [True, None]
             assert await box.join("computer", "box", "there") == [True, None]
-            yield Scene(gateway, url, bob)
+            yield Scene(gateway, url, await Bystander.ready(bob, "bob"))
             assert not bob.gone.is_set()
             assert bob.told("notify:leave_office") == []
 
 
 async def costs(scene: Scene, attack: Callable[[], Awaitable[object]], *, of: ServiceProcess | None = None) -> Cost:
-    """Run it while the bystander calls his Computer; each of his calls is answered."""
-    over, calls = asyncio.Event(), 0
-
-    async def bystander() -> None:
-        nonlocal calls
-        while not over.is_set():
-            answer = await scene.bob.call("client:get_skills", {"agent": "bob", "computer": "box"}, timeout=30)
-            assert answer == {"from": "box"}
-            calls += 1
-
-    victim = psutil.Process((of or scene.gateway).pid)
-    before, size = victim.cpu_times(), victim.memory_info().rss
-    Path(f"/proc/{victim.pid}/clear_refs").write_text("5")  # its peak counts from now on
-    calling = asyncio.create_task(bystander())
-    try:
-        await attack()
-    finally:
-        over.set()
-        await calling
-    after = victim.cpu_times()
-    peak = int(Path(f"/proc/{victim.pid}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
-    assert calls > 0
-    return Cost(after.user + after.system - before.user - before.system, (peak - size) / MIB)
+    return await scene.bob.costs((of or scene.gateway).pid, attack)
 
 
 async def refused(client: RawClient, body: str, code: int) -> None:

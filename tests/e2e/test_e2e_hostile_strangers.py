@@ -10,15 +10,17 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
 from smcp_gateway.auth import api_keys
 from smcp_gateway.auth.api_keys import new_key
-from smcp_testing.gateway_world import MIB, NAMESPACE, Client, connected
+from smcp_testing.gateway_world import MIB, NAMESPACE, connected
 from smcp_testing.service_process import ServiceProcess, service_process
+from tests.e2e.hostile.bystander import ENDED_S, Bystander, Cost, answer_skills
 
 BIN: Final = Path(sys.executable).parent
 OFFICE: Final = "there"
@@ -27,7 +29,6 @@ UPGRADE: Final = (
     b"GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
-ENDED_S: Final = 60.0
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Scene:
     gateway: ServiceProcess
     port: int
     registry_port: int
-    anna: Client
+    anna: Bystander
     key: str
 
     @property
@@ -44,23 +45,6 @@ class Scene:
 
     async def line(self, port: int = 0, source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", port or self.port, local_addr=(source, 0))
-
-
-@dataclass
-class Cost:
-    """Of one process, for one attack."""
-
-    cpu_s: float = 0.0
-    peak_mib: float = 0.0
-    """Above what it had before."""
-    calls: int = 0
-    """Of the bystander, all of them answered."""
-
-
-def peak_of(pid: int) -> int:
-    """Of its resident memory, in bytes."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 @asynccontextmanager
@@ -78,45 +62,18 @@ async def scene(nats_url: str, directory: Path) -> AsyncIterator[Scene]:
         health = (await registry.logged("ready"))["health"]
         url = (await gateway.logged("ready"))["url"]
         async with connected(url, auth={"token": key}) as anna, connected(url, auth={"token": key}) as box:
-
-            async def skills(_: Any) -> dict[str, str]:
-                return {"from": "box"}
-
-            box.sio.on("client:get_skills", skills, namespace=NAMESPACE)
+            box.sio.on("client:get_skills", answer_skills, namespace=NAMESPACE)
             assert await anna.join("agent", "anna", OFFICE) == [True, None]
             assert await box.join("computer", "box", OFFICE) == [True, None]
             port, registry_port = (int(each.rpartition(":")[2]) for each in (url, health))
-            yield Scene(gateway, port, registry_port, anna, key)
+            yield Scene(gateway, port, registry_port, await Bystander.ready(anna, "anna"), key)
             assert not anna.gone.is_set()
             assert not box.gone.is_set()
             assert anna.told("notify:leave_office") == []
 
 
-async def costs(scene: Scene, attack: Callable[[Scene], Awaitable[object]], pid: int | None = None) -> Cost:
-    """Run it while the bystander calls its Computer; each of its calls is answered."""
-    cost, over = Cost(), asyncio.Event()
-
-    async def bystander() -> None:
-        while not over.is_set():
-            answer = await scene.anna.call("client:get_skills", {"agent": "anna", "computer": "box"}, timeout=30)
-            assert answer == {"from": "box"}
-            cost.calls += 1
-
-    victim = psutil.Process(scene.gateway.pid if pid is None else pid)
-    calling = asyncio.create_task(bystander())
-    before, size = victim.cpu_times(), victim.memory_info().rss
-    Path(f"/proc/{victim.pid}/clear_refs").write_text("5")
-    try:
-        async with asyncio.timeout(ENDED_S):
-            await attack(scene)
-    finally:
-        over.set()
-        await calling
-    after = victim.cpu_times()
-    cost.cpu_s = after.user + after.system - before.user - before.system
-    cost.peak_mib = (peak_of(victim.pid) - size) / MIB
-    assert cost.calls > 0
-    return cost
+async def costs(scene: Scene, attack: Callable[[Scene], Awaitable[object]]) -> Cost:
+    return await scene.anna.costs(scene.gateway.pid, partial(attack, scene))
 
 
 async def flood(writer: asyncio.StreamWriter, head: bytes, size: int) -> None:

@@ -13,6 +13,7 @@ import yaml
 
 from smcp_computer.config.file import load_config
 from smcp_computer.settings import ComputerSettings
+from smcp_gateway.auth.login_throttle import read_networks
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import ServiceSettings
 from smcp_standalone.demo import COMPUTER, OFFICE
@@ -63,6 +64,15 @@ def test_clients_reach_only_the_proxy_and_computers_share_no_network_with_gatewa
     for name, service in SERVICES.items():
         assert set(service.get("networks", [])) <= declared.keys()
         assert ("networks" in service) != ("network_mode" in service), f"{name} is on no network, or on the default one"
+
+
+def test_gateways_believe_their_own_network_about_who_asks_and_no_other_one() -> None:
+    networks = yaml.safe_load(FILE.read_text(encoding="utf-8"))["networks"]
+    (subnet,) = (each["subnet"] for each in networks["gateways"]["ipam"]["config"])
+    for name in ("gateway-1", "gateway-2"):
+        assert SERVICES[name]["environment"]["SMCP_AUTH_PROXIES"] == subnet
+    (network,) = read_networks(subnet.rpartition(":-")[2].rstrip("}"))
+    assert network.num_addresses <= 16
 
 
 def test_the_grace_period_is_longer_than_the_drain() -> None:

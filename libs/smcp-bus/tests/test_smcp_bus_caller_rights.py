@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from smcp_bus import caller_rights, callers
-from smcp_bus.caller_rights import Rights, check_listed, without_tools
+from smcp_bus.caller_rights import Rights, check_listed, listed_hints, without_tools
 from smcp_bus.dispatch import Caller
 from smcp_proto.errors import NotAllowed
 
@@ -36,27 +36,26 @@ def test_a_list_has_the_tools_that_may_be_called(allowed: dict[str, Any], names:
     assert answer["req_id"] == "r"
     for each in TOOLS:
         if each["name"] in names:
-            check_listed(given, TOOLS, each["name"])
+            check_listed(given, listed_hints(TOOLS), each["name"])
         else:
             with pytest.raises(NotAllowed) as refused:
-                check_listed(given, TOOLS, each["name"])
+                check_listed(given, listed_hints(TOOLS), each["name"])
             assert refused.value.details == {"field": "tool_name"}
 
 
 @pytest.mark.parametrize("listed", [TOOLS, [], None, [5, {"name": 5}]])
 def test_a_tool_that_is_not_listed_may_not_be_called(listed: Any) -> None:
     with pytest.raises(NotAllowed):
-        check_listed(Rights(holder="anna", tools=("*", "x")), listed, "box__read_a")
+        check_listed(Rights(holder="anna", tools=("*", "x")), listed_hints(listed), "box__read_a")
 
 
-def test_a_configuration_names_no_tools_that_may_not_be_called() -> None:
-    metas = {"drop": {"alias": "read_all"}, "read_b": {"alias": "write_b"}, "read_c": {"tags": ["x"]}}
-    server = {"tool_meta": metas, "forbidden_tools": ["rm", "read_x"]}
-    body = json.dumps({"servers": {"box": server}}).encode()
-    (shown,) = json.loads(without_tools(Rights(holder="a", tools=("read_*",)), "client:get_config", body))[
-        "servers"
-    ].values()
-    assert (list(shown["tool_meta"]), shown["forbidden_tools"]) == (["drop", "read_c"], ["read_x"])
+@pytest.mark.parametrize("allowed", [{"tools": ("read_*",)}, {"read_only": True}])
+def test_a_configuration_names_no_tools_to_who_may_not_call_all_of_them(allowed: dict[str, Any]) -> None:
+    """It has their original names, and rights are for the names that are listed."""
+    server = {"type": "stdio", "tool_meta": {"drop": {"alias": "read_all"}}, "forbidden_tools": ["rm", "read_x"]}
+    body = json.dumps({"servers": {"box": server, "other": {"type": "sse"}}}).encode()
+    shown = json.loads(without_tools(Rights(holder="a", **allowed), "client:get_config", body))["servers"]
+    assert shown == {"box": {"type": "stdio", "tool_meta": {}, "forbidden_tools": []}, "other": {"type": "sse"}}
 
 
 @pytest.mark.parametrize("key", ["own key", None])

@@ -173,6 +173,7 @@ async def test_a_read_only_token_calls_no_tool_by_another_name_and_says_why(nats
         agent(world, "anna", tools=["add", "echo", "read_*"], read_only=True) as anna,
     ):
         assert [tool.name for tool in await anna.tools(NAME)] == ["add"]
+        assert [server.tools for server in (await anna.get_status(NAME)).servers] == [1]
         assert (await anna.call_tool(NAME, "add", {"a": 40, "b": 2})).structured_content == {"result": 42}
         with pytest.raises(NotAllowed, match="tools that only read"):
             await anna.call_tool(NAME, "echo", {"text": "x"})

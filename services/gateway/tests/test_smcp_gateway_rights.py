@@ -14,7 +14,7 @@ from smcp_testing.socketio_pair import OFFICE, RESULT, serve
 
 SECRET = "a shared secret of the tests, long enough"
 READS = {"MCP_TOOL_ANNOTATION": '{"readOnlyHint": true}'}
-TOOLS = [
+TOOLS: list[dict[str, Any]] = [
     {"name": "read_a", "description": "", "params_schema": {}, "return_schema": None, "meta": READS},
     {"name": "read_b", "description": "", "params_schema": {}, "return_schema": None},
     {"name": "drop", "description": "", "params_schema": {}, "return_schema": None, "meta": READS},
@@ -30,6 +30,7 @@ async def office(nats_url: str, **allowed: Any) -> AsyncIterator[tuple[Client, d
     """An Agent with these rights on another replica than its Computers `box` and `other`; and what those were asked."""
     settings = issuer.settings(auth_secret=SECRET)
     asked: dict[str, list[dict[str, Any]]] = {}
+    listed = list(TOOLS)
     async with AsyncExitStack() as opened:
         world = await opened.enter_async_context(gateway_world(nats_url, gateways=2, settings=settings))
         for name in ("box", "other"):
@@ -37,7 +38,7 @@ async def office(nats_url: str, **allowed: Any) -> AsyncIterator[tuple[Client, d
 
             async def tools(request: dict[str, Any]) -> Any:
                 await asyncio.sleep(0)
-                return {"tools": TOOLS, "req_id": request["req_id"]}
+                return {"tools": listed, "req_id": request["req_id"]}
 
             async def config(_: dict[str, Any]) -> Any:
                 return {"servers": {"files": {"tool_meta": {"drop": {}, "read_a": {}}, "forbidden_tools": ["rm"]}}}
@@ -49,9 +50,16 @@ async def office(nats_url: str, **allowed: Any) -> AsyncIterator[tuple[Client, d
                 result = {"resources": [{"uri": f"file:///{name}", "name": name}]}
                 return {**request, "payload": {"jsonrpc": "2.0", "id": request["payload"]["id"], "result": result}}
 
-            serve(client, "client:get_tools", tools)
+            asked[f"{name}: tools"] = serve(client, "client:get_tools", tools)
             serve(client, "client:get_config", config)
             serve(client, "client:resources/list", resources)
+
+            async def renamed(_: dict[str, Any], client: Client = client, name: str = name) -> Any:
+                listed.append({**TOOLS[0], "name": "read_new"})
+                assert await client.call("server:update_tool_list", {"computer": name}) is None
+                return {}
+
+            serve(client, "client:rename", renamed)
             asked[name] = serve(client, "client:tool_call", run)
             assert await client.join("computer", name, OFFICE) == [True, None]
         anna = await opened.enter_async_context(connected(world.url, auth=auth("anna", **allowed)))
@@ -96,7 +104,7 @@ async def test_a_tool_that_the_token_is_not_for_is_not_listed_and_403_when_calle
         assert not [request for request in asked["box"] if "a2c_caller" in request]
         if "tools" in allowed:
             server = (await anna.call("client:get_config", ask()))["servers"]["files"]
-            assert (list(server["tool_meta"]), server["forbidden_tools"]) == (["read_a"], [])
+            assert (list(server["tool_meta"]), server["forbidden_tools"]) == ([], [])
 
 
 @pytest.mark.rule("answers.who.rights", "answers.who.rights.listed")
@@ -115,3 +123,15 @@ async def test_a_computer_that_the_token_is_not_for_is_403_for_every_event_and_i
         assert refusal(answer) == (403, {"field": "computerId"})
         assert await anna.call("client:tool_call", call("read_a")) == RESULT
         assert asked["other"] == []
+
+
+async def test_a_computer_is_asked_for_its_tools_once_until_it_says_that_they_changed(nats_url: str) -> None:
+    async with office(nats_url, tools=["read_*"], read_only=True) as (anna, asked):
+        for number in range(3):
+            assert await anna.call("client:tool_call", call("read_a") | {"req_id": str(number)}) == RESULT
+            assert refusal(await anna.call("client:tool_call", call("read_b"))) == (403, {"field": "tool_name"})
+        assert len(asked["box: tools"]) == 1
+        await anna.call("client:rename", ask())
+        assert await anna.call("client:tool_call", call("read_new")) == RESULT
+        assert await anna.call("client:tool_call", call("read_a") | {"req_id": "again"}) == RESULT
+        assert len(asked["box: tools"]) == 2

@@ -19,6 +19,8 @@ from smcp_proto.member_names import matches
 ANY: Final = ("*",)
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 """The key in a tool's `meta` under which a Computer lists the annotations of its MCP server, as a JSON text."""
+_OF_TOOLS: Final[Mapping[str, Any]] = {"tool_meta": {}, "forbidden_tools": []}
+"""What a server's configuration says of tools, by their original names; patterns mean the names that are listed."""
 
 
 class Rights(BaseModel):
@@ -108,15 +110,20 @@ def is_read_only(tool: Mapping[str, Any]) -> bool:
     return isinstance(hints, dict) and hints.get("readOnlyHint") is True
 
 
-def check_listed(rights: Rights, tools: Any, name: str) -> None:
+def listed_hints(tools: Any) -> dict[str, bool]:
+    """Whether each tool of a Computer's list only reads, by its name."""
+    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return {name: is_read_only(tool) for tool in named if isinstance(name := tool.get("name"), str)}
+
+
+def check_listed(rights: Rights, listed: Mapping[str, bool], name: str) -> None:
     """Check a call by the list of a Computer that does not check it itself. Raises NotAllowed."""
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, dict) and tool.get("name") == name:
-            return rights.check_tool(name, read_only=is_read_only(tool))
-    raise NotAllowed(
-        "this Computer lists no tool of this name, and the token allows only listed tools",
-        details={"field": "tool_name"},
-    )
+    if name not in listed:
+        raise NotAllowed(
+            "this Computer lists no tool of this name, and the token allows only listed tools",
+            details={"field": "tool_name"},
+        )
+    rights.check_tool(name, read_only=listed[name])
 
 
 def without_tools(rights: Rights, event: str, body: bytes) -> bytes:
@@ -130,22 +137,10 @@ def without_tools(rights: Rights, event: str, body: bytes) -> bytes:
         case {"servers": dict(servers)}:
             for server in servers.values():
                 if isinstance(server, dict):
-                    _hide_names(rights, server)
+                    server |= {field: empty for field, empty in _OF_TOOLS.items() if field in server}
     return exact_json.written(answer)
 
 
 def _is_shown(rights: Rights, tool: Any) -> bool:
     name = tool.get("name") if isinstance(tool, dict) else None
     return isinstance(name, str) and rights.may_name(name) and (not rights.read_only or is_read_only(tool))
-
-
-def _hide_names(rights: Rights, server: dict[str, Any]) -> None:
-    """What a configuration says of tools, by their original names."""
-    if isinstance(metas := server.get("tool_meta"), dict):
-        server["tool_meta"] = {
-            name: meta
-            for name, meta in metas.items()
-            if rights.may_name((meta.get("alias") if isinstance(meta, dict) else None) or name)
-        }
-    if isinstance(names := server.get("forbidden_tools"), list):
-        server["forbidden_tools"] = [name for name in names if isinstance(name, str) and rights.may_name(name)]

@@ -211,7 +211,8 @@ class Computer:
 
     async def _get_status(self, request: GetStatusReq, call: Call) -> GetStatusRet:
         """What Agents may know: no processes, no warnings for the user."""
-        owners = (self.catalogue.find(tool.name) for tool in self.catalogue.listing)
+        mine = self.access.listed(call.caller, self.catalogue.listing)
+        owners = (self.catalogue.find(tool.name) for tool in mine)
         hidden = self.access.hidden(call.caller)
         listed = Counter(target.ref.server for target in owners if target is not None)
         servers = [

@@ -235,7 +235,7 @@ class ServerStatus(Wire):
     restarts: _Count
     """How many times it was started again."""
     tools: _Count
-    """How many of its tools are listed now."""
+    """How many of its tools are listed to the asker now."""
 
 
 class GetStatusRet(Wire):

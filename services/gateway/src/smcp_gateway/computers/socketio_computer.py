@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
-from smcp_bus.caller_rights import Rights, check_listed
+from smcp_bus.caller_rights import Rights, check_listed, listed_hints
 from smcp_bus.callers import with_caller
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Observe, RawJson
 from smcp_bus.outbox import Outbox, Start
@@ -111,6 +111,9 @@ class SocketIoComputer:
         )
         """Its resource updates."""
         self._deps = deps
+        self._hints: dict[str, bool] = {}
+        """What it listed when it was asked last (`caller_rights.listed_hints`), until it announces a change."""
+        self._changes = 0
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
@@ -159,6 +162,11 @@ class SocketIoComputer:
         if self.session.leaving and verb != registry_contract.PENDING.verb and not self._knows(verb, incoming):
             return MOVING_REPLY  # the next owner runs it
         return await self._dispatch(incoming)
+
+    def changed(self) -> None:
+        """It announces a change: its tools may be others."""
+        self._changes += 1
+        self._hints = {}
 
     def close(self) -> None:
         """It is no longer a member: new requests are refused, pending ones are answered 503. Idempotent."""
@@ -297,16 +305,25 @@ class SocketIoComputer:
         return withdraw_all
 
     async def _check_tool(self, rights: Rights, request: ToolCallReq, call: Call) -> None:
-        """Ask the Computer what it lists: a published one checks nothing, and has several names for a tool."""
-        asked = {"agent": request.agent, "req_id": request.req_id, "computer": self.name}
-        caller = replace(call.caller, rights=Rights(holder=rights.holder))  # to say why a tool is refused
-        query = replace(call, row=CATALOG["client:get_tools"], payload=asked, caller=caller)
-        answer = await self._query(None, query)
+        """Look at what the Computer lists: a published one checks nothing, and has several names for a tool."""
+        hints = self._hints
+        if request.tool_name not in hints:
+            asked = {"agent": request.agent, "req_id": request.req_id, "computer": self.name}
+            caller = replace(call.caller, rights=Rights(holder=rights.holder))  # to say why a tool is refused
+            hints = await self._list(replace(call, row=CATALOG["client:get_tools"], payload=asked, caller=caller))
+        check_listed(rights, hints, request.tool_name)
+
+    async def _list(self, call: Call) -> dict[str, bool]:
+        changes = self._changes
+        answer = await self._query(None, call)
         try:
             listed = orjson.loads(answer.body)
         except orjson.JSONDecodeError:
             listed = {}
-        check_listed(rights, listed.get("tools"), request.tool_name)
+        hints = listed_hints(listed.get("tools"))
+        if changes == self._changes and self.session.caller_key is None:  # else it may list others to another caller
+            self._hints = hints
+        return hints
 
     def _ask(self, call: Call, answered: Answered) -> Callable[[], None]:
         """Emit the request, and have `answered` called once. Returns what stops waiting for it."""

@@ -86,6 +86,7 @@ async def update(
     assert caller.name is not None
     owned = computers.of(caller.session, caller.office)
     if owned is not None:
+        owned.changed()
         with suppress(BusError, SmcpError, TimeoutError):  # they are retried later; this event is not
             async with asyncio.timeout_at(ends):
                 await owned.updates.flush()

@@ -73,8 +73,9 @@ MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 IN_FLIGHT: Final = 2
 """The bytes of all its requests in flight, in units of the largest request; above it 429, except for a single one."""
-REFUSED_PAUSE_S: Final = 0.1
-"""For so long a client is not read after a refusal for a quota: refusals cost, too."""
+REFUSED_PAUSE_S: Final = 0.01
+"""For so long a client is not read after a refusal for a quota: refusals cost, too. A thousand of them take less time
+than a client has to answer a ping."""
 LONGEST_PAUSE_S: Final = 3.0
 """The same where its large messages are above the quota of bytes: less time than it has to answer a ping."""
 UPLOAD_S: Final = 60.0

@@ -1,0 +1,81 @@
+"""What an attack costs its victim, while a bystander in another office calls without a pause."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from smcp_testing.gateway_world import MIB, Client
+from smcp_testing.waiting import Stopwatch
+
+ENDED_S: Final = 60.0
+USUAL: Final = 30
+"""Calls before the attack. The slowest of them says how busy the machine is."""
+SLOWER: Final = 20
+"""So many times as slow as that a call may be during the attack, whose own work is in the same process as the call."""
+LEAST_S: Final = 1.0
+"""A call that is quicker than this is quick enough."""
+ANSWER: Final = {"from": "box"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one process, for one attack."""
+
+    cpu_s: float
+    peak_mib: float
+    """Above what it had before."""
+
+
+async def answer_skills(_: Any) -> dict[str, str]:
+    """What the Computer `box` answers the bystander."""
+    return ANSWER
+
+
+async def seconds_of_a_call(client: Client, name: str) -> float:
+    watch = Stopwatch()
+    answer = await client.call("client:get_skills", {"agent": name, "computer": "box"}, timeout=30)
+    assert answer == ANSWER
+    return watch.undisturbed
+
+
+@dataclass(frozen=True)
+class Bystander:
+    """The Agent of that name, which calls the Computer `box` of its office."""
+
+    client: Client
+    name: str
+    usual_s: float
+    """The slowest of its calls before anything else happened."""
+
+    @classmethod
+    async def ready(cls, client: Client, name: str) -> "Bystander":
+        return cls(client, name, max([await seconds_of_a_call(client, name) for _ in range(USUAL)]))
+
+    async def costs(self, pid: int, attack: Callable[[], Awaitable[object]]) -> Cost:
+        """Run it while the bystander calls: each call is answered, and none takes much longer than usual."""
+        slowest, over = 0.0, asyncio.Event()
+
+        async def call_on() -> None:
+            nonlocal slowest
+            while not over.is_set():
+                slowest = max(slowest, await seconds_of_a_call(self.client, self.name))
+
+        victim = psutil.Process(pid)
+        before, size = victim.cpu_times(), victim.memory_info().rss
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # its peak counts from now on
+        calling = asyncio.create_task(call_on())
+        try:
+            async with asyncio.timeout(ENDED_S):
+                await attack()
+        finally:
+            over.set()
+            await calling
+        after = victim.cpu_times()
+        peak = int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+        limit = max(SLOWER * self.usual_s, LEAST_S)
+        assert 0 < slowest < limit, f"a call took {slowest:.2f} s, and {self.usual_s:.3f} s at most before"
+        return Cost(after.user + after.system - before.user - before.system, (peak - size) / MIB)
