@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.mcp import subscriptions
+from smcp_computer.mcp import resources
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import Connection, connect
@@ -58,7 +58,7 @@ async def at_least(count: int, opened: Connection) -> list[float]:
 async def test_a_stream_that_ends_as_it_begins_is_opened_again(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, unacknowledged: bool
 ) -> None:
-    monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.1)
+    monkeypatch.setattr(resources, "RELISTEN_S", 0.1)
     server = configs.lean("2026", end_streams=1, unacknowledged=unacknowledged)
     async with world(nats_url, one=server) as here:
         await eventually(lambda: here.computer.resources.index.is_listed("one"))
@@ -84,7 +84,7 @@ async def test_a_stream_that_ends_unacknowledged_drops_no_subscription(nats_url:
 
 
 async def test_the_backoff_of_ending_streams_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.02)
+    monkeypatch.setattr(resources, "RELISTEN_S", 0.02)
     async with connection(end_streams=-1) as opened:
         times = await at_least(7, opened)
     # six pauses, each at least half of its step
@@ -92,14 +92,14 @@ async def test_the_backoff_of_ending_streams_grows(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_long_lived_stream_resets_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.02)
-    monkeypatch.setattr(subscriptions, "LIVED_S", 0.0)
+    monkeypatch.setattr(resources, "RELISTEN_S", 0.02)
+    monkeypatch.setattr(resources, "LIVED_S", 0.0)
     async with connection(end_streams=-1) as opened:
         await at_least(13, opened)  # with pauses that grow the last one would be half a minute
 
 
 async def test_subscribing_during_a_pause_reopens_the_stream_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "RELISTEN_S", 3600.0)
+    monkeypatch.setattr(resources, "RELISTEN_S", 3600.0)
     async with connection(windows=2, end_streams=1) as opened:
         await at_least(1, opened)
         assert opened.resources is not None
@@ -112,7 +112,7 @@ async def test_subscribing_during_a_pause_reopens_the_stream_at_once(monkeypatch
 async def test_updates_on_a_replaced_stream_are_still_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscriptions, "DRAIN_S", 30.0)
+    monkeypatch.setattr(resources, "DRAIN_S", 30.0)
     updated: list[str] = []
     async with connection(updated.append, windows=2, late=True) as opened:
         assert opened.resources is not None
@@ -122,7 +122,7 @@ async def test_updates_on_a_replaced_stream_are_still_read(
 
 
 async def test_a_replaced_stream_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "DRAIN_S", 0.05)
+    monkeypatch.setattr(resources, "DRAIN_S", 0.05)
     async with connection(windows=1) as opened:
         assert opened.resources is not None
         await opened.resources.subscribe(WINDOW)

@@ -10,7 +10,6 @@ import pytest
 from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.access import Access
 from smcp_computer.handlers.get_finder import Finder
-from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.tools import Catalogue, History
 from smcp_proto import catalog
@@ -101,9 +100,7 @@ async def finder(cache: MetadataCache, lists: dict[str, Any], **asked: Any) -> d
         return lists
 
     access = Access(dict, Catalogue({}), "o")
-    dispatcher = Dispatcher(
-        {"client:get_finder": Finder(cache, known, History(), access, ServerEvents(), wait_s=30.0, max_body=2**25)}
-    )
+    dispatcher = Dispatcher({"client:get_finder": Finder(cache, known, History(), access, wait_s=30.0, max_body=2**25)})
     body = json.dumps({"agent": "a", "req_id": "r", "computer": "c", **asked}).encode()
     answered = await asyncio.wait_for(
         dispatcher.dispatch(catalog.CATALOG["client:get_finder"], Caller(role="agent", office="o"), body), 60

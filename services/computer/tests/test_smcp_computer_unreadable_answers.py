@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from smcp_bus.exact_json import MAX_VALUES
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, ServerDied
+from smcp_computer.mcp.errors import KEPT, AnswerTooLarge, BadAnswer, ServerDied, in_its_place
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.stdio import Cut, Lines
 from smcp_computer.mcp.supervisor import Limits, Supervisor
-from smcp_computer.mcp.unreadable_answers import KEPT, in_its_place
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually

@@ -391,7 +391,6 @@ class ResourceServices:
                 directory.documents,
                 self.history,
                 access,
-                events,
                 wait_s=settings.finder_wait_s,
                 max_body=max_body,
             ),

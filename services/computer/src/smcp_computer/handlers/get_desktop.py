@@ -7,7 +7,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
 import orjson
@@ -164,28 +164,21 @@ class _WindowReads:
                 pass
 
 
+@dataclass(eq=False)
 class Desktop:
     """Windows that take longer than `read_s` are shown as they were read before, or left out."""
 
-    def __init__(
-        self,
-        index: ResourceIndex,
-        history: History,
-        access: Access,
-        events: ServerEvents,
-        tasks: Background,
-        *,
-        read_s: float,
-        max_body: int,
-    ) -> None:
-        self._index = index
-        self._history = history
-        self._access = access
-        self._tasks = tasks
-        self._reads = _WindowReads(events, tasks)
-        self._read_s = read_s
-        self._max_body = max_body
-        self._events = events
+    index: ResourceIndex
+    history: History
+    access: Access
+    events: ServerEvents
+    tasks: Background
+    _: KW_ONLY
+    read_s: float
+    max_body: int
+
+    def __post_init__(self) -> None:
+        self._reads = _WindowReads(self.events, self.tasks)
 
     async def __call__(self, request: GetDeskTopReq, call: Call) -> RawJson:
         """A GetDeskTopRet.
@@ -197,17 +190,17 @@ class Desktop:
         Raises:
             TooLarge: the window that was asked for (`window`) is larger than the answer may be.
         """
-        limit = reply_limit(call, self._max_body)
+        limit = reply_limit(call, self.max_body)
         only = None if request.window is None else window_uri(request.window)
-        history, size = self._history.servers, request.desktop_size
+        history, size = self.history.servers, request.desktop_size
         found = _Found()
         if (request.window is None or only is not None) and (size is None or size > 0):
             left = call.deadline - asyncio.get_running_loop().time() - ANSWER_S
-            hidden, within = self._access.hidden(call.caller), max(min(self._read_s, left), 0.0)
+            hidden, within = self.access.hidden(call.caller), max(min(self.read_s, left), 0.0)
             found = await self._find(only, size, history, hidden, within, limit)
         organized = organize_desktop(found.windows, size, history)
         for doubt in organized.warnings:
-            self._events.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
+            self.events.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
         tail = b'],"req_id":%b}' % orjson.dumps(request.req_id)
         if found.missing:
             tail = b'],"a2c_missing":%d,%b' % (found.missing, tail[2:])
@@ -231,10 +224,10 @@ class Desktop:
     ) -> _Found:
         loop = asyncio.get_running_loop()
         began, came, is_done = loop.time(), asyncio.Event(), False
-        self._index.count_skipped("get_desktop")
-        parts = [_Part(server) for server in self._index.servers(subscribable=True) if server not in hidden]
+        self.index.count_skipped("get_desktop")
+        parts = [_Part(server) for server in self.index.servers(subscribable=True) if server not in hidden]
         listing = [
-            self._tasks.start(self._list(part, only, within, came), name=f"desktop:{part.server}") for part in parts
+            self.tasks.start(self._list(part, only, within, came), name=f"desktop:{part.server}") for part in parts
         ]
         try:
             with suppress(TimeoutError):
@@ -249,8 +242,8 @@ class Desktop:
                         await asyncio.sleep(pause)
             found = self._found(parts, only, limit, began)
             for server, why in found.problems:
-                self._events.warn(server, why)
-            self._index.left_out["get_desktop"] += sum(part.readings is None for part in parts)
+                self.events.warn(server, why)
+            self.index.left_out["get_desktop"] += sum(part.readings is None for part in parts)
             return found
         finally:
             for task in listing:
@@ -261,8 +254,8 @@ class Desktop:
 
     async def _list(self, part: _Part, only: WindowUri | None, within: float, came: asyncio.Event) -> None:
         try:
-            listing = _windows(await self._index.list(part.server, within), only)
-            resources = self._index.connection(part.server)
+            listing = _windows(await self.index.list(part.server, within), only)
+            resources = self.index.connection(part.server)
         except ServerError as error:
             part.error = error
         else:
@@ -302,11 +295,11 @@ class Desktop:
                     case WindowRead() | AnswerTooLarge():
                         found.too_large += 1
                         found.problems.append(
-                            (server, f"{self._events.shown(uri)} is left out of the desktop: it is too large")
+                            (server, f"{self.events.shown(uri)} is left out of the desktop: it is too large")
                         )
                     case ServerError(what=what):
                         found.missing += 1
-                        which = "its windows are" if resource is _NOT_LISTED else f"{self._events.shown(uri)} is"
+                        which = "its windows are" if resource is _NOT_LISTED else f"{self.events.shown(uri)} is"
                         found.problems.append((server, f"{which} left out of the desktop: it {what}"))
                     case None:
                         found.missing += 1
@@ -322,8 +315,8 @@ class Desktop:
                 for resource, reading in part.readings
             ]
         is_late = answered if part.error is None else isinstance(part.error, ServerTimedOut)
-        if is_late and self._index.is_listed(part.server):  # its last list tells what may be there
-            return [(resource, part.error) for resource in _windows(self._index.known(part.server), only)]
+        if is_late and self.index.is_listed(part.server):  # its last list tells what may be there
+            return [(resource, part.error) for resource in _windows(self.index.known(part.server), only)]
         return [(_NOT_LISTED, part.error)]
 
     def _fitting(self, organized: OrganizedDesktop, limit: int, room: int) -> dict[int, bytes]:
@@ -334,7 +327,7 @@ class Desktop:
         for number in sorted(gone):
             server, uri = organized.sources[number]
             why = "together the windows are larger than the answer may be"
-            self._events.warn(server, f"{self._events.shown(uri)} is left out of the desktop: {why}")
+            self.events.warn(server, f"{self.events.shown(uri)} is left out of the desktop: {why}")
         return {number: text for number, text in enumerate(shown) if number not in gone}
 
 

@@ -1,15 +1,15 @@
 """`client:get_finder`: one page of the catalog of all documents (finder.txt, Finder Organizer)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.access import Access
-from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.mcp.errors import bad_field
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.reply_limits import Budget, reply_limit
-from smcp_computer.resources.errors import bad_field
 from smcp_computer.resources.index import Listing
 from smcp_computer.tools import History
 from smcp_proto.errors import TooLarge
@@ -26,27 +26,17 @@ Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
 """What each server that takes part lists now; given the seconds that there are for finding that out."""
 
 
+@dataclass(eq=False)
 class Finder:
     """Waits at most `wait_s` for metadata that are not read yet."""
 
-    def __init__(
-        self,
-        cache: MetadataCache,
-        lists: Lists,
-        history: History,
-        access: Access,
-        events: ServerEvents,
-        *,
-        wait_s: float,
-        max_body: int,
-    ) -> None:
-        self._cache = cache
-        self._lists = lists
-        self._history = history
-        self._access = access
-        self._wait_s = wait_s
-        self._max_body = max_body
-        self._events = events
+    cache: MetadataCache
+    lists: Lists
+    history: History
+    access: Access
+    _: KW_ONLY
+    wait_s: float
+    max_body: int
 
     async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
         """One page.
@@ -56,23 +46,23 @@ class Finder:
             TooLarge: fewer documents (`limit`) may fit.
         """
         _check(request.keywords or ())
-        budget = Budget(call, most=self._wait_s)
-        lists = await self._lists(budget.left / 2)
-        documents = await self._cache.documents(lists, timeout=budget.left)
-        if hidden := self._access.hidden(call.caller):
+        budget = Budget(call, most=self.wait_s)
+        lists = await self.lists(budget.left / 2)
+        documents = await self.cache.documents(lists, timeout=budget.left)
+        if hidden := self.access.hidden(call.caller):
             documents = [each for each in documents if each.server not in hidden]
             lists = {server: listing for server, listing in lists.items() if server not in hidden}
         found = organize_finder(
             documents,
             request.keywords,
             request.file_type,
-            self._history.servers,
+            self.history.servers,
             offset=request.offset,
             limit=request.limit,
         )
-        limit = reply_limit(call, self._max_body)
+        limit = reply_limit(call, self.max_body)
         rest = {"total_count": found.total_count, "req_id": request.req_id}
-        if as_listed := self._cache.as_listed(lists):
+        if as_listed := self.cache.as_listed(lists):
             rest[AS_LISTED] = as_listed
         body = exact_json.written({"documents": found.documents, **rest})
         if len(body) > limit:

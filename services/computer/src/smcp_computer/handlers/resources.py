@@ -5,6 +5,7 @@ Over the MCP servers of this Computer, or of the one that `serverId` names (comp
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 import mcp_types as types
@@ -22,12 +23,15 @@ from smcp_computer.mcp.errors import (
     ServerError,
     ServerNotRunning,
     ServerTimedOut,
+    bad_field,
+    flat,
+    is_not_found,
+    jsonrpc_error,
 )
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.metadata_cache import first_text
 from smcp_computer.reply_limits import Budget, bounded
-from smcp_computer.resources.errors import bad_field, flat, is_not_found, jsonrpc_error
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.pages import Kind, named_apart, page_of, read_cursor, write_cursor
 from smcp_computer.resources.routing import Directory
@@ -63,27 +67,18 @@ Answer = tuple[str | None, Json]
 """A server and its result; None: the result of several."""
 
 
+@dataclass(eq=False)
 class ResourceHandlers:
     """Each public method is a handler. A server's refusal is a JSON-RPC error in the envelope; an SmcpError is flat."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        index: ResourceIndex,
-        agents: AgentSubscriptions,
-        access: Access,
-        events: ServerEvents,
-        *,
-        name: str,
-        max_body: int,
-    ) -> None:
-        self._directory = directory
-        self._index = index
-        self._agents = agents
-        self._access = access
-        self._events = events
-        self._name = name
-        self._max_body = max_body
+    directory: Directory
+    index: ResourceIndex
+    agents: AgentSubscriptions
+    access: Access
+    events: ServerEvents
+    _: KW_ONLY
+    name: str
+    max_body: int
 
     async def list(self, request: ListResourcesReq, call: Call) -> RawJson:
         return await self._reply(request, request.payload, self._page("resources", request, call))
@@ -96,8 +91,8 @@ class ResourceHandlers:
 
         async def ask(server: str, uri: str) -> Json:
             listed = directory.listed(uri, server)
-            result = await self._index.connection(server).read(listed, timeout=budget.left)
-            self._events.warn(server, *(f"{self._events.shown(uri)}: {what}" for what in odd(uri, result)))
+            result = await self.index.connection(server).read(listed, timeout=budget.left)
+            self.events.warn(server, *(f"{self.events.shown(uri)}: {what}" for what in odd(uri, result)))
             return result
 
         return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
@@ -107,12 +102,12 @@ class ResourceHandlers:
         budget, directory = Budget(call), self._of(call)
 
         async def ask(server: str, uri: str) -> Json:
-            features = self._index.features(server)
+            features = self.index.features(server)
             if features is not None and not features.subscribe:
                 raise NotSubscribable(server, "does not tell when its resources change")
             try:
                 async with asyncio.timeout_at(budget.until):
-                    await self._agents.subscribe(request.agent, server, directory.subscription_uri(uri, server))
+                    await self.agents.subscribe(request.agent, server, directory.subscription_uri(uri, server))
             except TimeoutError:
                 raise ServerTimedOut(server, "did not answer in time") from None
             return {}
@@ -124,9 +119,9 @@ class ResourceHandlers:
         server, uri, directory = request.serverId, request.payload.params.uri, self._of(call)
         if server is not None:
             directory.check_known(server)
-        if not self._agents.has(request.agent, uri):
+        if not self.agents.has(request.agent, uri):
             uri = without_query(directory.checked(uri, server))
-        self._agents.unsubscribe(request.agent, server, uri)
+        self.agents.unsubscribe(request.agent, server, uri)
         return self._enveloped(request, request.payload, server, {"result": {}})
 
     async def complete(self, request: CompleteReq, call: Call) -> RawJson:
@@ -135,7 +130,7 @@ class ResourceHandlers:
 
     def _of(self, call: Call) -> Directory:
         """The servers that this caller may use."""
-        return self._directory.without(self._access.hidden(call.caller))
+        return self.directory.without(self.access.hidden(call.caller))
 
     async def _completed(self, request: CompleteReq, directory: Directory, budget: Budget) -> Answer:
         asked = request.payload.params
@@ -147,7 +142,7 @@ class ResourceHandlers:
         params = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
         async def ask(server: str) -> Json:
-            return with_meta(await self._index.connection(server).complete(params, timeout=budget.left))
+            return with_meta(await self.index.connection(server).complete(params, timeout=budget.left))
 
         return await _first(servers, ask, completes_nothing)
 
@@ -162,7 +157,7 @@ class ResourceHandlers:
             items = {**named_apart(items)}
         page = page_of(kind, items, after)
         for of, uri in page.left_out:
-            self._events.warn(of, f"{self._events.shown(uri)!r} is too large to be listed; it is left out")
+            self.events.warn(of, f"{self.events.shown(uri)!r} is too large to be listed; it is left out")
         result: dict[str, Any] = {RESULT_KEY[kind]: page.items}
         if page.next is not None:
             result["nextCursor"] = write_cursor(page.next)
@@ -198,12 +193,12 @@ class ResourceHandlers:
     def _enveloped(
         self, request: RequestEnvelope, payload: JsonRpcRequest, server: str | None, answer: Json
     ) -> RawJson:
-        envelope: dict[str, Any] = {"roomId": request.roomId, "computerId": self._name}
+        envelope: dict[str, Any] = {"roomId": request.roomId, "computerId": self.name}
         if server is not None:
             envelope["serverId"] = server
         if request.req_id is not None:
             envelope["req_id"] = request.req_id
-        return bounded({**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}}, self._max_body)
+        return bounded({**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}}, self.max_body)
 
 
 def odd(uri: str, result: Json) -> Iterator[str]:
@@ -299,17 +294,17 @@ class GetResources:
             message = "MCP Server does not support 'resources' capability"
             return _refused(NOT_SUPPORTED, message, mcp_server=server, capability="resources")
         try:
-            page = await resources.list_page(asked.cursor, timeout=Budget(call).left)
+            page, following = await resources.list_page(asked.cursor, timeout=Budget(call).left)
         except RequestRefused as error:
             if asked.cursor is None:
                 raise Unavailable(str(error)) from None
             raise bad_field("cursor", error) from None
         except ServerError as error:
             raise flat(error) from None
-        found = [resource for item in page.items if (resource := _published(item)) is not None]
+        found = [resource for item in page if (resource := _published(item)) is not None]
         reply = {"resources": found, "req_id": asked.req_id}
-        if page.next_cursor is not None:
-            reply["next_cursor"] = page.next_cursor
+        if following is not None:
+            reply["next_cursor"] = following
         return bounded(reply, self._max_body)
 
 

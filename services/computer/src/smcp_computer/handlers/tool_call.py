@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -17,11 +17,10 @@ from smcp_bus.ownership import Seat
 from smcp_computer.access import Access
 from smcp_computer.config.lint import MAX_HINTS
 from smcp_computer.confirmation import Confirmation
-from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError
+from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.metrics import CallEnded
 from smcp_computer.reshaping import NotReshaped, Results, marked
-from smcp_computer.resources.errors import too_large
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
 from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
@@ -85,36 +84,25 @@ class CallRecord:
         _log.info("tool call", extra=fields | {name: value for name, value in named.items() if value})
 
 
+@dataclass(eq=False)
 class ToolCalls:
     """Runs the tools of this Computer's calls, each in a task of its own: it outlives the request."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        owner: Owner,
-        seat: Seat,
-        access: Access,
-        confirmation: Confirmation,
-        history: History,
-        results: Results,
-        *,
-        max_body: int,
-        start_s: float,
-        trace_content: bool = False,
-        ended: CallEnded = lambda seconds, outcome: None,
-    ) -> None:
-        """`start_s`: how long a call of an unknown tool waits for servers that have their first start."""
-        self._catalogue = catalogue
-        self._owner = owner
-        self._seat = seat
-        self._access = access
-        self._confirmation = confirmation
-        self._history = history
-        self._max_body = max_body
-        self._start_s = start_s
-        self._trace_content = trace_content
-        self._ended = ended
-        self._results = results
+    catalogue: Catalogue
+    owner: Owner
+    seat: Seat
+    access: Access
+    confirmation: Confirmation
+    history: History
+    results: Results
+    _: KW_ONLY
+    max_body: int
+    start_s: float
+    """How long a call of an unknown tool waits for servers that have their first start."""
+    trace_content: bool = False
+    ended: CallEnded = lambda seconds, outcome: None
+
+    def __post_init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight: set[CallRecord] = set()
         self._recent: dict[str, deque[CallRecord]] = {}
@@ -128,8 +116,8 @@ class ToolCalls:
             Malformed, Unavailable: see `Owner.call`.
             TooLarge: the result is larger than the bus takes.
         """
-        labels = {"smcp.req_id": request.req_id, "smcp.office": self._seat.office}
-        span = CallSpan(labels, content=self._trace_content)
+        labels = {"smcp.req_id": request.req_id, "smcp.office": self.seat.office}
+        span = CallSpan(labels, content=self.trace_content)
         record = CallRecord(request.tool_name, request.agent)
 
         def start(running: RunningCall) -> Stop:
@@ -155,30 +143,30 @@ class ToolCalls:
             return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)
 
         try:
-            if (target := self._catalogue.find(request.tool_name)) is not None:
-                self._access.check(call.caller, target)
+            if (target := self.catalogue.find(request.tool_name)) is not None:
+                self.access.check(call.caller, target)
             left = call.deadline - asyncio.get_running_loop().time()
-            body = await self._owner.call(
-                self._seat, request, left, start, subject=call.caller.subject, timed_out=timed_out
+            body = await self.owner.call(
+                self.seat, request, left, start, subject=call.caller.subject, timed_out=timed_out
             )
-            if len(body) > self._max_body:
-                raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(body), "limit": self._max_body})
+            if len(body) > self.max_body:
+                raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(body), "limit": self.max_body})
         except SmcpError as error:
             record.ended(str(error.code), str(error))
             raise
         finally:
             with suppress(Exception):  # neither may replace the answer
                 record.log()
-                self._ended(record.seconds, record.outcome)
+                self.ended(record.seconds, record.outcome)
         return RawJson(body)
 
     def held(self) -> dict[str, int]:
-        return {**self._owner.held(), "tool_tasks": len(self._tasks)}
+        return {**self.owner.held(), "tool_tasks": len(self._tasks)}
 
     def cancel(self, notice: AgentCallData) -> None:
         """Cancel the call that an Agent does not want any more, if it runs here."""
-        office = self._seat.office
-        if self._owner.cancel((self._seat,), office, notice.agent, notice.req_id):
+        office = self.seat.office
+        if self.owner.cancel((self.seat,), office, notice.agent, notice.req_id):
             ids = trace_id(office, notice.agent, notice.req_id)
             with bind_call(req_id=notice.req_id, office=office, trace_id=ids):
                 _log.info("a call was cancelled")
@@ -198,25 +186,25 @@ class ToolCalls:
         if not record.server:
             return
         if (ended := self._recent.get(record.server)) is None:
-            known = self._catalogue.servers  # those of servers that were removed go when another one comes
+            known = self.catalogue.servers  # those of servers that were removed go when another one comes
             self._recent = {server: ended for server, ended in self._recent.items() if server in known}
             ended = self._recent[record.server] = deque(maxlen=RECENT)
         ended.append(record)
 
     async def aclose(self) -> None:
         """Answer what still runs as broken off, and stop it. Idempotent."""
-        self._owner.close()
+        self.owner.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._results.aclose()
+        await self.results.aclose()
 
     async def _settle(self, running: RunningCall, work: Awaitable[Mapping[str, Any]], record: CallRecord) -> None:
         try:
-            self._owner.settle(running, exact_json.written(await work))
+            self.owner.settle(running, exact_json.written(await work))
         except Exception as error:  # noqa: BLE001 -- handed on to the task that awaits the call, unless it is settled
-            self._owner.settle(running, error)
+            self.owner.settle(running, error)
         except asyncio.CancelledError:  # where somebody else cancelled it than `stop`
             broken_off = tool_results.failed("the call was broken off on the Computer")
-            self._owner.settle(running, exact_json.written(broken_off))
+            self.owner.settle(running, exact_json.written(broken_off))
             raise
         finally:
             self._remember(record)
@@ -226,27 +214,27 @@ class ToolCalls:
     ) -> dict[str, Any]:
         name = request.tool_name
         record.ended("aborted")
-        target = self._catalogue.find(name) or await self._catalogue.awaited(name, min(limit, self._start_s))
+        target = self.catalogue.find(name) or await self.catalogue.awaited(name, min(limit, self.start_s))
         if target is None:
             refused = self._refused(name, caller)
             record.ended("refused", refused["content"][0]["text"])
             return refused
-        self._access.check(caller, target)  # it may not have been there when the call came
+        self.access.check(caller, target)  # it may not have been there when the call came
         record.server = target.ref.server
         self._in_flight.add(record)
-        self._catalogue.check(target, request.params)
+        self.catalogue.check(target, request.params)
         record.asking = True
-        refusal = await self._confirmation.refusal(target, agent=request.agent, params=request.params)
+        refusal = await self.confirmation.refusal(target, agent=request.agent, params=request.params)
         record.asking = False
         try:
             if refusal is None:
                 await target.supervisor.calls.available(limit)
-                if self._catalogue.find(name) != target:
+                if self.catalogue.find(name) != target:
                     refusal = "was not run: the Computer's configuration changed while the call waited"
             if refusal is not None:
                 record.ended("refused", refusal)
                 return tool_results.failed(f"the tool {name!r} {refusal}")
-            self._history.called(target.ref.server)
+            self.history.called(target.ref.server)
             result = await target.supervisor.calls.run(
                 target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span
             )
@@ -272,7 +260,7 @@ class ToolCalls:
         self, target: Target, request: ToolCallReq, result: dict[str, Any], record: CallRecord
     ) -> dict[str, Any]:
         try:
-            return await self._results.reshaped(
+            return await self.results.reshaped(
                 result,
                 mapper=target.configured.ret_object_mapper if target.configured else None,
                 vrl=target.supervisor.config.vrl,
@@ -285,12 +273,12 @@ class ToolCalls:
             return marked(result)
 
     def _refused(self, name: str, caller: Caller) -> dict[str, Any]:
-        others = self._access.names(caller, self._catalogue.candidates(name))
-        if not others and self._catalogue.is_forbidden(name):
+        others = self.access.names(caller, self.catalogue.candidates(name))
+        if not others and self.catalogue.is_forbidden(name):
             return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
         if others:
             hint = f"; it is listed as {' and '.join(map(repr, others))}"
         else:
-            listed = self._access.names(caller, islice((tool.name for tool in self._catalogue.listing), MAX_HINTS))
+            listed = self.access.names(caller, islice((tool.name for tool in self.catalogue.listing), MAX_HINTS))
             hint = did_you_mean(name, listed)
         return tool_results.failed(f"this Computer has no tool {name!r}{hint}")

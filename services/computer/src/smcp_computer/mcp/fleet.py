@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -100,20 +100,10 @@ class StartPlaces:
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
         await self._free.acquire()
-        kept = True
-
-        def give_back() -> None:
-            nonlocal kept
-            if kept:
-                kept = False
-                self._free.release()
-
-        timer = asyncio.get_running_loop().call_later(self._seconds, give_back)
-        try:
+        with ExitStack() as place:
+            place.callback(self._free.release)
+            place.callback(asyncio.get_running_loop().call_later(self._seconds, place.close).cancel)
             yield
-        finally:
-            timer.cancel()
-            give_back()
 
 
 class Fleet:
@@ -170,12 +160,8 @@ class Fleet:
     def statuses(self, *, usage: bool = True) -> list[ServerStatus]:
         """Of all servers by name, those that are disabled too. `usage`: measure what their processes use, too."""
         found = [each.status(usage=usage) for each in self._supervisors.values()]
-        found += [
-            ServerStatus(
-                name, State.DISABLED, "", self._since, restarts=0, pid=None, cpu_s=None, memory_bytes=None, tools=0
-            )
-            for name in self.config.servers.keys() - self._supervisors.keys()
-        ]
+        disabled = self.config.servers.keys() - self._supervisors.keys()
+        found += [ServerStatus(name, State.DISABLED, "", self._since) for name in disabled]
         return sorted(found, key=lambda each: each.name)
 
     def restart(self, name: str) -> None:

@@ -1,16 +1,31 @@
-"""The resources of one connection to an MCP server: listed, read, subscribed to; raw JSON as the server sent it."""
+"""The resources of one connection to an MCP server: listed, read, subscribed to; raw JSON as the server sent it.
+
+Servers of the 2025 era get one `resources/subscribe` per resource. Servers of the 2026 era get one stream
+(`subscriptions/listen`) whose filter cannot be changed: for other resources a new stream is opened before the old one
+is closed, so that no update is lost. A new stream may leave out resources of the one before (`ResourcesUnsubscribed`).
+"""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
+import anyio
+import anyio.abc
 import mcp_types as types
+from mcp.client import Client
+from mcp.client.subscriptions import ResourcesListChanged, SubscriptionLost, ToolsListChanged
+from mcp.client.subscriptions import ResourceUpdated as Updated
+from mcp.client.subscriptions import ServerEvent as Change
+from mcp.shared.exceptions import MCPError
 
 from smcp_bus import exact_json
-from smcp_computer.mcp.errors import BadAnswer, ServerTimedOut
+from smcp_computer.mcp.errors import BadAnswer, NotSubscribable, ServerDied, ServerError, ServerTimedOut
+from smcp_computer.mcp.events import ResourcesChanged, ResourcesUnsubscribed, ResourceUpdated, ServerEvent, ToolsChanged
 from smcp_computer.mcp.sdk_adapter import REQUEST_S, Requests
-from smcp_computer.mcp.subscriptions import Subscriptions
+from smcp_proto.backoff import Backoff
+
+_log = logging.getLogger("smcp_computer.mcp.listen")
 
 Json = Mapping[str, Any]
 """An object as MCP gives it: camelCase keys, nothing added or dropped."""
@@ -20,26 +35,231 @@ SUBSCRIBE_S: Final = 10.0
 MAX_ITEMS: Final = 50_000
 LIST_BYTES: Final = 16 * 1024 * 1024
 """Of one list with all its pages: 300 for each item. It stays in memory, in several times its bytes."""
+AT_ONCE: Final = 8
+"""Requests to subscribe that one server gets at a time."""
+RELISTEN_S: Final = 1.0
+"""The first pause before a stream that broke, or could not be opened, is opened again."""
+LONGEST_S: Final = 30.0
+"""The pauses grow up to this one, until a stream lives."""
+LIVED_S: Final = 10.0
+"""A stream that was open for so long is not taken to be one that always ends."""
+DRAIN_S: Final = 0.5
+"""How long the old stream is read beside the new one: over HTTP an earlier notification on it may arrive late."""
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(NamedTuple):
     subscribe: bool
     list_changed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    items: tuple[Any, ...]
-    next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """A whole list: objects with a string as URI (or template), none twice; and what was left out, for the log."""
 
     items: tuple[Json, ...]
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...]
+
+
+class Subscriptions(Protocol):
+    """Each method raises `ServerError`; its caller bounds the time."""
+
+    async def subscribe(self, uri: str) -> None: ...
+
+    async def unsubscribe(self, uri: str) -> None: ...
+
+
+class RequestedSubscriptions:
+    """By `resources/subscribe`: servers of the 2025 era."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def subscribe(self, uri: str) -> None:
+        async with self._at_once:
+            await self._requests.send("resources/subscribe", {"uri": uri}, timeout=REQUEST_S)
+
+    async def unsubscribe(self, uri: str) -> None:
+        async with self._at_once:
+            await self._requests.send("resources/unsubscribe", {"uri": uri}, timeout=REQUEST_S)
+
+
+class ListenStream:
+    """Subscriptions of a server of the 2026 era. `run` must be running.
+
+    `tools`, `resources`: whether the server tells when these lists change.
+    """
+
+    def __init__(
+        self, requests: Requests, client: Client, notify: Callable[[ServerEvent], None], *, tools: bool, resources: bool
+    ) -> None:
+        self._requests = requests
+        self._server = requests.server
+        self._client = client
+        self._notify = notify
+        self._tools = tools
+        self._resources = resources
+        self._wanted: set[str] = set()
+        self._asked: dict[str, asyncio.Future[None]] = {}
+        """Those of them that the server has not agreed to tell of yet."""
+        self._needed = asyncio.Event()
+        """Another stream is needed than the open one."""
+        self._open: anyio.CancelScope | None = None
+        self._drained: anyio.CancelScope | None = None
+        """The scope of the replaced stream, read until it is drained."""
+        self._retry: asyncio.TimerHandle | None = None
+        """Opens a stream again, where there is none."""
+        self._backoff = Backoff(first_s=RELISTEN_S, longest_s=LONGEST_S)
+        self._lost = False
+        """A stream broke: changes since then were not received."""
+        self._closed: ServerError | None = None
+        """Why there never will be a stream again."""
+        if tools or resources:
+            self._needed.set()
+
+    async def subscribe(self, uri: str) -> None:
+        if self._closed is not None:
+            raise self._closed
+        outcome = self._asked[uri] = asyncio.get_running_loop().create_future()
+        self._wanted.add(uri)
+        self._needed.set()
+        try:
+            await outcome
+        except asyncio.CancelledError:
+            self._wanted.discard(uri)
+            self._asked.pop(uri, None)
+            raise
+
+    async def unsubscribe(self, uri: str) -> None:
+        self._wanted.discard(uri)
+        self._needed.set()
+
+    async def run(self) -> None:
+        """Keep the stream open until cancelled, or until the server says that it has none."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                while self._closed is None:
+                    await self._needed.wait()
+                    self._needed.clear()
+                    self._cancel_retry()
+                    await self._reopen(tasks)
+            self._tells_no_more_of(self._wanted - self._asked.keys())
+        finally:
+            self._cancel_retry()
+            self._closed = self._closed or ServerDied(self._server, "went away before it answered")
+            self._answer(self._asked.copy(), frozenset(), self._closed)
+
+    async def _reopen(self, tasks: anyio.abc.TaskGroup) -> None:
+        uris, asked = sorted(self._wanted), self._asked.copy()
+        honored: frozenset[str] = frozenset()
+        agreed = False
+        why: ServerError = NotSubscribable(self._server, "does not tell when this resource changes")
+        if uris or self._tools or self._resources:
+            try:
+                honored = await tasks.start(self._stream, uris)
+            except MCPError as error:
+                why = self._refused(error)
+                self._retry_later()
+            except (SubscriptionLost, TimeoutError):
+                why = ServerTimedOut(self._server, "did not open a stream of changes")
+                self._retry_later()
+            else:
+                agreed = self._open is not None or bool(honored)
+                if not agreed:  # it ended without a word: that says nothing of the resources
+                    why = ServerTimedOut(self._server, "ended its stream of changes at once")
+        else:
+            self._replace(None)
+        self._answer(asked, honored, why)
+        if self._open is not None and self._lost:
+            self._lost = False
+            self._catch_up()
+        if agreed:
+            self._tells_no_more_of(self._wanted.intersection(uris) - self._asked.keys() - honored)
+
+    def _answer(self, asked: dict[str, asyncio.Future[None]], honored: frozenset[str], why: ServerError) -> None:
+        for uri, outcome in asked.items():
+            if outcome.done():
+                continue
+            del self._asked[uri]
+            if uri in honored:
+                outcome.set_result(None)
+            else:
+                self._wanted.discard(uri)
+                outcome.set_exception(why)
+
+    def _tells_no_more_of(self, uris: set[str]) -> None:
+        self._wanted -= uris
+        if uris:
+            self._notify(ResourcesUnsubscribed(self._server, frozenset(uris)))
+
+    async def _stream(self, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]) -> None:
+        is_open, loop = False, asyncio.get_running_loop()
+        began = loop.time()
+        with anyio.CancelScope() as scope:
+            try:
+                async with self._client.listen(
+                    tools_list_changed=self._tools,
+                    resources_list_changed=self._resources,
+                    resource_subscriptions=uris,
+                ) as events:
+                    is_open, began = True, loop.time()
+                    self._replace(scope)  # before it is read: it may end at once
+                    task_status.started(frozenset(events.honored.resource_subscriptions or ()))
+                    async for event in events:
+                        self._tell(event)
+            except (SubscriptionLost, MCPError):
+                if not is_open:
+                    raise
+        if scope is self._open and not scope.cancel_called:
+            self._open = None
+            self._lost = True
+            if loop.time() - began >= LIVED_S:
+                self._backoff.reset()
+            self._retry_later()
+
+    def _refused(self, error: MCPError) -> ServerError:
+        why = self._requests.translated(error)
+        if error.code == types.METHOD_NOT_FOUND:
+            _log.info("MCP server %r does not tell when its lists change", self._server)
+            why = self._closed = NotSubscribable(self._server, "does not tell when its resources change")
+        elif isinstance(why, ServerDied):
+            self._closed = why
+        return why
+
+    def _replace(self, scope: anyio.CancelScope | None) -> None:
+        if self._drained is not None:
+            self._drained.cancel()  # one at a time, however often other resources are asked for
+        self._drained, self._open = self._open, scope
+        if self._drained is not None:
+            self._drained.deadline = anyio.current_time() + DRAIN_S
+
+    def _retry_later(self) -> None:
+        if self._open is None and self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(self._backoff.next(), self._needed.set)
+
+    def _cancel_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def _tell(self, change: Change) -> None:
+        match change:
+            case ToolsListChanged():
+                self._notify(ToolsChanged(self._server))
+            case ResourcesListChanged():
+                self._notify(ResourcesChanged(self._server))
+            case Updated(uri=uri):
+                self._notify(ResourceUpdated(self._server, uri))
+            case _:
+                pass
+
+    def _catch_up(self) -> None:
+        """Anything may have changed while there was no stream."""
+        if self._tools:
+            self._notify(ToolsChanged(self._server))
+        if self._resources:
+            self._notify(ResourcesChanged(self._server))
+        for uri in sorted(self._wanted):
+            self._notify(ResourceUpdated(self._server, uri))
 
 
 class Resources:
@@ -56,7 +276,8 @@ class Resources:
     def server(self) -> str:
         return self._requests.server
 
-    async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> Page:
+    async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> tuple[list[Any], str | None]:
+        """One page, and the cursor of the next one."""
         return await self._page("resources/list", "resources", cursor, timeout)
 
     async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
@@ -90,7 +311,7 @@ class Resources:
         """The result of `completion/complete`; `params` are MCP's (`ref`, `argument`, `context`)."""
         return await self._requests.send("completion/complete", params, timeout=timeout)
 
-    async def _page(self, method: str, key: str, cursor: str | None, timeout: float) -> Page:
+    async def _page(self, method: str, key: str, cursor: str | None, timeout: float) -> tuple[list[Any], str | None]:
         params = {} if cursor is None else {"cursor": cursor}
         result = await self._requests.send(method, params, timeout=timeout)
         items, following = result.get(key), result.get("nextCursor")
@@ -98,7 +319,7 @@ class Resources:
             raise BadAnswer(self.server, f"sent no list of {key}")
         if following is not None and not isinstance(following, str):
             raise BadAnswer(self.server, "sent a cursor that is no string")
-        return Page(tuple(items), following)
+        return items, following
 
     async def _all(self, method: str, key: str, name: str, timeout: float) -> Listed:
         loop = asyncio.get_running_loop()
@@ -110,9 +331,9 @@ class Resources:
             left = deadline - loop.time()
             if left <= 0:
                 raise ServerTimedOut(self.server, f"did not list its {key} in time")
-            page = await self._page(method, key, cursor, left)
+            page, cursor = await self._page(method, key, cursor, left)
             known = len(found)
-            for item in page.items:
+            for item in page:
                 identity = item.get(name) if isinstance(item, dict) else None
                 if not isinstance(identity, str):
                     problems.append(f"an item of its {key} has no {name}; it is left out")
@@ -120,11 +341,10 @@ class Resources:
                     problems.append(f"lists {self._requests.redactor.shown(identity)} twice; the first counts")
                 else:
                     found[identity] = item
-            cursor = page.next_cursor
-            size += len(exact_json.written(page.items))
+            size += len(exact_json.written(page))
             if cursor is None:
                 break
-            if len(found) >= MAX_ITEMS or size > LIST_BYTES or (page.items and len(found) == known):
+            if len(found) >= MAX_ITEMS or size > LIST_BYTES or (page and len(found) == known):
                 problems.append(f"its list of {key} has no end; {min(len(found), MAX_ITEMS)} are taken")
                 break
         return Listed(tuple(found.values())[:MAX_ITEMS], tuple(dict.fromkeys(problems)))

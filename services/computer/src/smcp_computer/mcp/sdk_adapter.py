@@ -40,8 +40,9 @@ from smcp_computer.mcp.errors import (
     ServerDied,
     ServerError,
     ServerTimedOut,
+    read_again,
+    unread,
 )
-from smcp_computer.mcp.unreadable_answers import read_again, unread
 from smcp_computer.redaction import MAX_ERROR, Redactor, is_too_large
 from smcp_proto import tool_results
 

@@ -30,10 +30,9 @@ from smcp_computer import __version__
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerFailed, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
-from smcp_computer.mcp.resources import LIST_BYTES, Resources
+from smcp_computer.mcp.resources import LIST_BYTES, ListenStream, RequestedSubscriptions, Resources, Subscriptions
 from smcp_computer.mcp.sdk_adapter import PINGS, REQUEST_S, CallSpan, Exchange, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog, first_of
-from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
 from smcp_computer.mcp.transports import open_transport
 from smcp_computer.redaction import Redactor
 from smcp_proto.schemas.config import (
@@ -138,11 +137,11 @@ class Connection:
         list_s: float,
     ) -> None:
         self.ended = watch.ended
+        self.watch = watch
         self.resources = resources
         self.list_s = list_s
         self._requests = requests
         self._client = client
-        self._watch = watch
         self._deadlines: dict[object, float] = {}
         """Of the calls that run, by `time.monotonic()`."""
         # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
@@ -154,16 +153,6 @@ class Connection:
         }
 
     @property
-    def why(self) -> str:
-        """Why it ended, where that is known."""
-        return self._watch.why
-
-    @property
-    def heard(self) -> float:
-        """When the server sent something last, by `time.monotonic()`."""
-        return self._watch.heard
-
-    @property
     def busy_until(self) -> float:
         """When the last of the calls that run now is given up, by `time.monotonic()`; 0: none runs."""
         return max(self._deadlines.values(), default=0.0)
@@ -173,7 +162,7 @@ class Connection:
 
         Raises TimeoutError, and ServerFailed: HTTP answered in its place.
         """
-        self._watch.refused = ""
+        self.watch.refused = ""
         try:
             try:
                 await self._requests.send(self._ping, timeout=timeout / 2)
@@ -185,8 +174,8 @@ class Connection:
         except ServerDied:
             pass  # `ended` is set
         except ServerError:
-            if self._watch.refused:
-                raise ServerFailed(self._watch.refused) from None
+            if self.watch.refused:
+                raise ServerFailed(self.watch.refused) from None
 
     async def list_tools(self) -> tuple[types.Tool, ...]:
         """All pages of `tools/list`. Raises MCPError, ValidationError: the server did not give a list."""

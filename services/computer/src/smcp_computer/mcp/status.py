@@ -31,31 +31,20 @@ class ServerStatus:
     """Why it is not ready; empty where it is."""
     since: float
     """When it came into this state, in seconds since the epoch."""
-    restarts: int
+    restarts: int = 0
     """How many times it became ready again."""
-    pid: int | None
+    pid: int | None = None
     """None: it does not run, or is reached over HTTP."""
-    cpu_s: float | None
-    memory_bytes: int | None
-    tools: int
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
+    tools: int = 0
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Of a process and all that descend from it."""
-
-    cpu_s: float
-    """Also of those that ended, as far as their parents waited for them."""
-    memory_bytes: int
-    """Pages that several of them share count several times."""
-
-
-def usage_of(pid: int | None) -> Usage | None:
-    """What a process and its descendants use. None: there is no such process."""
-    if pid is None:
-        return None
-    cpu_s, memory, pids, found = 0.0, 0, [pid], False
+def usage_of(pid: int | None) -> tuple[float | None, int | None]:
+    """CPU time (s) and memory (bytes) of a process and its descendants; of those that ended, as far as their parents
+    waited for them. Pages that several of them share count several times. None: there is no such process."""
+    cpu_s, memory, pids, found = 0.0, 0, [pid] if pid is not None else [], False
     while pids:
         with suppress(psutil.Error):
             process = psutil.Process(pids.pop())
@@ -65,7 +54,7 @@ def usage_of(pid: int | None) -> Usage | None:
                 memory += process.memory_info().rss
             cpu_s += times.user + times.system + times.children_user + times.children_system
             found = True
-    return Usage(cpu_s, memory) if found else None
+    return (cpu_s, memory) if found else (None, None)
 
 
 def _children(process: psutil.Process) -> list[int]:

@@ -134,7 +134,7 @@ class Supervisor:
 
     def status(self, *, usage: bool = True) -> ServerStatus:
         pid = self._stderr.pid
-        used = usage_of(pid) if usage else None
+        cpu_s, memory = usage_of(pid) if usage else (None, None)
         return ServerStatus(
             name=self.name,
             state=self.state,
@@ -142,8 +142,8 @@ class Supervisor:
             since=self.since,
             restarts=max(0, self.earlier_starts + self.starts - 1),
             pid=pid,
-            cpu_s=used.cpu_s if used else None,
-            memory_bytes=used.memory_bytes if used else None,
+            cpu_s=cpu_s,
+            memory_bytes=memory,
             tools=len(self.tools),
             warnings=self.warnings,
         )
@@ -259,7 +259,7 @@ class Supervisor:
                     raise
                 finally:
                     self.calls.closed()
-                    self._enter(State.BACKOFF, connection.why or reason)
+                    self._enter(State.BACKOFF, connection.watch.why or reason)
                     self._events.tell(ServerGone(self.name))
                     if not self._stopping.is_set():
                         self._on_change()
@@ -280,13 +280,13 @@ class Supervisor:
         listed = time.monotonic()
         try:
             while True:
-                ask_at = connection.heard + self._limits.silence_s / 3
+                ask_at = connection.watch.heard + self._limits.silence_s / 3
                 await set_within(max(0.0, ask_at - time.monotonic()), self._wake)
                 self._wake.clear()
                 if self._stopping.is_set():
                     return
                 if connection.ended.is_set():
-                    raise ServerFailed(connection.why or WENT_AWAY)
+                    raise ServerFailed(connection.watch.why or WENT_AWAY)
                 if self._is_outdated or (self._over_http and time.monotonic() >= listed + HTTP_LIST_S):
                     listed = time.monotonic()
                     await self._refresh(connection)
@@ -313,18 +313,18 @@ class Supervisor:
     async def _check(self, connection: Connection) -> None:
         """Ask whether it is there; raises ServerFailed. See this module's rules."""
         silence_s, asked = self._limits.silence_s, time.monotonic()
-        answer_s = max(silence_s / 3, connection.heard + silence_s - asked)
+        answer_s = max(silence_s / 3, connection.watch.heard + silence_s - asked)
         with suppress(TimeoutError):
             async with self._waited(answer_s):
                 await connection.ping(timeout=answer_s)
-        if connection.heard >= asked or not self._goes_on(connection):
+        if connection.watch.heard >= asked or not self._goes_on(connection):
             return
         until = 0.0 if is_stopped(self._stderr.pid) else connection.busy_until
         if time.monotonic() < until:
             self._enter(State.DEGRADED, f"has not answered for {silence_s:g} s while it runs a call")
             what = "MCP server %r %s; it is restarted unless it answers before the call times out"
             _log.warning(what, self.name, self.reason)
-        while connection.heard < asked and self._goes_on(connection):
+        while connection.watch.heard < asked and self._goes_on(connection):
             if time.monotonic() >= min(until, connection.busy_until):
                 raise ServerHangs("has stopped answering")
             self._wake.clear()

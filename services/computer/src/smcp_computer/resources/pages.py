@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from smcp_bus import exact_json
-from smcp_computer.resources.errors import bad_field
+from smcp_computer.mcp.errors import bad_field
 
 CURSOR_FIELD: Final = "payload.params.cursor"
 NOT_GIVEN: Final = "is none that this list gave"

@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from smcp_computer.access import not_allowed
-from smcp_computer.mcp.errors import ServerError
+from smcp_computer.mcp.errors import ServerError, bad_field, not_found, not_supported
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerRemoved
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.errors import bad_field, not_found, not_supported
 from smcp_computer.resources.index import Listing, ResourceIndex
 from smcp_computer.resources.pages import Item, Kind
 from smcp_computer.tools import History
