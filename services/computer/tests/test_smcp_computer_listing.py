@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_computer.resources.pages import (
+from smcp_computer.resources.index import (
     CURSOR_FIELD,
     PAGE_BYTES,
     PAGE_ITEMS,

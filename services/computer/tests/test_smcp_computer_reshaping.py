@@ -11,7 +11,7 @@ import pytest
 from smcp_agent.results import call_result
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.reshaping import MAX_BYTES, NotReshaped, Results, ScriptPool, mapped
+from smcp_computer.reshaping import MAX_BYTES, NotReshaped, Results, mapped
 from smcp_proto.tool_results import with_meta as to_wire
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
@@ -109,7 +109,7 @@ async def test_a_script_that_fails_is_told_without_the_content(results: Results)
 
 
 async def test_a_script_that_takes_too_long_is_ended() -> None:
-    pool = ScriptPool(run_s=0.1)
+    pool = Results(run_s=0.1)
     nested = "for_each(array!(.l)) -> |_, v| { for_each(array!(.l)) -> |_, v| { x = sha3(string!(.t)) } }"
     with pytest.raises(NotReshaped, match=r"did not end within 0\.1 s"):
         await pool.run(nested, {"t": "a" * 10_000, "l": [0] * 10_000})
@@ -117,7 +117,7 @@ async def test_a_script_that_takes_too_long_is_ended() -> None:
 
 
 async def test_a_script_that_gets_or_gives_too_much_fails_and_the_next_one_runs() -> None:
-    pool = ScriptPool(run_s=60, max_bytes=100_000)
+    pool = Results(run_s=60, max_bytes=100_000)
     with pytest.raises(NotReshaped, match="more than 100000 bytes"):
         await pool.run(".", {"t": "a" * 100_000})
     with pytest.raises(NotReshaped, match="gave too much"):
@@ -133,7 +133,7 @@ async def test_a_script_that_takes_too_much_memory_or_gives_too_much_fails_and_t
     script = (
         "s = string!(.t)\nfor_each(array!(.l)) -> |_, v| { s = s + s }\n. = if length(s) > 20000000 { 1 } else { s }"
     )
-    pool = ScriptPool(run_s=60, memory=memory)
+    pool = Results(run_s=60, memory=memory)
     with pytest.raises(NotReshaped, match="took too much memory or gave too much"):
         await pool.run(script, {"t": "a", "l": [0] * doublings})
     assert await pool.run(". = 1", {}) == 1
@@ -141,7 +141,7 @@ async def test_a_script_that_takes_too_much_memory_or_gives_too_much_fails_and_t
 
 
 async def test_a_regular_expression_that_backtracks_elsewhere_and_a_million_items_do_no_harm() -> None:
-    pool = ScriptPool(run_s=60)
+    pool = Results(run_s=60)
     assert await pool.run(". = match(string!(.t), r'^(a+)+$')", {"t": "a" * 100_000 + "b"}) is False
     count = "x = 0\nfor_each(array!(.l)) -> |_, v| { x = x + 1 }\n. = x"
     assert await pool.run(count, {"l": [0] * 1_000_000}) == 1_000_000

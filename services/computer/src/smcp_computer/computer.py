@@ -33,9 +33,8 @@ from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.metrics import calls_timed, measure, measure_resources
-from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient
+from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient, ResourceChanges
 from smcp_computer.reshaping import Results
-from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions

@@ -115,13 +115,18 @@ def value_of(result: Mapping[str, Any]) -> Any:
 
 
 class Results:
-    """Applies a server's settings to the results of its tools. `aclose` ends the processes.
+    """Applies a server's settings to the results of its tools, in up to `PROCESSES` processes that run scripts, started
+    when they are needed. `aclose` ends them.
 
     `run_s`: how long a script may take; the start of its process comes on top.
     """
 
-    def __init__(self, *, run_s: float) -> None:
-        self._pool = ScriptPool(run_s=run_s)
+    def __init__(self, *, run_s: float, max_bytes: int = MAX_BYTES, memory: int = MEMORY) -> None:
+        self._run_s = run_s
+        self._max_bytes = max_bytes
+        self._memory = memory
+        self._slots = asyncio.Semaphore(PROCESSES)
+        self._idle: list[Process] = []
 
     async def reshaped(
         self,
@@ -144,7 +149,7 @@ class Results:
         value = await asyncio.to_thread(_mapped_value, result, mapper) if mapper else None
         if vrl:
             event = result if value is None else {**result, "structuredContent": value}
-            value = await self._pool.run(vrl, {**event, "tool_name": tool, "parameters": params})
+            value = await self.run(vrl, {**event, "tool_name": tool, "parameters": params})
         elif value is None:
             return result
         written = exact_json.written(value).decode()
@@ -158,40 +163,6 @@ class Results:
             return {**rest, **kept}
         structured = {"structuredContent": value} if isinstance(value, dict) else {}
         return {**rest, "content": [{"type": "text", "text": written}], **structured}
-
-    async def aclose(self) -> None:
-        await self._pool.aclose()
-
-
-def marked(result: dict[str, Any]) -> dict[str, Any]:
-    """The result of a tool whose script failed."""
-    return {**result, "meta": {**(result.get("meta") or {}), FAILED: True}}
-
-
-def _mapped_value(result: Mapping[str, Any], mapper: Mapping[str, Any]) -> Any:
-    """None: the tool returned no object or list. Raises NotReshaped."""
-    value = value_of(result)
-    if value is None:
-        return None
-    if len(exact_json.written(value)) > MAX_BYTES:
-        raise NotReshaped(f"the result has more than {MAX_BYTES} bytes")
-    return mapped(value, mapper)
-
-
-def _is_content(value: Any) -> bool:
-    """Whether it is the content of a result, as MCP writes it."""
-    return isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value)
-
-
-class ScriptPool:
-    """Up to `PROCESSES` processes that run scripts, started when they are needed."""
-
-    def __init__(self, *, run_s: float, max_bytes: int = MAX_BYTES, memory: int = MEMORY) -> None:
-        self._run_s = run_s
-        self._max_bytes = max_bytes
-        self._memory = memory
-        self._slots = asyncio.Semaphore(PROCESSES)
-        self._idle: list[Process] = []
 
     async def run(self, script: str, event: Mapping[str, Any]) -> Any:
         """What the script makes of the event. Raises NotReshaped."""
@@ -248,6 +219,26 @@ class ScriptPool:
         worker.stdin.write(request + b"\n")
         await worker.stdin.drain()
         return await _line(worker)
+
+
+def marked(result: dict[str, Any]) -> dict[str, Any]:
+    """The result of a tool whose script failed."""
+    return {**result, "meta": {**(result.get("meta") or {}), FAILED: True}}
+
+
+def _mapped_value(result: Mapping[str, Any], mapper: Mapping[str, Any]) -> Any:
+    """None: the tool returned no object or list. Raises NotReshaped."""
+    value = value_of(result)
+    if value is None:
+        return None
+    if len(exact_json.written(value)) > MAX_BYTES:
+        raise NotReshaped(f"the result has more than {MAX_BYTES} bytes")
+    return mapped(value, mapper)
+
+
+def _is_content(value: Any) -> bool:
+    """Whether it is the content of a result, as MCP writes it."""
+    return isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value)
 
 
 async def _line(worker: Process) -> bytes:

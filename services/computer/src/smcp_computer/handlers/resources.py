@@ -32,8 +32,7 @@ from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.metadata_cache import first_text
 from smcp_computer.reply_limits import Budget, bounded
-from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.pages import Kind, named_apart, page_of, read_cursor, write_cursor
+from smcp_computer.resources.index import Kind, ResourceIndex, named_apart, page_of, read_cursor, write_cursor
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_proto.errors import Unavailable

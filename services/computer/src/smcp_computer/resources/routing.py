@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 from smcp_computer.access import not_allowed
 from smcp_computer.mcp.errors import ServerError, bad_field, not_found, not_supported
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerRemoved
+from smcp_computer.mcp.resources import Json
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.index import Listing, ResourceIndex
-from smcp_computer.resources.pages import Item, Kind
+from smcp_computer.resources.index import Kind, Listing, ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.sorting import server_order
@@ -157,7 +157,7 @@ Found = TypeVar("Found")
 LIST_S: Final = 5.0
 """How long a server may take to list where several are asked: a silent one must not use up the time of the others."""
 VERB: Final[Mapping[Kind, str]] = {"resources": "resources_list", "templates": "resources_templates_list"}
-NO_TEMPLATES: Final[tuple[Item, ...]] = ()
+NO_TEMPLATES: Final[tuple[Json, ...]] = ()
 
 
 class Directory:
@@ -168,7 +168,7 @@ class Directory:
         self._index = index
         self._history = history
         self._events = events
-        self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
+        self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Json], Served]] = {}
         self.hidden: frozenset[str] = frozenset()
         """Servers that are not for this caller."""
         events.listen(self._on_event)
@@ -224,7 +224,7 @@ class Directory:
 
     async def lists(
         self, kind: Kind, server: str | None, *, timeout: float, begin: str = ""
-    ) -> tuple[dict[str, Sequence[Item]], list[str]]:
+    ) -> tuple[dict[str, Sequence[Json]], list[str]]:
         """What servers list now, by name: one, or all that have resources. Of all, one that fails is left out.
 
         Returns:
@@ -295,7 +295,7 @@ class Directory:
         )
         return [self._serve(server, templates.get(server, NO_TEMPLATES)) for server in servers]
 
-    def _serve(self, server: str, templates: Sequence[Item] = NO_TEMPLATES) -> Served:
+    def _serve(self, server: str, templates: Sequence[Json] = NO_TEMPLATES) -> Served:
         """The same object again for the same lists: its hosts are found once."""
         key, listing = (server, templates is NO_TEMPLATES), self._index.known(server)
         kept = self._served.get(key)
@@ -319,5 +319,5 @@ class Directory:
         await asyncio.gather(*map(one, servers))
         return found
 
-    async def _resources(self, server: str, timeout: float) -> Sequence[Item]:
+    async def _resources(self, server: str, timeout: float) -> Sequence[Json]:
         return tuple((await self._index.list(server, timeout)).values())
