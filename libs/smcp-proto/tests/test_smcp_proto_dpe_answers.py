@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.finder import not_in_format, unknown_categories
+from smcp_proto.finder import unknown_categories
 from smcp_proto.schemas import ELEMENT_CATEGORIES, DPEDocument, DPEDocumentCatalog, DPEElementDetail, DPEPage
 from smcp_testing.dpe.answers import MAX_UNKNOWN, in_format
 
@@ -119,7 +119,6 @@ def test_nothing_that_a_server_sends_raises(answer: dict[str, Any], level: int) 
     assert isinstance(in_format(answer, level, "markdown")["content_markdown"], str)
     assert isinstance(in_format(answer, level, "text")["content_text"], str)
     list(unknown_categories(answer))
-    list(not_in_format(answer, "text"))
 
 
 @pytest.mark.rule(
@@ -160,17 +159,6 @@ def test_an_unknown_category_is_a_warning_for_each_one_and_its_elements_are_kept
     ]
     assert in_format(page, 2, "json")["elements"] == elements
     assert in_format(page, 2, "markdown")["content_markdown"] == "[hologram]\n\n[text]\n\n[scent]\n\n[hologram]"
-
-
-@pytest.mark.rule("answers.finder.format.ignored")
-@pytest.mark.parametrize(("level", "answer"), [(level, answer) for level, _, answer, *_ in ANSWERS])
-def test_an_answer_in_another_format_than_requested_is_a_warning(level: int, answer: dict[str, Any]) -> None:
-    for chosen in ("json", "markdown", "text"):
-        assert list(not_in_format(in_format(answer, level, chosen), chosen)) == []
-    others: list[object] = [answer, in_format(answer, level, "text"), {"content_markdown": None}, []]
-    for other in others:
-        (warning,) = not_in_format(other, "markdown")
-        assert warning == "it was asked for format=markdown, and the answer has no content_markdown"
 
 
 def test_only_the_first_of_many_unknown_categories_are_named() -> None:

@@ -235,10 +235,3 @@ def unknown_categories(answer: object) -> Iterator[str]:
             yield "an element has no category; it is kept"
         else:
             yield f"{category[:_SHOWN]!r} is none of the categories of elements; it is kept"
-
-
-def not_in_format(answer: object, chosen: str) -> Iterator[str]:
-    """Whether an answer lacks the content in the format that was asked for; it is taken as it is."""
-    field = f"content_{chosen}"
-    if chosen != "json" and not (isinstance(answer, Mapping) and isinstance(answer.get(field), str)):
-        yield f"it was asked for format={chosen}, and the answer has no {field}"

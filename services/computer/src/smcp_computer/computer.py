@@ -304,7 +304,7 @@ class Computer:
     async def serving(self) -> AsyncIterator[None]:
         """Run the MCP servers, and follow their resources."""
         with rewritten_logs(self._redactor.redact):
-            following = self.tasks.start(self.resources.run(), name="resources")
+            following = self.tasks.start(self.resources.index.run(), name="resources")
             servers = self.tasks.start(self.fleet.run(), name="mcp servers")
             try:
                 yield
@@ -356,7 +356,7 @@ class Computer:
 
 
 class ResourceServices:
-    """`run` must be running; `history` must hear of each call of a tool. `handlers` are by event."""
+    """`index.run` must be running; `history` must hear of each call of a tool. `handlers` are by event."""
 
     def __init__(
         self,
@@ -406,9 +406,6 @@ class ResourceServices:
         """This Computer is in its office (again): leaves of Agents and changes may have been missed."""
         self.changes.in_office()
         self.agents.drop()
-
-    async def run(self) -> None:
-        await self.index.run()
 
     async def _read(self, server: str, uri: str, timeout: float) -> Mapping[str, Any]:
         return await self.index.connection(server).read(uri, timeout=timeout)

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import jsonschema_rs
 import mcp_types as types
@@ -76,7 +76,7 @@ class Catalogue:
         """What the listing is made of."""
         self._listing: tuple[SMCPTool, ...] | None = ()
         """None: not made yet; nobody asks for most of what a server that changes its tools all the time lists."""
-        self._checks: dict[ToolRef, tuple[types.Tool, _Check | None]] = {}
+        self._checks: dict[ToolRef, tuple[types.Tool, jsonschema_rs.Validator | None]] = {}
         self._seen = False
         """Whether anybody may know the names."""
 
@@ -326,15 +326,7 @@ def _with_digest(base: str, whole: str) -> str:
     return f"{base[: MAX_LENGTH - _DIGEST_LENGTH - 1]}_{digest}"
 
 
-class _Check(Protocol):
-    """A compiled schema of jsonschema-rs, which has a class for each draft."""
-
-    def is_valid(self, instance: Any) -> bool: ...
-
-    def iter_errors(self, instance: Any) -> Iterable[jsonschema_rs.ValidationError]: ...
-
-
-def compiled(schema: Mapping[str, Any]) -> _Check:
+def compiled(schema: Mapping[str, Any]) -> "jsonschema_rs.Validator":
     """A JSON Schema, of the draft that it names, else 2020-12. Raises ValueError: it cannot be used.
 
     A `$ref` to another document is not followed: a schema of an MCP server must not make this host read a URL or file.
@@ -343,7 +335,7 @@ def compiled(schema: Mapping[str, Any]) -> _Check:
     return jsonschema_rs.validator_for(dict(schema), mask="the value", offline=True)
 
 
-def check_arguments(check: _Check, params: Mapping[str, Any]) -> None:
+def check_arguments(check: "jsonschema_rs.Validator", params: Mapping[str, Any]) -> None:
     """Raises Malformed: the schema does not take them. The first mistake is named."""
     try:
         if check.is_valid(params):
@@ -355,7 +347,7 @@ def check_arguments(check: _Check, params: Mapping[str, Any]) -> None:
     raise Malformed(f"{field}: {error.message}", details={"field": field})
 
 
-def _compiled(target: Target) -> _Check | None:
+def _compiled(target: Target) -> "jsonschema_rs.Validator | None":
     try:
         return compiled(target.tool.input_schema)
     except ValueError as error:

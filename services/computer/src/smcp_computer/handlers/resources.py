@@ -5,6 +5,7 @@ Over the MCP servers of this Computer, or of the one that `serverId` names (comp
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ from smcp_computer.resources.index import Kind, ResourceIndex, named_apart, page
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_proto.errors import Unavailable
-from smcp_proto.finder import not_in_format, unknown_categories
+from smcp_proto.finder import unknown_categories
 from smcp_proto.schemas.base import AgentCallData, JsonRpcRequest, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import (
     CompleteReq,
@@ -201,24 +202,15 @@ class ResourceHandlers:
 
 
 def odd(uri: str, result: Json) -> Iterator[str]:
-    """Problems of a page or element that was read: unknown categories, or another format than asked for."""
+    """The unknown categories of a page or element that was read."""
     if scheme_of(uri) != DPE:
-        return
-    try:
-        asked = parse_dpe_uri(uri)
-    except ValueError:
         return
     text = first_text(result)
     if text is None or len(text) > LARGEST:
         return
-    try:
-        answer = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        yield "what was read is not JSON"
-        return
-    yield from not_in_format(answer, asked.format)
-    if asked.level >= PAGE_LEVEL:
-        yield from unknown_categories(answer)
+    with suppress(ValueError):  # it is no dpe:// URI, or no JSON
+        if parse_dpe_uri(uri).level >= PAGE_LEVEL:
+            yield from unknown_categories(orjson.loads(text))
 
 
 def completes_nothing(error: ServerError) -> bool:

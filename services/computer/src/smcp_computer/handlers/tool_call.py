@@ -21,7 +21,7 @@ from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError,
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.metrics import CallEnded
 from smcp_computer.reshaping import NotReshaped, Results, marked
-from smcp_computer.tools import Catalogue, History, Target
+from smcp_computer.tools import Catalogue, History
 from smcp_proto import tool_results
 from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
 from smcp_proto.schemas.base import AgentCallData
@@ -251,14 +251,6 @@ class ToolCalls:
             return tool_results.timed_out(name, limit)
         record.ended("tool_error" if result.get("isError") is True else "ok")
         result = tool_results.with_meta(result) if "_meta" in result or "meta" in result else result
-        mapper = target.configured.ret_object_mapper if target.configured else None
-        if mapper is None and target.supervisor.config.vrl is None:
-            return result
-        return await self._reshaped(target, request, result, record)
-
-    async def _reshaped(
-        self, target: Target, request: ToolCallReq, result: dict[str, Any], record: CallRecord
-    ) -> dict[str, Any]:
         try:
             return await self.results.reshaped(
                 result,
