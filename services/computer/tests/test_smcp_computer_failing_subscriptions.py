@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from smcp_computer.mcp import subscriptions as mcp_subscriptions
+from smcp_computer.mcp import resources
 from smcp_computer.mcp.errors import NotSubscribable
 from smcp_computer.mcp.events import ResourcesSubscribed, ResourcesUnsubscribed
 from smcp_computer.resources import subscriptions
@@ -41,7 +41,7 @@ async def test_a_subscription_omitted_by_the_next_stream_ends_and_is_requested_a
 async def test_a_subscription_omitted_by_a_reopened_stream_ends_and_can_be_requested_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mcp_subscriptions, "RELISTEN_S", 0.05)
+    monkeypatch.setattr(resources, "RELISTEN_S", 0.05)
     async with running(desk=configs.lean("2026", host=HOST, windows=2)) as servers:
         servers.upstream.want("desktop", "desk", [WINDOW])
         await servers.upstream.hold("alice", "desk", OTHER)

@@ -54,8 +54,13 @@ async def test_the_servers_are_counted_by_state_those_that_are_disabled_too(nats
 
 async def test_what_processes_use_is_not_measured_for_agents(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[int | None] = []
+
+    def measure(pid: int | None) -> tuple[None, None]:
+        measured.append(pid)
+        return None, None
+
     async with world(nats_url, box=configs.stdio()) as here:
-        monkeypatch.setattr("smcp_computer.mcp.supervisor.usage_of", lambda pid: (measured.append(pid), None))
+        monkeypatch.setattr("smcp_computer.mcp.supervisor.usage_of", measure)
         (box,) = (await here.ask("get_status"))["servers"]
         assert box["state"] == State.READY
         assert not measured

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from smcp_bus import registry_contract
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Tracing
@@ -31,6 +31,7 @@ from smcp_computer.handlers.resources import GET_RESOURCES, GetResources, Resour
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.membership import OfficeMembership
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.metrics import calls_timed, measure, measure_resources
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient, ResourceChanges
@@ -60,20 +61,6 @@ HEAD_START_S: Final = 5.0
 """How long joining waits for MCP servers to start: an Agent that sees this Computer enter asks for its tools at once.
 So does what is told of a changed configuration. Tools of later servers are announced. After a restart calls wait, and
 it is half of the time that the seat is kept."""
-
-
-class OfficeMembership(Protocol):
-    """`run` joins and stays, `leave` leaves the office; neither raises what the office answers."""
-
-    @property
-    def has_joined(self) -> asyncio.Event: ...
-
-    @property
-    def problem(self) -> str | None: ...
-
-    async def run(self) -> None: ...
-
-    async def leave(self) -> None: ...
 
 
 class Options(TypedDict, total=False):

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import orjson
@@ -27,6 +27,20 @@ LEAVE_S = 3.0
 """How long releasing the seat may take; otherwise a registry finds out by itself."""
 KEEP_S = 6.0
 """How long having the seat kept may take: longer, since registries may be restarted at the same time."""
+
+
+class OfficeMembership(Protocol):
+    """`run` joins and stays, `leave` leaves the office; neither raises what the office answers."""
+
+    @property
+    def has_joined(self) -> asyncio.Event: ...
+
+    @property
+    def problem(self) -> str | None: ...
+
+    async def run(self) -> None: ...
+
+    async def leave(self) -> None: ...
 
 
 class Membership:
@@ -130,16 +144,8 @@ class Membership:
         """
         self._ownership.moving = self._restart
         self._ownership.close("leaving the office")
-        if self._restart or not self._claimed:
-            return
-        try:
-            async with asyncio.timeout(LEAVE_S):
-                await self._registry.leave(self._office, "computer", self._name, self._claim)
-        except (SmcpError, BusError, TimeoutError) as error:
-            _log.warning("leaving the office failed: %s", str(error) or type(error).__name__)
-        else:
-            self._claimed = False
-            _log.info("left the office %r", self._office)
+        if not self._restart:
+            await self._release(LEAVE_S, "left the office %r", "leaving the office failed: %s")
 
     @asynccontextmanager
     async def moved(self) -> AsyncIterator[None]:
@@ -147,15 +153,21 @@ class Membership:
         try:
             yield
         finally:
-            if self._restart and self._claimed:
-                try:
-                    async with asyncio.timeout(KEEP_S):
-                        await self._registry.leave(self._office, "computer", self._name, self._claim, restarts=True)
-                except (SmcpError, BusError, TimeoutError) as error:
-                    why = str(error) or type(error).__name__
-                    _log.warning("the seat in the office is not kept for the restart: %s", why)
-                else:
-                    _log.info("the seat in the office %r is kept for the next process", self._office)
+            if self._restart:
+                kept = "the seat in the office %r is kept for the next process"
+                await self._release(KEEP_S, kept, "the seat in the office is not kept for the restart: %s")
+
+    async def _release(self, seconds: float, done: str, failed: str) -> None:
+        if not self._claimed:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._registry.leave(self._office, "computer", self._name, self._claim, restarts=self._restart)
+        except (SmcpError, BusError, TimeoutError) as error:
+            _log.warning(failed, str(error) or type(error).__name__)
+        else:
+            self._claimed = False
+            _log.info(done, self._office)
 
     def presence_changed(self, revision: int) -> None:
         """Take the revision of an enter or leave of this Computer's name. One that it did not cause (a registry took it
