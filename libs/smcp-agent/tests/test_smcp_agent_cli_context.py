@@ -3,14 +3,13 @@
 import asyncio
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from smcp_agent.cli.main import app
-from smcp_testing.agent_command import at_a_terminal, ended, run, start
+from smcp_testing.agent_command import at_a_terminal, run
 from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.showing_computer import BYTES, PICTURE, computer_at
 
@@ -120,18 +119,6 @@ async def test_a_hint_says_where_a_hidden_error_of_an_mcp_server_is() -> None:
         assert code == 1
         assert "error 500: the MCP server failed\n" in err
         assert err.endswith("What it said is in the log of the Computer.\n")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("read", "red", "file:///t"), ("resources", "red"), ("desktop", "red"), ("finder", "red", "--json"), ("--help",)],
-)
-async def test_a_full_disk_under_standard_output_ends_with_1_and_one_line(arguments: tuple[str, ...]) -> None:
-    async with fake_gateway() as gateway:
-        computer_at(gateway)
-        with Path("/dev/full").open("wb") as full:
-            code, _, err = await ended(await start(gateway, *arguments, stdout=full.fileno()))
-    assert (code, err) == (1, "standard output cannot be written: No space left on device\n")
 
 
 async def test_a_request_that_cannot_be_sent_ends_with_2_and_one_line() -> None:

@@ -174,20 +174,6 @@ async def test_only_tool_calls_are_marked_as_repeats() -> None:
         assert not any("a2c_repeat" in data for data in gateway.seen("client:get_config"))
 
 
-async def test_a_call_that_breaks_every_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_agent.rpc.MAX_QUICK_BREAKS", 2)
-    async with fake_gateway() as gateway, agent_at(gateway) as agent:
-
-        async def answer(data: JsonObject) -> Any:
-            gateway.cut()
-
-        gateway.answers["client:tool_call"] = answer
-        with pytest.raises(ConnectionLost) as caught:
-            await agent.call_tool("red", "poison")
-        assert caught.value.may_have_run
-        assert len(gateway.seen("client:tool_call")) == 3
-
-
 async def test_a_refused_rejoin_is_tried_again() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         stream = agent.events()

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_agent.cache import AnswerCache, ToolCache, Tools
+from smcp_agent.cache import ToolCache, Tools
 from smcp_agent.errors import Closed, Malformed, NotAllowed, NotFound, SmcpError, Unavailable
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.schemas import SMCPTool
@@ -37,7 +37,7 @@ class Computers:
 @asynccontextmanager
 async def caching(computers: Computers) -> AsyncIterator[ToolCache]:
     async with asyncio.TaskGroup() as group:
-        cache = ToolCache(AnswerCache(group.create_task), computers.fetch, group.create_task, computers.publish)
+        cache = ToolCache(computers.fetch, group.create_task, computers.publish)
         yield cache
         computers.may_answer.set()
         for name in computers.tools:
@@ -68,9 +68,10 @@ async def test_get_returns_though_the_tools_change_faster_than_they_are_fetched(
         async def fetch(computer: str) -> Tools:
             if changing:
                 cache.refresh(computer)
+                await asyncio.sleep(0)  # as any question over a connection
             return await computers.fetch(computer)
 
-        cache = ToolCache(AnswerCache(group.create_task), fetch, group.create_task, computers.publish)
+        cache = ToolCache(fetch, group.create_task, computers.publish)
         cache.refresh("a")
         async with asyncio.timeout(30):
             assert names(await cache.get("a")) == ["echo"]

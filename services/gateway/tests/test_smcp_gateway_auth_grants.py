@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from smcp_gateway.auth.grants import Grants, decide, first_problem
+from smcp_gateway.auth.grants import Grants, decide
 from smcp_proto.member_names import check_pattern, matches
+from smcp_proto.validation import malformed
 
 
 @pytest.mark.parametrize(
@@ -105,4 +106,4 @@ def test_a_claim_without_roles_and_names_grants_all_of_them() -> None:
 def test_an_invalid_claim_is_refused_naming_the_field(claim: Any, named: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Grants.model_validate(claim)
-    assert named in first_problem(refused.value)
+    assert named in malformed(refused.value).message

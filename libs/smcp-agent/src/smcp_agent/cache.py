@@ -5,6 +5,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -148,15 +149,13 @@ class AnswerCache:
         return answer, version
 
 
-class ToolQuery(Query):
-    """The tools of a Computer were asked for."""
-
-
 class _ToolEntry:
     def __init__(self) -> None:
         self.tools: Tools | None = None
         self.error: SmcpError | None = None
         self.tried = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set until the tools are asked for once more."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -164,26 +163,20 @@ class ToolCache:
     """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again. A
     question that failed for a passing reason is repeated with growing pauses."""
 
-    def __init__(
-        self,
-        answers: AnswerCache,
-        ask: Callable[[str], Awaitable[Tools]],
-        spawn: Spawn,
-        publish: Callable[[Event], None],
-    ) -> None:
-        self._answers = answers
+    def __init__(self, ask: Callable[[str], Awaitable[Tools]], spawn: Spawn, publish: Callable[[Event], None]) -> None:
         self._ask = ask
         self._spawn = spawn
         self._publish = publish
         self._entries: dict[str, _ToolEntry] = {}
 
-    def refresh(self, computer: str) -> None:
-        """Ask for this Computer's tools (again)."""
+    def refresh(self, computer: str, *, anew: bool = False) -> None:
+        """Ask for this Computer's tools (again). `anew`: it has just come, so a question under way is no use."""
         entry = self._entries.setdefault(computer, _ToolEntry())
-        self._answers.outdate(lambda query, _: query == ToolQuery(computer))
-        if entry.task is not None:
-            entry.task.cancel()  # it only waits: the question goes on
-        entry.task = self._spawn(self._keep(computer, entry))
+        entry.changed.set()
+        if entry.task is not None and anew:
+            entry.task.cancel()
+        if entry.task is None or entry.task.done() or anew:
+            entry.task = self._spawn(self._keep(computer, entry))
 
     def drop(self, computer: str) -> None:
         entry = self._entries.pop(computer, None)
@@ -214,31 +207,23 @@ class ToolCache:
 
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:
         backoff = Backoff()
-        while True:
+        while entry.changed.is_set():
+            entry.changed.clear()
             try:
-                tools = await self._answers.get(ToolQuery(computer), lambda: self._fetch(computer))
+                tools = await self._ask(computer)
             except SmcpError as error:
                 entry.error = error
                 entry.tried.set()
-                if not isinstance(error, Closed):
-                    logger.warning("the tools of Computer %r %s: %s", computer, not_had(error), error.message)
-                if not isinstance(error, PASSING) or isinstance(error, Closed):
+                if isinstance(error, Closed):
                     return
-                await asyncio.sleep(backoff.next())
+                logger.warning("the tools of Computer %r %s: %s", computer, not_had(error), error.message)
+                if isinstance(error, PASSING):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(backoff.next()):
+                            await entry.changed.wait()
+                    entry.changed.set()
                 continue
-            self._take(computer, tools)
-            return
-
-    async def _fetch(self, computer: str) -> Tools:
-        tools = await self._ask(computer)
-        self._take(computer, tools)  # also where they are outdated already: they may change faster than they come
-        return tools
-
-    def _take(self, computer: str, tools: Tools) -> None:
-        entry = self._entries.get(computer)
-        if entry is None:
-            return
-        changed, entry.tools = tools != entry.tools, tools
-        entry.tried.set()
-        if changed:
-            self._publish(ToolsChanged(computer, tools))
+            is_other, entry.tools = tools != entry.tools, tools
+            entry.tried.set()
+            if is_other:
+                self._publish(ToolsChanged(computer, tools))

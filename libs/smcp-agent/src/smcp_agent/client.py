@@ -108,7 +108,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self._background = Background(self._ended)
         spawn, publish = self._background.spawn, self._events.publish
         self._answers = AnswerCache(spawn)
-        self._tools = ToolCache(self._answers, self.get_tools, spawn, publish)
+        self._tools = ToolCache(self.get_tools, spawn, publish)
         self._given = {}
         self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
         self._room = Office(seat, self._tools, self._answers, self._subscriptions, publish)

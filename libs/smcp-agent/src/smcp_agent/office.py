@@ -191,7 +191,7 @@ class Office:
 
     def _came(self, computer: str) -> None:
         self._answers.forget(computer)
-        self._tools.refresh(computer)
+        self._tools.refresh(computer, anew=True)
         self._subscriptions.lost(computer)
 
     def _went(self, computer: str) -> None:

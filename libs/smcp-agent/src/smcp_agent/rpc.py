@@ -22,7 +22,6 @@ from smcp_agent.connecting.link import Link
 from smcp_agent.errors import (
     BadReply,
     ConnectionLost,
-    Malformed,
     McpError,
     NoAnswer,
     NotFound,
@@ -38,14 +37,10 @@ from smcp_proto.errors import GONE
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S, REPEAT, UNKNOWN_REPEAT
 from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
-from smcp_proto.validation import malformed
+from smcp_proto.validation import malformed, refused
 
 GRACE_S: Final = 2.0
 """The server side answers 408 at the time-out; the SDK gives up this much later."""
-MAX_QUICK_BREAKS: Final = 8
-"""A request with which so many connections in a row broke within `QUICK_BREAK_S` is likely the reason."""
-QUICK_BREAK_S: Final = 5.0
-"""A connection that lasted longer broke for another reason."""
 TOOL_CALL: Final = "client:tool_call"
 FLUSH_S: Final = 2.0
 """How long closing may take for cancels: a call without one ends with its own time."""
@@ -134,7 +129,7 @@ class RpcClient:
             try:
                 reply = await connection.request(tries.event, tries.data, timeout=deadline - tries.began)
             except ConnectionBroken as broken:
-                tries.broke(broken, loop.time())
+                tries.broke(broken)
                 continue
             except AckTimedOut:
                 raise NoAnswer(f"no answer to {tries.event} in time") from None
@@ -255,7 +250,6 @@ class _Tries:
         """The last 503 that said that it may have run."""
         self.rejoined = False
         """Whether the last try was refused with 4103: twice in a row is an answer."""
-        self._breaks = 0
         self._backoff = Backoff(0.15, 2.0)
 
     def begin(self, now: float) -> None:
@@ -266,17 +260,10 @@ class _Tries:
         if self.sent_at is not None and self.event == TOOL_CALL:
             self.data[REPEAT] = int(1000 * (self._stamped_at - self.sent_at))
 
-    def broke(self, broken: ConnectionBroken, now: float) -> None:
-        """The connection broke. Raises ConnectionLost where this request is likely the reason."""
+    def broke(self, broken: ConnectionBroken) -> None:
         if broken.sent and self.sent_at is None:
             self.sent_at = self._stamped_at
         self.rejoined = False
-        self._breaks = self._breaks + 1 if now - self.began < QUICK_BREAK_S else 0
-        if self._breaks > MAX_QUICK_BREAKS:
-            raise ConnectionLost(
-                f"the connection broke {self._breaks} times during this request: {broken.reason}",
-                may_have_run=self.sent_at is not None,
-            ) from broken
 
     def pause_for(self, error: RateLimited, now: float) -> float:
         """Seconds to wait until the quota lets it through. Raises the error where there is to be no repeat."""
@@ -336,7 +323,7 @@ def whole_seconds(timeout: object) -> int:
     if isinstance(timeout, float) and timeout.is_integer():
         timeout = int(timeout)
     if not isinstance(timeout, int) or isinstance(timeout, bool) or not 1 <= timeout <= MAX_TIMEOUT_S:
-        raise _refused("timeout", SECONDS)
+        raise refused("timeout", SECONDS)
     return timeout
 
 
@@ -345,12 +332,8 @@ def mapping_of(field: str, values: object) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        raise _refused(field, f"a mapping by name, not {type(values).__name__}")
+        raise refused(field, f"a mapping by name, not {type(values).__name__}")
     return dict(values)
-
-
-def _refused(field: str, reason: str) -> Malformed:
-    return Malformed(f"{field}: {reason}", details={"field": field, "reason": reason})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,10 @@ import typer
 from typer.core import TyperGroup
 
 from smcp_agent.cli.output import (
-    CANNOT_WRITE,
-    give_up_output,
     print_completion,
     print_contents,
     print_desktop,
     print_documents,
-    print_failure,
     print_json,
     print_resources,
     print_result,
@@ -31,7 +28,6 @@ from smcp_agent.cli.output import (
     statuses_json,
 )
 from smcp_agent.cli.run_command import (
-    FAILED,
     MAX_PAYLOAD,
     Answer,
     Options,
@@ -111,14 +107,7 @@ app = typer.Typer(
 
 def main() -> int:
     """Run the command line; its exit code."""
-    try:
-        code: int | None = app(standalone_mode=True)
-    except OSError as error:
-        if error.errno not in CANNOT_WRITE:
-            raise
-        give_up_output()
-        print_failure(f"standard output cannot be written: {error.strerror}")
-        return FAILED
+    code: int | None = app(standalone_mode=True)
     return code or 0
 
 

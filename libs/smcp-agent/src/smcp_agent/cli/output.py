@@ -1,8 +1,6 @@
 """The output of the commands: tables and texts for people, JSON for programs; diagnostics go to standard error."""
 
-import errno
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,8 +23,6 @@ from smcp_agent.results import CallResult, ResourceContents
 from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool
 
-CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""The errno of an OSError when the output cannot be written. (The SDK raises SmcpError for its sockets.)"""
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 
@@ -119,13 +115,6 @@ def print_failure(text: str) -> None:
 
 def print_hint(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(escape(plain(text)), highlight=False)
-
-
-def give_up_output() -> None:
-    """Drop what waits for standard output, which takes nothing: else the interpreter says so once more when it ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def working(what: str) -> Progress:

@@ -18,8 +18,9 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_bus.caller_rights import ANY
-from smcp_gateway.auth.grants import Grants, check_subject, first_problem
+from smcp_gateway.auth.grants import Grants, check_subject
 from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile, content
+from smcp_proto.validation import malformed
 from smcp_service.atomic_files import replace_files
 
 PREFIX: Final = "smcp_"
@@ -92,7 +93,7 @@ def read(path: Path) -> tuple[KeyEntry, ...]:
     try:
         entries = _KeyList.model_validate_json(text).keys
     except ValidationError as error:
-        raise AuthFileError(f"{path}: {first_problem(error)}") from None
+        raise AuthFileError(f"{path}: {malformed(error).message}") from None
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:

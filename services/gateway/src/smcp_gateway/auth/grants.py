@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,6 +16,7 @@ from smcp_gateway.auth.watched_file import AuthFileError, content
 from smcp_gateway.quotas import Quota
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import LONGEST, Pattern, Role, matches, without_controls
+from smcp_proto.validation import malformed
 
 
 def check_subject(subject: object) -> str:
@@ -78,14 +79,6 @@ class Principal:
         return Rights(holder=self.subject, computers=grants.computers, tools=grants.tools, read_only=grants.read_only)
 
 
-def first_problem(error: ValidationError) -> str:
-    """The field, if any, and what is wrong with it, without the value."""
-    first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    said = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {said}" if where else said
-
-
 def decide(grants: Grants, *, office: str, role: Role, name: str) -> NotAllowed | None:
     """The refusal (`details.field`) of a seat that is not granted; None: it is.
 
@@ -122,4 +115,4 @@ def read_revocations(path: Path) -> Revocations:
     try:
         return Revocations.model_validate_json(content(path))
     except ValidationError as error:
-        raise AuthFileError(f"{path}: {first_problem(error)}") from None
+        raise AuthFileError(f"{path}: {malformed(error).message}") from None

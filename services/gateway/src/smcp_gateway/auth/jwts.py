@@ -19,9 +19,10 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from pydantic import ValidationError
 
-from smcp_gateway.auth.grants import Grants, Principal, check_subject, first_problem
+from smcp_gateway.auth.grants import Grants, Principal, check_subject
 from smcp_gateway.auth.watched_file import AuthFileError, content
 from smcp_proto.errors import NotAuthenticated, Unavailable
+from smcp_proto.validation import malformed
 
 FETCH_S: Final = 5.0
 """How long one fetch of a key set may take."""
@@ -69,10 +70,9 @@ class BadKeySet(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The usable keys, each for one algorithm, and the number of skipped ones."""
+    """The usable keys, each for one algorithm."""
 
     keys: tuple[jwt.PyJWK, ...] = ()
-    skipped: int = 0
 
     def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """The key of that `kid` for that algorithm. Without a `kid`: the only key for the algorithm."""
@@ -89,8 +89,7 @@ def read_key_set(text: bytes) -> KeySet:
     listed = data.get("keys") if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise BadKeySet("is no JWK Set: it has no list 'keys'")
-    keys = tuple(key for each in listed if isinstance(each, dict) and (key := _read(each)) is not None)
-    return KeySet(keys, skipped=len(listed) - len(keys))
+    return KeySet(tuple(key for each in listed if isinstance(each, dict) and (key := _read(each)) is not None))
 
 
 def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
@@ -191,8 +190,6 @@ class Jwks:
             self._fetching = None
         if self._failed or self._set is None:
             _log.info("the keys of the tokens' issuer were read", extra={"keys": len(keys.keys)})
-        if keys.skipped and (self._set is None or self._set.skipped != keys.skipped):
-            _log.warning("keys of the tokens' issuer are not used", extra={"skipped": keys.skipped})
         self._set, self._fetched_at, self._failed = keys, began, False
         return True
 
@@ -346,7 +343,7 @@ class JwtVerifier:
         try:
             grants = Grants.model_validate(claims[claim])
         except ValidationError as error:
-            raise NotAuthenticated(f"the token's claim {claim!r}: {first_problem(error)}") from None
+            raise NotAuthenticated(f"the token's claim {claim!r}: {malformed(error).message}") from None
         return Principal(subject, grants, issuer=issuer, expires_at=float(expires), token_id=token_id)
 
     def _wrong_claim(self, error: Exception) -> str | None:

@@ -27,6 +27,7 @@ from smcp_proto.errors import NOT_A_MEMBER, ErrorCode, Malformed, NotInOffice, S
 from smcp_proto.member_names import check_name
 from smcp_proto.schemas import ListResourcesReq, ListResourceTemplatesReq, ResourceUpdatedNotification
 from smcp_proto.schemas.resources import MAX_CURSOR
+from smcp_proto.validation import refused
 
 SHARE_S: Final = 5.0
 """How long one Computer may take (seconds)."""
@@ -88,8 +89,7 @@ def read_cursor(text: str, verb: str) -> OfficeCursor:
 
 
 def unreadable() -> Malformed:
-    reason = "is none that this list gave"
-    return Malformed(f"{FIELD}: {reason}", details={"field": FIELD, "reason": reason})
+    return refused(FIELD, "is none that this list gave")
 
 
 class Skip(Exception):
