@@ -9,26 +9,25 @@ from smcp_agent.errors import (
     SmcpError,
     TimedOut,
     Unavailable,
-    UnknownError,
     anew,
+    flat_error,
     may_have_run,
-    received_error,
 )
-from smcp_proto.errors import ERRORS
+from smcp_proto.errors import ERRORS, error_of
 
 
 @pytest.mark.rule("answers.errors.codes")
 @pytest.mark.parametrize("code", sorted(ERRORS))
 def test_every_code_of_the_wire_has_its_class(code: int) -> None:
-    error = received_error({"code": code, "message": "why", "details": {"field": "x"}})
+    error = flat_error({"code": code, "message": "why", "details": {"field": "x"}})
     assert type(error) is ERRORS[code]
     assert (error.message, error.details) == ("why", {"field": "x"})
 
 
-def test_an_unknown_error_code_is_raised_as_unknown_error() -> None:
-    error = received_error({"code": 4711, "message": "why"})
-    assert isinstance(error, UnknownError)
-    assert error.received == 4711
+def test_an_unknown_error_code_is_kept() -> None:
+    error = flat_error({"code": 4711, "message": "why"})
+    assert type(error) is SmcpError
+    assert error.code == 4711
 
 
 @pytest.mark.parametrize(
@@ -45,20 +44,20 @@ def test_an_unknown_error_code_is_raised_as_unknown_error() -> None:
     ],
 )
 def test_other_values_are_not_taken_for_flat_errors(data: object) -> None:
-    assert received_error(data) is None
+    assert flat_error(data) is None
 
 
 def test_a_reply_with_its_own_fields_is_no_error_even_if_it_has_a_code() -> None:
     data = {"code": 404, "message": "x", "content": []}
-    assert received_error(data, expected=("content",)) is None
-    assert isinstance(received_error(data), NotFound)
+    assert flat_error(data, expected=("content",)) is None
+    assert isinstance(flat_error(data), NotFound)
 
 
 @pytest.mark.parametrize(
     "error",
     [
         *(kind("why", details={"field": "x"}) for kind in ERRORS.values()),
-        UnknownError("why", received=4711, details={"field": "x"}),
+        error_of(4711, "why", {"field": "x"}),
         McpError("why", rpc_code=-32002, data={"smcp_code": "SMCP_RESOURCE_NOT_FOUND"}),
         ConnectionLost("why", may_have_run=True),
         CannotConnect("why", details={"urls": {}}),

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from smcp_agent import ConnectionLost, Disconnected, JoinRefused, Reconnected, RejoinRefused, SmcpAgent, Unavailable
-from smcp_agent.errors import BadReply, Malformed, NotAllowed, SmcpError, UnknownError
+from smcp_agent.errors import BadReply, Malformed, NotAllowed, SmcpError
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 from smcp_testing.waiting import eventually
 
@@ -115,9 +115,9 @@ async def test_a_rejoin_refused_with_an_unknown_code_fails_calls_with_that_code(
         assert isinstance(await anext(stream), Disconnected)
         assert await anext(stream) == RejoinRefused("full moon")
         for _ in range(2):
-            with pytest.raises(UnknownError, match="full moon") as caught:
+            with pytest.raises(SmcpError, match="full moon") as caught:
                 await agent.call_tool("red", "echo")
-            assert (caught.value.received, caught.value.details) == (4711, {"until": "dawn"})
+            assert (caught.value.code, caught.value.details) == (4711, {"until": "dawn"})
         del gateway.answers["server:join_office"]
         assert await anext(stream) == Reconnected(gateway.url)
 

@@ -1,10 +1,10 @@
 """The exceptions of the SDK. All derive from `SmcpError`, so one `except` catches them.
 
-One class per code of the wire comes from `smcp_proto.errors` and is raised as the other side sent it; the classes
-defined here are the SDK's own.
+One class per code of the wire comes from `smcp_proto.errors` and is raised as the other side sent it (a code that this
+version does not know as `SmcpError`, with that `code`); the classes defined here are the SDK's own.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from smcp_proto.errors import (
     TooLarge as TooLarge,
     Unavailable as Unavailable,
     VersionRefused as VersionRefused,
-    flat_error,
+    flat_error as flat_error,
 )
 
 _CODES: Final[Mapping[str, ErrorCode]] = {
@@ -81,14 +81,6 @@ class McpError(SmcpError):
         self.code = _CODES.get(self.smcp_code or "", ErrorCode.INTERNAL)
 
 
-class UnknownError(SmcpError):
-    """A flat error with a code that this version does not know; `received` is the code."""
-
-    def __init__(self, message: str, *, received: int, details: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message, details=details)
-        self.received = received
-
-
 def not_open() -> Closed:
     """The error for an `SmcpAgent` outside its `async with`."""
     return Closed("this SmcpAgent is not open: use it inside its `async with`")
@@ -123,18 +115,5 @@ def may_have_run(error: SmcpError) -> bool:
 
 def is_cut_off(data: object) -> bool:
     """Whether an ack is a 503 of a gateway that has no connection to NATS."""
-    error = received_error(data)
+    error = flat_error(data)
     return isinstance(error, Unavailable) and error.details.get(CUT_OFF) is True
-
-
-def received_error(data: object, *, expected: Collection[str] = ()) -> SmcpError | None:
-    """The exception for a flat error that came as an ack; None if `data` is not one.
-
-    `expected` are fields of the reply that was asked for: what has one of them is no error.
-    """
-    if not isinstance(data, dict) or "code" not in data:
-        return None
-    error = flat_error(data, expected)
-    if error is None or type(error) is not SmcpError:
-        return error
-    return UnknownError(error.message, received=error.code, details=error.details)

@@ -10,7 +10,7 @@ from smcp_agent.cache import AnswerCache, Query, ToolCache
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
 from smcp_agent.desktop import DesktopQuery
-from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
+from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, flat_error
 from smcp_agent.events import (
     CapabilitiesChanged,
     ComputerEntered,
@@ -217,7 +217,7 @@ class Office:
         seat = self._seat
         request = ListRoomReq(agent=seat.name, req_id=uuid4().hex, office_id=seat.office_id)
         reply = await connection.request("server:list_room", request.model_dump(exclude_unset=True), timeout=ROOM_S + 2)
-        error = received_error(reply, expected=("sessions",))
+        error = flat_error(reply, ("sessions",))
         if isinstance(error, NotInOffice):
             raise ConnectionBroken(error.message, sent=True)
         if error is None:

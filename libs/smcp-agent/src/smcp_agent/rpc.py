@@ -29,8 +29,8 @@ from smcp_agent.errors import (
     RateLimited,
     SmcpError,
     Unavailable,
+    flat_error,
     not_among,
-    received_error,
 )
 from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.errors import GONE
@@ -133,7 +133,7 @@ class RpcClient:
                 continue
             except AckTimedOut:
                 raise NoAnswer(f"no answer to {tries.event} in time") from None
-            error = received_error(reply, expected=expected)
+            error = flat_error(reply, expected)
             match error:
                 case None:
                     return reply

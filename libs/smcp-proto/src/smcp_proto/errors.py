@@ -169,8 +169,8 @@ def error_of(code: int, message: str, details: Mapping[str, Any]) -> SmcpError:
     return error
 
 
-def flat_error(data: object, expected: Collection[str]) -> SmcpError | None:
-    """The exception for a flat error; None if `data` is none. A reply has one of the `expected` fields."""
+def flat_error(data: object, expected: Collection[str] = ()) -> SmcpError | None:
+    """The exception for a flat error; None if `data` is none. What has one of the `expected` fields is a reply."""
     if not isinstance(data, dict) or any(field in data for field in expected):
         return None
     code, message, details = data.get("code"), data.get("message"), data.get("details")

@@ -13,7 +13,7 @@ from smcp_agent.connecting.addresses import TOKEN_PAUSES_S, Addresses, respite
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import ConnectionOptions, Token
-from smcp_agent.errors import received_error
+from smcp_agent.errors import flat_error
 from smcp_bus import exact_json
 from smcp_bus.callers import CALLER_KEY, from_request
 from smcp_bus.dispatch import failed
@@ -185,7 +185,7 @@ class GatewayMembership:
             raise (ConnectionLost if broken.sent else NotConnected)(broken.reason) from None
         except AckTimedOut:
             raise RequestTimedOut(f"no answer to {event}") from None
-        error = received_error(reply)
+        error = flat_error(reply)
         if isinstance(error, NotInOffice):
             self.link.drop(connection)  # to join again is all there is to do
         if error is not None:

@@ -13,14 +13,14 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseState
 from smcp_gateway.calls.table import CallTable
-from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.rooms.memberships import HangUp, Memberships
 from smcp_gateway.rooms.repair import asserted
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.errors import SmcpError, Unavailable
@@ -65,7 +65,6 @@ def due(sockets: int, share: int | None, spread_s: float) -> int:
 
 class Moves:
     """Args:
-    hang_up: disconnects a client; the text is logged.
     unwritten: bytes of answers that a client has not been sent yet.
     stays: asserts a client's member at the registry, which ends its move.
     move_s: how long the registry keeps the seat of a member that moves (seconds).
@@ -79,7 +78,7 @@ class Moves:
         registry: RegistryClient,
         calls: CallTable,
         *,
-        hang_up: Callable[[Session, str], Awaitable[None]],
+        hang_up: HangUp,
         unwritten: Callable[[Session], int],
         stays: Callable[[Session], None],
         move_s: float,

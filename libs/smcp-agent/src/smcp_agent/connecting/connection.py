@@ -19,7 +19,7 @@ from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.connecting.transport import HttpSession, JsonText, WireJson, packet_class, reason, refusal, was_refused
-from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
+from smcp_agent.errors import CannotConnect, SmcpError, flat_error, is_cut_off
 from smcp_proto.errors import ANSWER_TOO_LARGE, NOTHING_BEGUN, TooLarge
 
 NAMESPACE: Final = "/smcp"
@@ -195,7 +195,7 @@ class Connection:
     def _refused(self) -> SmcpError | None:
         """The flat error that the connection was refused with: the body of a 400, or a CONNECT_ERROR's `data`."""
         data = self._refusal.get("data") if isinstance(self._refusal, dict) else None
-        return received_error(self._refusal) or received_error(data)
+        return flat_error(self._refusal) or flat_error(data)
 
     def _cannot(self, error: BaseException) -> CannotConnect:
         said = self._refusal.get("message") if isinstance(self._refusal, dict) else self._refusal

@@ -17,7 +17,7 @@ from smcp_agent.errors import (
     SmcpError,
     Unavailable,
     anew,
-    received_error,
+    flat_error,
 )
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import ERRORS, read_refusal
@@ -294,4 +294,4 @@ def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
             if kind is NotAllowed:
                 raise JoinRefused(f"{office} refused {member}: {why}", details={"why": why})
             raise kind(f"{office} cannot be joined by {member} now: {why}", details={"why": why})
-    raise received_error(ack) or BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")
+    raise flat_error(ack) or BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")

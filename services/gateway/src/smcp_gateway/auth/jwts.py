@@ -7,6 +7,7 @@ of that kind. A token that names another algorithm, or `none`, is refused.
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
 
 
 class Jwks:
-    """The key set of an issuer, fetched by one task at a time.
+    """The key set of an issuer, fetched by one request at a time.
 
     A set is used for its lifetime, counted from the begin of its fetch. `run` fetches it again after half of that, so a
     short outage of the issuer does no harm.
@@ -128,23 +129,19 @@ class Jwks:
         self._load = load
         self._lifetime_s = lifetime_s
         self._refetch_s = refetch_s
-        self._set: KeySet | None = None
-        self._fetched_at = 0.0
-        """When the fetch of that set began (loop time)."""
-        self._asked_at = float("-inf")
-        """When a fetch was last begun."""
-        self._fetching: asyncio.Task[bool] | None = None
+        self._retry_s = min(RETRY_S, lifetime_s / 2)
+        self._loop = asyncio.get_running_loop()
+        self._lock = asyncio.Lock()
+        self._set = KeySet()
+        self._fetched_at = self._tried_at = -math.inf
+        """When the fetch of that set began, and when one last ended (loop time)."""
         self._failed = False
 
     async def run(self) -> None:
         """Fetch the set now, and again in time, until cancelled."""
-        try:
-            while True:
-                good = await self._fetched()
-                await asyncio.sleep(self._lifetime_s / 2 if good else min(RETRY_S, self._lifetime_s / 2))
-        finally:
-            if self._fetching is not None:
-                self._fetching.cancel()
+        while True:
+            await self._fetch(self._retry_s)
+            await asyncio.sleep(self._retry_s if self._failed else self._lifetime_s / 2)
 
     async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """The key of that `kid` for that algorithm; None: there is none.
@@ -152,46 +149,39 @@ class Jwks:
         Raises:
             Unavailable: the set has expired, and it cannot be fetched now.
         """
-        if self._current() is None and self._may_fetch(RETRY_S):
-            await self._fetched()
-        keys = self._current()
-        if keys is None:
+        if self._is_over:
+            await self._fetch(self._retry_s)
+        if self._is_over:
             raise Unavailable("the keys of the tokens' issuer cannot be had now; try again")
-        found = keys.find(kid, algorithm)
-        if found is None and kid is not None and self._may_fetch(self._refetch_s):
-            await self._fetched()
-            found = (self._current() or KeySet()).find(kid, algorithm)
+        found = self._set.find(kid, algorithm)
+        if found is None and kid is not None:
+            await self._fetch(self._refetch_s)
+            found = self._set.find(kid, algorithm)
         return found
 
-    def _current(self) -> KeySet | None:
-        over = asyncio.get_running_loop().time() - self._fetched_at >= self._lifetime_s
-        return None if over else self._set
+    @property
+    def _is_over(self) -> bool:
+        return self._loop.time() - self._fetched_at >= self._lifetime_s
 
-    def _may_fetch(self, pause_s: float) -> bool:
-        return self._fetching is not None or asyncio.get_running_loop().time() - self._asked_at >= pause_s
-
-    async def _fetched(self) -> bool:
-        """Fetch the set, or wait for the running fetch; returns whether it worked."""
-        if self._fetching is None:
-            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
-        return await asyncio.shield(self._fetching)
-
-    async def _fetch(self) -> bool:
-        began = self._asked_at = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(FETCH_S):
-                keys = read_key_set(await self._load())
-        except (OSError, TimeoutError, aiohttp.ClientError, BadKeySet) as error:
-            if not self._failed:
-                _log.warning("the keys of the tokens' issuer cannot be had: %s", _reason(error))
-            self._failed = True
-            return False
-        finally:
-            self._fetching = None
-        if self._failed or self._set is None:
-            _log.info("the keys of the tokens' issuer were read", extra={"keys": len(keys.keys)})
-        self._set, self._fetched_at, self._failed = keys, began, False
-        return True
+    async def _fetch(self, pause_s: float) -> None:
+        """Fetch the set, unless the last fetch ended less than `pause_s` ago, as where others waited for it, too."""
+        async with self._lock:
+            began = self._loop.time()
+            if began - self._tried_at < pause_s:
+                return
+            try:
+                async with asyncio.timeout(FETCH_S):
+                    keys = read_key_set(await self._load())
+            except (OSError, TimeoutError, aiohttp.ClientError, BadKeySet) as error:
+                if not self._failed:
+                    _log.warning("the keys of the tokens' issuer cannot be had: %s", _reason(error))
+                self._failed = True
+            else:
+                if self._failed or self._fetched_at == -math.inf:
+                    _log.info("the keys of the tokens' issuer were read", extra={"keys": len(keys.keys)})
+                self._set, self._fetched_at, self._failed = keys, began, False
+            finally:
+                self._tried_at = self._loop.time()
 
 
 def from_url(url: str) -> Load:

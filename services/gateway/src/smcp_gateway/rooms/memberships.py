@@ -33,11 +33,6 @@ HangUp = Callable[[Session, str], Awaitable[None]]
 
 
 class Memberships:
-    """Args:
-    calls: the pending calls of all sessions.
-    hang_up: disconnects a client that was removed from its office without having asked for it.
-    """
-
     def __init__(
         self,
         registry: RegistryClient,

@@ -7,7 +7,7 @@ registry's list of each office with its roster. Members are notified of the diff
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from smcp_bus.errors import BusError
@@ -15,7 +15,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member, same_tenure
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.rooms.memberships import HangUp, Memberships
 from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys
 from smcp_gateway.sockets.session import Membership, Session, Sessions
@@ -33,10 +33,7 @@ _log: Final = logging.getLogger("smcp_gateway.rooms.repair")
 
 
 class Repair:
-    """Args:
-    describe: makes the renewal of the lease.
-    hang_up: disconnects a client; the text is logged.
-    """
+    """`describe` makes the renewal of the lease."""
 
     def __init__(
         self,
@@ -49,7 +46,7 @@ class Repair:
         generations: Generations,
         *,
         describe: Callable[[], LeaseRenewal],
-        hang_up: Callable[[Session, str], Awaitable[None]],
+        hang_up: HangUp,
     ) -> None:
         self._registry = registry
         self._sessions = sessions
