@@ -23,10 +23,9 @@ from smcp_proto.member_names import encode_name
 
 _log = logging.getLogger("smcp_computer.membership")
 
-LEAVE_S = 3.0
-"""How long releasing the seat may take; otherwise a registry finds out by itself."""
-KEEP_S = 6.0
-"""How long having the seat kept may take: longer, since registries may be restarted at the same time."""
+RELEASE_S = 6.0
+"""How long releasing the seat may take, as registries may be restarted at the same time; otherwise one finds out by
+itself."""
 
 
 class OfficeMembership(Protocol):
@@ -145,7 +144,7 @@ class Membership:
         self._ownership.moving = self._restart
         self._ownership.close("leaving the office")
         if not self._restart:
-            await self._release(LEAVE_S, "left the office %r", "leaving the office failed: %s")
+            await self._release("left the office %r", "leaving the office failed: %s")
 
     @asynccontextmanager
     async def moved(self) -> AsyncIterator[None]:
@@ -155,13 +154,13 @@ class Membership:
         finally:
             if self._restart:
                 kept = "the seat in the office %r is kept for the next process"
-                await self._release(KEEP_S, kept, "the seat in the office is not kept for the restart: %s")
+                await self._release(kept, "the seat in the office is not kept for the restart: %s")
 
-    async def _release(self, seconds: float, done: str, failed: str) -> None:
+    async def _release(self, done: str, failed: str) -> None:
         if not self._claimed:
             return
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(RELEASE_S):
                 await self._registry.leave(self._office, "computer", self._name, self._claim, restarts=self._restart)
         except (SmcpError, BusError, TimeoutError) as error:
             _log.warning(failed, str(error) or type(error).__name__)

@@ -5,7 +5,7 @@ streams of a transport are wrapped: the wrappers see the end of the connection, 
 server sent it. No private name of the SDK is used. Three quirks of version 2.3 matter (hence `mcp<2.4`):
 
 - It looks for `last_context` on the stream that it reads, and opens a span in the task that sends a request.
-- Its HTTP transports do not answer a request whose answer they could not read (`unread_answers`).
+- Its HTTP transports do not answer a request whose answer they could not read (`errors`).
 - A failed POST of its SSE transport is only logged, and no request fails (`transports`).
 """
 
