@@ -20,10 +20,9 @@ from smcp_computer.confirmation import (
     AtTerminal,
     ByProgram,
     Confirmation,
-    Decision,
-    decide,
     may_destroy,
     question,
+    refused_by,
     wanted,
 )
 from smcp_computer.mcp.supervisor import Limits, Supervisor
@@ -44,10 +43,10 @@ def decided(
     policy: ConfirmPolicy | None = None,
     alias: str = "push",
     destructive: bool = False,
-) -> Decision | str:
+) -> str:
     names = frozenset(("push", alias))
-    said = wanted(setting, policy or ConfirmPolicy(), auto_apply=auto_apply, names=names, destructive=destructive)
-    return decide(*said, can_ask=can_ask)
+    found, why = wanted(setting, policy or ConfirmPolicy(), auto_apply=auto_apply, names=names, destructive=destructive)
+    return refused_by(found, why, can_ask=can_ask) or found
 
 
 def push(description: str = "", **server: Any) -> Target:
@@ -84,7 +83,7 @@ async def asked(confirmation: Confirmation, target: Target) -> bool:
 @pytest.mark.parametrize("setting", list(Confirm))
 @pytest.mark.parametrize("can_ask", [True, False])
 def test_auto_apply_true_never_asks(setting: Confirm, can_ask: bool) -> None:
-    assert decided(setting, True, can_ask=can_ask) is Decision.RUN
+    assert decided(setting, True, can_ask=can_ask) is Confirm.ALLOW
 
 
 @pytest.mark.rule(
@@ -92,19 +91,17 @@ def test_auto_apply_true_never_asks(setting: Confirm, can_ask: bool) -> None:
 )
 @pytest.mark.parametrize("setting", list(Confirm))
 def test_auto_apply_false_always_asks_and_is_refused_where_nobody_can_be_asked(setting: Confirm) -> None:
-    assert decided(setting, False, can_ask=True) is Decision.ASK
+    assert decided(setting, False, can_ask=True) is Confirm.ASK
     refused = decided(setting, False, can_ask=False)
-    assert isinstance(refused, str)
     assert "SMCP_CONFIRM" in refused
 
 
 @pytest.mark.rule("answers.tools.confirm.values", "answers.tools.confirm.null")
 def test_without_auto_apply_the_setting_decides() -> None:
-    assert decided(Confirm.ALLOW, None, can_ask=True) is Decision.RUN
-    assert decided(Confirm.ASK, None, can_ask=True) is Decision.ASK
+    assert decided(Confirm.ALLOW, None, can_ask=True) is Confirm.ALLOW
+    assert decided(Confirm.ASK, None, can_ask=True) is Confirm.ASK
     for setting, can_ask in [(Confirm.DENY, True), (Confirm.DENY, False), (Confirm.ASK, False)]:
         refused = decided(setting, None, can_ask=can_ask)
-        assert isinstance(refused, str)
         assert f"SMCP_CONFIRM={setting}" in refused
 
 
@@ -196,17 +193,17 @@ def test_control_characters_of_an_agent_do_not_reach_the_terminal() -> None:
     [
         ({"deny": ["push"], "allow": ["push"]}, True, False, "is not allowed on this Computer (confirm.deny)"),
         ({"deny": ["send"]}, None, False, "is not allowed on this Computer (confirm.deny)"),
-        ({"ask": ["push"]}, True, False, Decision.ASK),
-        ({"allow": ["push"]}, False, False, Decision.ASK),
-        ({"allow": ["send"], "destructive": "deny"}, None, True, Decision.RUN),
-        ({"destructive": "deny"}, True, True, Decision.RUN),
-        ({"destructive": "ask", "default": "allow"}, None, True, Decision.ASK),
-        ({"destructive": "ask", "default": "allow"}, None, False, Decision.RUN),
+        ({"ask": ["push"]}, True, False, Confirm.ASK),
+        ({"allow": ["push"]}, False, False, Confirm.ASK),
+        ({"allow": ["send"], "destructive": "deny"}, None, True, Confirm.ALLOW),
+        ({"destructive": "deny"}, True, True, Confirm.ALLOW),
+        ({"destructive": "ask", "default": "allow"}, None, True, Confirm.ASK),
+        ({"destructive": "ask", "default": "allow"}, None, False, Confirm.ALLOW),
         ({"default": "deny"}, None, False, "is not allowed on this Computer (confirm.default)"),
     ],
 )
 def test_the_policy_of_a_server_decides_before_the_setting(
-    policy: dict[str, Any], auto_apply: bool | None, destructive: bool, decision: Decision | str
+    policy: dict[str, Any], auto_apply: bool | None, destructive: bool, decision: str
 ) -> None:
     given = ConfirmPolicy.model_validate(policy)
     for setting in Confirm:

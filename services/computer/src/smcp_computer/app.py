@@ -70,16 +70,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
             **options,
         )
         membership = computer.membership = Membership(
-            bus,
-            registry,
-            ownership,
-            computer.outbox,
-            office=settings.office,
-            name=settings.name,
-            session=bus.process,
-            lease_s=settings.lease_s,
-            capabilities=lambda: computer.resources.index.capabilities,
-            restart=settings.restart,
+            settings, bus, registry, ownership, computer.outbox, lambda: computer.resources.index.capabilities
         )
         membership.listen(lambda anew: computer.seat.held(anew=anew))
         membership.listen(computer.resources.in_office)

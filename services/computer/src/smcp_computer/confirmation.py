@@ -13,7 +13,7 @@ import time
 from asyncio.subprocess import PIPE
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any, Final, Protocol
 
 import mcp_types as types
@@ -54,13 +54,6 @@ class Asker(Protocol):
         ...
 
 
-class Decision(Enum):
-    """What becomes of a call that is not refused."""
-
-    RUN = "run"
-    ASK = "ask"
-
-
 def wanted(
     setting: Confirm, policy: ConfirmPolicy, *, auto_apply: bool | None, names: frozenset[str], destructive: bool
 ) -> tuple[Confirm, str]:
@@ -86,14 +79,12 @@ def wanted(
     return setting, f"{SETTING}={setting}"
 
 
-def decide(confirm: Confirm, why: str, *, can_ask: bool) -> Decision | str:
-    """What becomes of a call; a text is why the tool is not run, for the Agent. Pure."""
-    if confirm is Confirm.ALLOW:
-        return Decision.RUN
+def refused_by(confirm: Confirm, why: str, *, can_ask: bool) -> str | None:
+    """Why the tool is not run, for the Agent; None where it is allowed, or somebody can be asked. Pure."""
     if confirm is Confirm.DENY:
         return f"is not allowed on this Computer ({why})"
-    if can_ask:
-        return Decision.ASK
+    if confirm is Confirm.ALLOW or can_ask:
+        return None
     return (
         f"needs the user's confirmation ({why}), and nobody can be asked on this Computer; "
         f"see {SETTING}, and auto_apply in its tool_meta"
@@ -148,10 +139,9 @@ class Confirmation:
             names=frozenset((tool, meta.alias if meta and meta.alias else tool)),
             destructive=may_destroy(target.tool),
         )
-        decision = decide(confirm, why, can_ask=self._asker is not None)
-        if isinstance(decision, str):
-            return decision
-        if decision is Decision.RUN or self._is_remembered(target):
+        if (refusal := refused_by(confirm, why, can_ask=self._asker is not None)) is not None:
+            return refusal
+        if confirm is Confirm.ALLOW or self._is_remembered(target):
             return None
         if self._over:
             return _STOPPING
@@ -168,7 +158,7 @@ class Confirmation:
             self._questions.discard(question)
 
     async def _asked(self, target: Target, agent: str, params: Mapping[str, Any]) -> str | None:
-        assert self._asker is not None  # else `decide` asks nobody
+        assert self._asker is not None  # else `refused_by` says so
         hints = target.tool.annotations
         destructive = hints is not None and hints.destructive_hint is True
         async with self._asker.turn:

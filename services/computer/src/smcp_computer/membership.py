@@ -17,6 +17,7 @@ from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, same_tenure
 from smcp_computer.outbox import ComputerOutbox
+from smcp_computer.settings import ComputerSettings
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NotAllowed, SmcpError
 from smcp_proto.member_names import encode_name
@@ -45,39 +46,34 @@ class OfficeMembership(Protocol):
 class Membership:
     """`run` and `lease.run` must be running while it lasts.
 
+    With `settings.restart` the seat is kept at the end for the next process of this Computer, and not released.
+
     Args:
-        session: the owner's session; a native Computer's is its process.
         ownership: confirmed while this Computer has its seat.
         capabilities: what this Computer can do now; said when it joins.
-        restart: at the end the seat is kept for the next process of this Computer, and not released.
     """
 
     def __init__(
         self,
+        settings: ComputerSettings,
         bus: Bus,
         registry: RegistryClient,
         ownership: Ownership,
         outbox: ComputerOutbox,
-        *,
-        office: str,
-        name: str,
-        session: str,
-        lease_s: float,
         capabilities: Callable[[], Mapping[str, Any]],
-        restart: bool = False,
     ) -> None:
-        self._restart = restart
+        self._restart = settings.restart
         self._bus = bus
         self._registry = registry
         self._ownership = ownership
         self._outbox = outbox
-        self._office = office
-        self._name = name
+        self._office = settings.office
+        self._name = settings.name
         self._capabilities = capabilities
-        identity = f"{encode_name(office)}.computer.{encode_name(name)}"  # hashed: it may be 1,536 characters long
+        identity = f"{encode_name(self._office)}.computer.{encode_name(self._name)}"  # hashed: it may be long
         # one session in one process: the same claim for its whole life, so that asking twice is asking once
         self._claim = Claim(
-            session=session,
+            session=bus.process,
             credential=registry.credential,
             process=registry.process,
             incarnation=uuid4().hex,
@@ -97,7 +93,7 @@ class Membership:
         """Set once the seat was held for the first time."""
         self.lease = LeaseKeeper(
             registry,
-            lease_s=lease_s,
+            lease_s=settings.lease_s,
             describe=lambda: LeaseRenewal(members=1),
             on_lapsed=lambda: ownership.close("the lease had run out"),
         )
