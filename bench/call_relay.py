@@ -61,11 +61,11 @@ def published(stack: contextlib.ExitStack) -> System:
 def ours(
     stack: contextlib.ExitStack, name: str, on: str = "nats", gateways: int = 1, more: Mapping[str, str] | None = None
 ) -> System:
-    """Agents are on the first gateway, Computers on Socket.IO on the last one. `more`: settings of the gateways."""
+    """Agents are on the first gateway, Computers on Socket.IO on the last one. `more`: settings of the services."""
     ports = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     nats, url = start_nats(stack, ports)
     env = services_env(url)
-    start(stack, BIN / "smcp-registry", env=env)
+    start(stack, BIN / "smcp-registry", env={**env, **(more or {})})
     replicas = [start(stack, BIN / "smcp-gateway", env={**env, **(more or {})}) for _ in range(gateways)]
     urls = [line_of(replica, "http://").split()[-1] for replica in replicas]
     for each in urls:

@@ -24,5 +24,6 @@ give nats nats-server.conf
 give registries creds/registry-1.json creds/registry-2.json
 give gateways creds/gateway-1.json creds/gateway-2.json keys.json
 give agents token
+give operators creds/operator.json
 give computer creds/computer.json
 chown 10001:10001 /data

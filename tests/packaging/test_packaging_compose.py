@@ -96,7 +96,7 @@ def test_every_image_reference_has_a_version(name: str) -> None:
 def test_each_process_mounts_only_the_credentials_of_its_kind() -> None:
     model = read_model(DOCKER / "compose" / "offices.yaml")
     (host,) = model.computers
-    known = {*model.registries, *model.gateways, host.credential}
+    known = {*model.registries, *model.gateways, *model.operators, host.credential}
     given = {
         name: Path(service["environment"]["SMCP_NATS_CREDS"]).stem
         for name, service in SERVICES.items()
@@ -106,7 +106,8 @@ def test_each_process_mounts_only_the_credentials_of_its_kind() -> None:
     assert len(given) == len(known)
     for name in given:
         (volume,) = (mount for mount in SERVICES[name]["volumes"] if mount.endswith(":/run/smcp:ro"))
-        kind = {"registry": "registries", "gateway": "gateways", "computer": "computer"}[name.partition("-")[0]]
+        kinds = {"registry": "registries", "gateway": "gateways", "computer": "computer", "operator": "operators"}
+        kind = kinds[name.partition("-")[0]]
         assert volume == f"{kind}:/run/smcp:ro"
 
 

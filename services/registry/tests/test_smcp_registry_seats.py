@@ -1,17 +1,21 @@
 """Claims that are decided without a read, by a view that lags: the store refuses a wrong one."""
 
+import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
+from smcp_bus.audit import Trail
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import NotInOffice
 from smcp_registry.admission import Action
+from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import ConnectionWatch
 from smcp_registry.leases import Leases, Owners
 from smcp_registry.member_records import record_key
+from smcp_registry.members_view import MembersView
 from smcp_registry.seats import Seats
 from smcp_registry.store import open_store, read_member
 from smcp_testing.member_process import member_process
@@ -26,7 +30,8 @@ async def blind_seats(url: str) -> AsyncIterator[Seats]:
             store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
             leases = Leases(store.leases, lease_s=10)
             owners = Owners(bus, connection, leases, patience_s=5, settle_s=0)
-            seats = Seats(store, owners, untouched=lambda _: True, move_s=30)
+            audit = Audit(Trail(logging.getLogger("test")), MembersView(), leases)
+            seats = Seats(store, owners, audit, untouched=lambda _: True, move_s=30)
             yield seats
             stored = await read_member(store.members, record_key("lab", "computer", "pc"))
             assert stored.record is not None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,8 +10,10 @@ from functools import partial
 
 import pytest
 
+from smcp_bus.audit import Trail
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_registry.announcer import Announcer
+from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import Change, ConnectionWatch
 from smcp_registry.leases import Leases, Owners
 from smcp_registry.member_records import Announce, MemberRecord, record_key, tombstone
@@ -154,6 +157,7 @@ async def sweeping(
         yield (
             Sweeper(
                 connection, store, view, leases, owners, announcer,
+                Audit(Trail(logging.getLogger("test")), view, leases),
                 lease_s=10, keep_tombstones_s=keep_tombstones_s,
             ),
             store,

@@ -1,14 +1,17 @@
 """A process that comes back while it is being swept keeps its members."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from smcp_bus.audit import Trail
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
+from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import Change, ConnectionWatch
 from smcp_registry.leases import Leases, Owners
 from smcp_registry.member_records import Announce, MemberRecord, record_key
@@ -52,6 +55,7 @@ class World:
             self.leases,
             self.owners,
             announcer,
+            Audit(Trail(logging.getLogger("test")), self.view, self.leases),
             lease_s=10,
         )
 

@@ -10,6 +10,7 @@ from nats.errors import NoRespondersError
 
 from smcp_bus import subjects
 from smcp_registry.bucket_watch import Change, View, follow
+from smcp_standalone.audit_records import READ
 from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_testing.nats_peer import Peer, nats_peer
@@ -20,6 +21,7 @@ MODEL = NatsModel.model_validate(
         "offices": ["lab", "北京 3.*"],
         "registries": 2,
         "gateways": 2,
+        "operators": ["ops"],
         "computers": [
             {"credential": "rack", "office": "lab", "names": ["one", "two"]},
             {"credential": "desk", "office": "lab"},
@@ -228,3 +230,33 @@ async def test_a_wrong_secret_is_refused(tmp_path: Path) -> None:
         await writer.wait_closed()
         assert b"-ERR 'Authorization Violation'" in said
         assert b"PONG" not in said
+
+
+async def test_each_service_may_write_records_of_what_it_decides(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server:
+        for credential, kind in (("gateway-1", "call"), ("registry-1", "join"), ("rack", "approval")):
+            async with connected(server, credential) as peer:
+                assert await peer.may_publish(subjects.audit("lab", kind)), credential
+        async with connected(server, "rack") as rack:
+            assert not await rack.may_publish(subjects.audit("lab", "call"))
+            assert not await rack.may_publish(subjects.audit("北京 3.*", "approval"))
+            assert not await rack.may_subscribe(subjects.AUDIT_ALL)
+
+
+async def test_an_operator_may_read_the_records_and_nothing_else(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "ops") as ops:
+        assert await ops.may_subscribe(subjects.AUDIT_ALL)
+        for subject in READ:
+            assert await ops.may_publish(subject)
+        for subject in (
+            subjects.audit("lab", "call"),
+            subjects.client("lab", "one", "tool_call"),
+            subjects.notify("lab", "enter_office"),
+            "$JS.API.STREAM.DELETE.AUDIT",
+            "$JS.API.STREAM.PURGE.AUDIT",
+            "$JS.API.STREAM.MSG.DELETE.AUDIT",
+            "$JS.API.STREAM.UPDATE.AUDIT",
+            "$KV.members.lab.agent",
+        ):
+            assert not await ops.may_publish(subject), subject
+        assert not await ops.may_subscribe("smcp.v1.lab.>")

@@ -116,6 +116,7 @@ def _model(
             "offices": sorted({*offices, *(place.office for place in places)}),
             "registries": registries,
             "gateways": gateways,
+            "operators": ["operator"],
             "computers": [
                 {"credential": place.credential, "office": place.office, "names": [place.name]} for place in places
             ],

@@ -25,6 +25,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "smcp-gateway": {"nats.json": "gateway.json", "keys.json": "keys.json"},
     "smcp-computer": {"nats.json": "computer.json"},
     "smcp-agent": {"token": "token"},
+    "smcp-operator": {"nats.json": "operator.json"},
 }
 """Which Secret has which keys, and which file of all is each."""
 

@@ -223,6 +223,9 @@ Tracing = Callable[[Call], AbstractContextManager[Record]]
 Ended = Callable[[Row, float, Answer | None, str], None]
 """Called when a request ends, with its duration (seconds), its answer (None: it was broken off), and what `Record`
 gave."""
+Conclude = Callable[[Call, Answer | None, float, int | None], Awaitable[Answer] | None]
+"""Called before the answer goes out, with the duration (seconds) and the bytes of the request where they are known.
+What it returns gives the answer that goes out instead; the answer is None where the request was broken off."""
 
 
 _NO_FIELDS: Final = nullcontext()
@@ -244,6 +247,7 @@ class Dispatcher:
         tracing: Tracing | None = None,
         observe: Observe | None = None,
         ended: Ended | None = None,
+        conclude: Conclude | None = None,
         max_values: int = exact_json.MAX_VALUES,
     ) -> None:
         self._handlers = dict(handlers)
@@ -251,6 +255,7 @@ class Dispatcher:
         self._tracing = tracing
         self._observe = observe or (lambda call: _NO_FIELDS)
         self._ended = ended
+        self._conclude = conclude
         self._max_values = max_values
 
     async def dispatch(
@@ -273,6 +278,7 @@ class Dispatcher:
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
         began, answer, trace_id = time.perf_counter(), None, ""
+        size = len(body) if isinstance(body, bytes) else None
         payload: dict[str, Any] = {}
         request: BaseModel | SmcpError
         try:
@@ -301,9 +307,22 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 -- of the log fields or the span: `_handle` raises none
                 _failed("the log fields or span of a request could not be written", error)
                 answer = answer or await self._handle(call, request)
+            finally:
+                concluding = self._concluded(call, answer, time.perf_counter() - began, size)
+            if concluding is not None:
+                answer = await concluding
         finally:
             self._end(row, time.perf_counter() - began, answer, trace_id)
         return answer
+
+    def _concluded(
+        self, call: Call, answer: Answer | None, seconds: float, size: int | None
+    ) -> Awaitable[Answer] | None:
+        try:
+            return None if self._conclude is None else self._conclude(call, answer, seconds, size)
+        except Exception as error:  # noqa: BLE001 -- it must not replace an answer
+            _failed("a request could not be recorded", error)
+            return None
 
     def _end(self, row: Row, seconds: float, answer: Answer | None, trace_id: str) -> None:
         try:

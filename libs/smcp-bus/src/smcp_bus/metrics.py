@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from smcp_bus.audit import Trail
 from smcp_bus.bus import Connection
 from smcp_bus.nats.bus import NatsBus
 
@@ -33,3 +34,12 @@ def measure_bus(metrics: Instruments, bus: NatsBus) -> Callable[[], None]:
         seen[connection] += 1
 
     return bus.watch(watched)
+
+
+def measure_audit(metrics: Instruments, trail: Trail) -> None:
+    metrics.counter("smcp_audit_records", "Records that the audit trail has taken", lambda: trail.written)
+    metrics.counter(
+        "smcp_audit_failures", "Records that could not be written when they were made", lambda: trail.failures
+    )
+    metrics.counter("smcp_audit_lost", "Records that are lost: too many others waited", lambda: trail.lost)
+    metrics.gauge("smcp_audit_waiting", "Records that are not written yet", lambda: trail.waiting)

@@ -4,6 +4,7 @@ dispatcher: the tokens say the event and the caller.
     smcp.v1.<office>.client.<computer>.<verb>           request   gateway → the owner of that Computer
     smcp.v1.<office>.server.<role>.<name>.<verb>        request   a member → registry (queue group `registry`)
     smcp.v1.<office>.notify.<verb>                      publish   registry only → everyone in the office
+    smcp.v1.<office>.audit.<kind>                       publish   records of what was decided → a JetStream stream
     smcp.hosts.v1.<credential>.<process>.<verb>         request   a process's lease, its members; `alive` asked of it
 
 Names stand encoded in them (`smcp_proto.member_names`), so each is one token.
@@ -64,6 +65,17 @@ def notify(office: str, verb: str) -> str:
 def notify_all(office: str) -> str:
     """The pattern of all notifications to an office."""
     return f"{ROOT}.{encode_name(office)}.notify.*"
+
+
+AUDIT_ALL: Final = f"{ROOT}.*.audit.*"
+"""Every record of the audit trail (`smcp_bus.audit`)."""
+NO_OFFICE: Final = "="
+"""The token of records of no office: no name is encoded so."""
+
+
+def audit(office: str, kind: str) -> str:
+    """The subject of a record of the audit trail; `office` may be empty."""
+    return f"{ROOT}.{encode_name(office) if office else NO_OFFICE}.audit.{kind}"
 
 
 def hosts(credential: str, process: str, verb: str) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import gc
 import os
+import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 from smcp_service.lifecycle import Failure, run, serve_until_stopped
-from smcp_service.logging import configure_logging, get_logger
+from smcp_service.logging import LEVEL, configure_logging, get_logger
 from smcp_service.settings import OF_SERVICES, ServiceSettings, SettingsError, shown, unknown_variables
 from smcp_service.telemetry import check_telemetry, open_telemetry, wrong_endpoints
 
@@ -78,6 +79,7 @@ def serve_command(
     spare_what_stays()
 
     async def serve(stop: asyncio.Event) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, LEVEL.toggle)
         async with open_telemetry(service):
             await serve_until_stopped(open_service(), stop, leave_within_s=settings.drain_s + LEAVING_GRACE_S)
         log.info("stopped")

@@ -80,7 +80,6 @@ def configure_logging(
 ) -> None:
     """Call it once, first thing. `auto` is `console` where `stream` (by default standard error) is a terminal."""
     stream = sys.stderr if stream is None else stream
-    number = logging.getLevelNamesMapping()[level.upper()]
     output = LogOutput(stream)
     as_json = log_format == "json" or (log_format == "auto" and not stream.isatty())
 
@@ -97,8 +96,8 @@ def configure_logging(
     ]
     render = [structlog.processors.format_exc_info, _render_json] if as_json else _console_renderers(stream)
     structlog.configure(
-        processors=[*shared, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        processors=[_drop_below_level, *shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=lambda *name: _NamedLogger(output, *name),
         cache_logger_on_first_use=True,
     )
@@ -111,10 +110,46 @@ def configure_logging(
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(number)
-    for name in _PAYLOAD_LOGGERS:
-        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+    LEVEL.configure(level)
     logging.captureWarnings(capture=True)
+
+
+class Level:
+    """The level of this process's log, which may change while it runs."""
+
+    def __init__(self) -> None:
+        self._configured: LogLevel = "info"
+        self.name: str = self._configured
+
+    def configure(self, level: LogLevel) -> None:
+        self._configured = level
+        self._apply(level)
+
+    def set(self, level: str) -> None:
+        """Change it, and say so."""
+        logging.getLogger(__name__).warning("the level of the log is now %s (it was %s)", level, self.name)
+        self._apply(level)
+
+    def toggle(self) -> None:
+        """From the configured level to debug, and back: for a signal."""
+        self.set("debug" if self.name != "debug" else self._configured if self._configured != "debug" else "info")
+
+    def _apply(self, level: str) -> None:
+        self.name = level
+        number = logging.getLevelNamesMapping()[level.upper()]
+        logging.getLogger().setLevel(number)
+        for name in _PAYLOAD_LOGGERS:
+            logging.getLogger(name).setLevel(max(number, logging.WARNING))
+
+
+LEVEL: Final = Level()
+"""Of the one log that a process has."""
+
+
+def _drop_below_level(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    if logging.getLevelNamesMapping().get(method.upper(), logging.ERROR) < logging.getLogger().level:
+        raise structlog.DropEvent
+    return event
 
 
 class LogOutput:

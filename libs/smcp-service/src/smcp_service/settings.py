@@ -50,6 +50,7 @@ MIB: Final = 1024 * KIB
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat = Literal["auto", "json", "console"]
+AuditMode = Literal["off", "on", "required"]
 
 _NATS_SCHEMES: Final = ("nats", "tls")
 _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
@@ -138,6 +139,13 @@ class ServiceSettings(BaseSettings):
     )
     log_format: Annotated[LogFormat, BeforeValidator(_folded)] = Field(
         default="auto", description="json, console, or auto: console on a terminal, json elsewhere"
+    )
+    audit: Annotated[AuditMode, BeforeValidator(_folded)] = Field(
+        default="off",
+        description="on: record who did what; required: and refuse what cannot be recorded; the same everywhere",
+    )
+    audit_file: Path | None = Field(
+        default=None, description="file for the records of this machine's processes, in place of NATS's stream"
     )
 
     traces_per_s: Annotated[float, Field(ge=0, le=1_000_000)] = Field(

@@ -11,10 +11,12 @@ from typing import Final, Unpack
 from pydantic import ValidationError
 
 from smcp_bus import registry_contract, subjects
+from smcp_bus.audit_file import open_trail
 from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_bus.dispatch import Call
 from smcp_bus.errors import BusError
 from smcp_bus.headers import EPOCH
+from smcp_bus.log_level import serve_log_level
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials
@@ -23,7 +25,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_bus.subjects import computer_route, host_route, request_handler, serve_requests
 from smcp_bus.tracing import bus_spans, caused_by
-from smcp_computer.computer import Computer, Options
+from smcp_computer.computer import EVENTS, Computer, Options
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
@@ -35,7 +37,7 @@ from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure, background
-from smcp_service.logging import get_logger
+from smcp_service.logging import LEVEL, get_logger
 from smcp_service.metrics import open_metrics
 
 _log = logging.getLogger("smcp_computer.app")
@@ -115,6 +117,9 @@ async def open_service(
             config=config, readiness=readiness, asker=asker, terminal=terminal, metrics=metrics, environ=environ
         )
         if settings.gateway_url is not None:
+            options["trail"] = await stack.enter_async_context(
+                open_trail(EVENTS, settings, None, metrics, name=settings.name)
+            )
             from smcp_computer.gateway import open_gateway_computer  # noqa: PLC0415 -- Socket.IO is for this way alone
 
             computer = await stack.enter_async_context(
@@ -133,6 +138,8 @@ async def open_service(
                 bus = await stack.enter_async_context(
                     open_bus(bus_config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
                 )
+                options["trail"] = await stack.enter_async_context(open_trail(EVENTS, settings, bus, metrics))
+                await stack.enter_async_context(serve_log_level(bus, "smcp-computer", LEVEL))
                 computer = await stack.enter_async_context(open_computer(settings, bus, **options))
             except BusError as error:
                 why = str(error) or type(error).__name__

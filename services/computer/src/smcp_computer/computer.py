@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypedDict, Unpack
 
 from smcp_bus import registry_contract
+from smcp_bus.audit import Trail
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Tracing
 from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Seat
@@ -63,6 +64,10 @@ So does what is told of a changed configuration. Tools of later servers are anno
 it is half of the time that the seat is kept."""
 
 
+EVENTS: Final = "smcp_computer.events"
+"""The logger of what is recorded, too (`smcp_bus.audit`)."""
+
+
 class Options(TypedDict, total=False):
     """Overrides of settings and environment. `asker` confirms tools, inputs are asked for at `terminal`; `environ` is
     for the placeholders."""
@@ -73,6 +78,7 @@ class Options(TypedDict, total=False):
     terminal: Terminal | None
     environ: Mapping[str, str]
     metrics: Metrics
+    trail: Trail
 
 
 class Computer:
@@ -159,6 +165,7 @@ class Computer:
             self.seat,
             self.access,
             self.confirmation,
+            options.get("trail") or Trail(logging.getLogger(EVENTS)),
             self.resources.history,
             Results(run_s=settings.vrl_s),
             max_body=max_body,

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -27,6 +27,7 @@ _log = logging.getLogger("smcp_computer.confirmation")
 
 SETTING: Final = "SMCP_CONFIRM"
 PROGRAM: Final = "SMCP_CONFIRM_COMMAND"
+WITHDRAWN: Final = "withdrawn"
 HOUR_S: Final = 3600.0
 _STOPPING: Final = "was not run: this Computer is stopping, and asks nobody any more"
 
@@ -129,8 +130,19 @@ class Confirmation:
         for each in self._questions:
             each.reschedule(asyncio.get_running_loop().time())
 
-    async def refusal(self, target: Target, *, agent: str, params: Mapping[str, Any]) -> str | None:
-        """None where the tool may run, else why it may not. Asks, one question at a time, if it has to."""
+    async def refusal(
+        self,
+        target: Target,
+        *,
+        agent: str,
+        params: Mapping[str, Any],
+        answered: Callable[[str], None] = lambda answer: None,
+    ) -> str | None:
+        """None where the tool may run, else why it may not. Asks, one question at a time, if it has to.
+
+        Args:
+            answered: called with each answer, or `withdrawn`: the call ended before there was one.
+        """
         meta, tool = target.configured, target.ref.tool
         confirm, why = wanted(
             self.setting,
@@ -149,7 +161,7 @@ class Confirmation:
         try:
             async with question:
                 self._questions.add(question)
-                return await self._asked(target, agent, params)
+                return await self._asked(target, agent, params, answered)
         except TimeoutError:
             if not question.expired():
                 raise
@@ -157,14 +169,21 @@ class Confirmation:
         finally:
             self._questions.discard(question)
 
-    async def _asked(self, target: Target, agent: str, params: Mapping[str, Any]) -> str | None:
+    async def _asked(
+        self, target: Target, agent: str, params: Mapping[str, Any], answered: Callable[[str], None]
+    ) -> str | None:
         assert self._asker is not None  # else `refused_by` says so
         hints = target.tool.annotations
         destructive = hints is not None and hints.destructive_hint is True
         async with self._asker.turn:
             if self._is_remembered(target):  # answered for the call before this one
                 return None
-            answer = await self._asker.ask(target.ref, agent, params, destructive=destructive)
+            answered_with: str = WITHDRAWN
+            try:
+                answer = await self._asker.ask(target.ref, agent, params, destructive=destructive)
+                answered_with = answer.value
+            finally:
+                answered(answered_with)
         if answer in (Answer.ALWAYS, Answer.HOUR):
             until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
             self._remembered[target.ref] = (_allowed(target), until)

@@ -1,12 +1,14 @@
 """Puts the gateway together: its parts, and the handler of each event that clients may send."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
 from smcp_bus import subjects
+from smcp_bus.audit import Trail
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Dispatcher, Handler
 from smcp_bus.lease import LeaseKeeper
@@ -14,6 +16,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_bus.subjects import host_route, serve_requests
 from smcp_bus.tracing import client_spans, log_fields
+from smcp_gateway.audit import Audit
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
 from smcp_gateway.calls.table import CallRoute, CallTable
@@ -35,6 +38,8 @@ from smcp_proto.catalog import Row, upstream
 from smcp_service.lifecycle import Background, background
 from smcp_service.logging import bind_call
 
+EVENTS: Final = "smcp_gateway.events"
+"""The logger of what is recorded, too (`smcp_bus.audit`)."""
 LAST_TASKS_S: Final = 5.0
 """How long a stopping gateway waits for its background tasks (leaves that it sends to the registry)."""
 LONGEST_PING_S: Final = 4.0
@@ -46,7 +51,7 @@ PING_SHARE: Final = 0.35
 class Gateway:
     """All parts of one gateway. Made by `open_gateway`."""
 
-    def __init__(self, settings: GatewaySettings, bus: Bus, front: HttpServer, tasks: Background) -> None:
+    def __init__(self, settings: GatewaySettings, bus: Bus, front: HttpServer, tasks: Background, trail: Trail) -> None:
         self.front = front
         self.readiness = front.readiness
         self.process = bus.process
@@ -56,6 +61,9 @@ class Gateway:
             bus, credential=bus.credential, process=self.process, lease_s=settings.lease_s
         )
         self.sessions = sessions = Sessions()
+        self._audit = audit = Audit(trail, sessions)
+        if front.guard is not None:
+            front.guard.refused = audit.not_connected
         self.calls = calls = CallTable()
         self._generations = generations = Generations()
         self._background = BackgroundTasks(lambda work: tasks.start(work, name="background task"))
@@ -69,6 +77,7 @@ class Gateway:
             guard=front.guard,
             source=front.source,
             arrivals=settings.strangers_per_address,
+            audit=audit,
         )
         self.computers = ComputerTable(
             bus,
@@ -92,6 +101,7 @@ class Gateway:
             self._background,
             calls,
             generations,
+            audit,
             hang_up=self.transport.hang_up,
         )
         self.route = CallRoute(bus, self.computers.by_subject)
@@ -191,6 +201,7 @@ class Gateway:
         sessions, memberships, registry = self.sessions, self._memberships, self._registry
         limited = partial(metered, quotas=self._quotas, sessions=sessions)
         listing, showing, metered_relay = limited(lists), limited(relay.with_reply_limit), limited(relay)
+        before = self._audit.before
         updating: Handler = partial(update, sessions=sessions, registry=registry, computers=self.computers)
 
         def fallback(row: Row) -> Handler | None:
@@ -202,15 +213,21 @@ class Gateway:
 
         return Dispatcher(
             {
-                "server:join_office": partial(
-                    join_office, sessions=sessions, memberships=memberships, offices=self.offices, quotas=self._quotas
+                "server:join_office": before(
+                    partial(
+                        join_office,
+                        sessions=sessions,
+                        memberships=memberships,
+                        offices=self.offices,
+                        quotas=self._quotas,
+                    )
                 ),
                 "server:leave_office": partial(
                     leave_office, sessions=sessions, memberships=memberships, keep_seat=self._moves.keep_seat
                 ),
                 "server:list_room": partial(list_room, sessions=sessions, offices=self.offices, registry=registry),
                 "server:tool_call_cancel": relay.cancel,
-                "client:tool_call": relay,
+                "client:tool_call": before(relay),
                 "client:get_desktop": showing,
                 "client:get_finder": showing,
                 "client:resources/list": listing,
@@ -221,6 +238,7 @@ class Gateway:
             tracing=client_spans(),
             observe=log_fields(bind_call),
             ended=calls_timed(self.front.metrics),
+            conclude=self._audit.concluded,
             max_values=max_values,
         )
 
@@ -232,6 +250,7 @@ class Gateway:
         self.computers.stop()
         self._memberships.stop()
         await self._background.settle(within=LAST_TASKS_S)
+        self._audit.close()
 
     def _describe(self) -> LeaseRenewal:
         accepting = not self.transport.draining
@@ -244,12 +263,13 @@ class Gateway:
 
 @asynccontextmanager
 async def open_gateway(
-    settings: GatewaySettings, bus: Bus, *, front: HttpServer | None = None
+    settings: GatewaySettings, bus: Bus, *, front: HttpServer | None = None, trail: Trail | None = None
 ) -> AsyncIterator[Gateway]:
     """Serve Socket.IO clients on `bus` while the body runs; drain at its end.
 
     Args:
         front: an open HTTP server; None: open one.
+        trail: where it records what it decides; None: in the log only.
 
     Raises:
         Failure: the address is not available.
@@ -258,6 +278,6 @@ async def open_gateway(
     async with AsyncExitStack() as stack, background() as tasks:
         if front is None:
             front = await stack.enter_async_context(open_http_server(settings))
-        gateway = Gateway(settings, bus, front, tasks)
+        gateway = Gateway(settings, bus, front, tasks, trail or Trail(logging.getLogger(EVENTS)))
         async with gateway.serving(tasks):
             yield gateway

@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
+from smcp_bus.audit_file import open_trail
 from smcp_bus.errors import BusError
+from smcp_bus.log_level import serve_log_level
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials
-from smcp_gateway.app import Gateway, open_gateway
+from smcp_gateway.app import EVENTS, Gateway, open_gateway
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.cli import check_config_option, keep_freed_memory, run_app, serve_command, version_option
 from smcp_service.lifecycle import Failure
-from smcp_service.logging import get_logger
+from smcp_service.logging import LEVEL, get_logger
 from smcp_service.settings import SettingsError, load_settings
 
 app = typer.Typer(add_completion=False)
@@ -72,7 +74,10 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
             )
             stack.callback(measure_bus(front.metrics, bus))
             front.stats.add("bus", lambda: asdict(bus.stats()))
-            gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front))
+            content = settings.audit_arguments
+            await stack.enter_async_context(serve_log_level(bus, "smcp-gateway", LEVEL))
+            trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, front.metrics, content=content))
+            gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front, trail=trail))
             front.stats.add("gateway", gateway.held)
         except BusError as error:
             raise Failure(f"NATS: {str(error) or type(error).__name__}") from error

@@ -82,6 +82,9 @@ class GatewaySettings(AuthSettings, QuotaSettings):
     strangers_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: any number"
     )
+    audit_arguments: bool = Field(
+        default=False, description="record the arguments and results of calls, too, without what looks like a secret"
+    )
     rebalance_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
         default=60.0,
         description="over how long clients above this gateway's fair share are disconnected, to go elsewhere; 0: never",

@@ -32,7 +32,9 @@ class Owner(Enum):
     NOT_ASKED = "not asked"
     ALIVE = "alive"
     GONE = "gone"
-    """No responder, or no such session."""
+    """No responder."""
+    NO_SESSION = "no such session"
+    """Its process lives, and has no such session."""
     SILENT = "silent"
     """It does not answer, though its lease lives."""
 
@@ -75,7 +77,7 @@ def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Rol
             return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
         case Owner.ALIVE | Owner.SILENT:
             return Decision(Action.REFUSE, why=_taken(role, name))
-        case Owner.GONE:
+        case Owner.GONE | Owner.NO_SESSION:
             return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
 
 

@@ -1,20 +1,23 @@
 """Opens the registry: `async with open_registry(settings, bus)`."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from nats.js import JetStreamContext
 
 from smcp_bus import registry_contract, subjects
+from smcp_bus.audit import Trail
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Dispatcher
 from smcp_bus.subjects import host_route, registry_route, serve_requests
 from smcp_bus.tracing import bus_spans, log_fields
 from smcp_registry.announcer import Announcer
+from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.hosts import assert_members, gateway_lease, lease
@@ -34,12 +37,25 @@ from smcp_registry.members_view import MembersView
 from smcp_registry.metrics import measure, requests_timed
 from smcp_registry.seats import Seats
 from smcp_registry.settings import RegistrySettings
-from smcp_registry.store import LEASES, MEMBERS, START_S, StoreUnusable, ask_jetstream, make_missing, open_store
+from smcp_registry.store import (
+    LEASES,
+    MEMBERS,
+    START_S,
+    StoreUnusable,
+    ask_jetstream,
+    audit_plan,
+    make_missing,
+    open_audit,
+    open_store,
+)
 from smcp_registry.sweeper import Sweeper
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
 from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
+
+EVENTS: Final = "smcp_registry.events"
+"""The logger of what is recorded, too (`smcp_bus.audit`)."""
 
 
 class JetStreamBus(Bus, Protocol):
@@ -62,6 +78,7 @@ async def open_registry(
     *,
     readiness: Readiness | None = None,
     metrics: Metrics | None = None,
+    trail: Trail | None = None,
 ) -> AsyncIterator[Registry]:
     """Raises StoreUnusable: JetStream is not there, or a bucket is not as it has to be."""
     readiness = Readiness() if readiness is None else readiness
@@ -69,18 +86,22 @@ async def open_registry(
     js, lease_s = bus.jetstream(), settings.lease_s
     deadline = asyncio.get_running_loop().time() + START_S
     store = await open_store(bus, js, lease_s=lease_s, replicas=settings.kv_replicas)
+    recorded = audit_plan(settings)
+    if recorded is not None:
+        await open_audit(js, recorded)
     announcer = Announcer(bus, js, store.members)
     await ask_jetstream("the announcer's consumer cannot be made", announcer.prepare, deadline=deadline)
     connection = ConnectionWatch(bus)
     members, leases = MembersView(lease_s=lease_s), Leases(store.leases, lease_s=lease_s)
     views: dict[str, View] = {MEMBERS: members, LEASES: leases}
-    replace_lost = partial(make_missing, js, lease_s=lease_s, replicas=settings.kv_replicas)
+    replace_lost = partial(make_missing, js, lease_s=lease_s, replicas=settings.kv_replicas, audit=recorded)
     owners = Owners(
         bus, connection, leases, patience_s=min(PATIENCE_S, lease_s / 2), settle_s=min(SETTLE_S, lease_s / 2)
     )
     callers = Callers(store.members, members)
-    seats = Seats(store, owners, untouched=members.untouched, move_s=settings.move_s)
-    sweeper = Sweeper(connection, store, members, leases, owners, announcer, lease_s=lease_s)
+    audit = Audit(trail or Trail(logging.getLogger(EVENTS)), members, leases)
+    seats = Seats(store, owners, audit, untouched=members.untouched, move_s=settings.move_s)
+    sweeper = Sweeper(connection, store, members, leases, owners, announcer, audit, lease_s=lease_s)
     rate = RoomRate(settings.registry_room_events_per_s, asyncio.get_running_loop().time)
     measure(metrics, members, leases, sweeper, announcer, rate)
     readiness.add("nats", lambda: bus.problem)
@@ -91,7 +112,7 @@ async def open_registry(
     notify = limited(partial(update, bus=bus, callers=callers))
     dispatcher = Dispatcher(
         {
-            "server:join_office": limited(partial(join_office, seats=seats, callers=callers)),
+            "server:join_office": limited(partial(join_office, seats=seats, callers=callers, audit=audit)),
             "server:leave_office": partial(leave_office, seats=seats),
             "server:list_room": limited(partial(list_room, callers=callers)),
             "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, callers=callers),
@@ -100,12 +121,13 @@ async def open_registry(
             registry_contract.FIND.event: partial(find, callers=callers),
             registry_contract.LEASE.event: partial(lease, leases=leases),
             registry_contract.GATEWAY_LEASE.event: partial(gateway_lease, leases=leases),
-            registry_contract.ASSERT.event: partial(assert_members, seats=seats, callers=callers),
+            registry_contract.ASSERT.event: partial(assert_members, seats=seats, callers=callers, audit=audit),
         },
         otherwise=lambda row: notify if row.notifies is not None else None,
         tracing=bus_spans(),
         observe=log_fields(bind_call),
         ended=requests_timed(metrics),
+        conclude=audit.concluded,
     )
     try:
         async with background() as tasks:

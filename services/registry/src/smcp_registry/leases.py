@@ -65,6 +65,11 @@ class Leases(View):
         lease = self._leases.get(lease_key(credential, process))
         return None if lease is None else lease[0]
 
+    def is_gateway(self, credential: str, process: str) -> bool:
+        """Whether that process holds the lease of a gateway: nats-server lets nobody else take one."""
+        lease = self._leases.get(lease_key(credential, process))
+        return lease is not None and lease[1].accepting is not None
+
     async def lives(self, credential: str, process: str) -> bool:
         return (await self._bucket.read(lease_key(credential, process))).value is not None
 
@@ -133,8 +138,8 @@ class Owners:
 
         Args:
             session: the session in question; None asks after the process alone.
-            incarnation: of the session's claim; one that it no longer means is GONE.
-            seat: the session's record; a session that is a member elsewhere alone is GONE.
+            incarnation: of the session's claim; one that it no longer means is NO_SESSION.
+            seat: the session's record; a session that is a member elsewhere alone is NO_SESSION.
 
         Raises Unavailable where NATS is away.
         """
@@ -158,7 +163,7 @@ class Owners:
             except (NotConnected, ConnectionLost) as error:
                 raise Unavailable("the present owner cannot be asked now") from error
             else:
-                return Owner.GONE if _says_no(reply) else Owner.ALIVE
+                return Owner.NO_SESSION if _says_no(reply) else Owner.ALIVE
 
     def _settled_for(self) -> float:
         left_at, up_for = self._bus.node_left_at, self._connection.up_for()

@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
+from smcp_bus.audit_file import open_trail
 from smcp_bus.errors import BusError, describe
+from smcp_bus.log_level import serve_log_level
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials, configured_credentials
-from smcp_registry.app import Registry, open_registry
+from smcp_registry.app import EVENTS, Registry, open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure
-from smcp_service.logging import get_logger
+from smcp_service.logging import LEVEL, get_logger
 from smcp_service.metrics import open_metrics
 from smcp_service.settings import SettingsError, load_settings
 
@@ -65,7 +67,11 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
             raise Failure(describe(error)) from error
         stack.callback(measure_bus(metrics, bus))
         stats.add("bus", lambda: asdict(bus.stats()))
-        registry = await stack.enter_async_context(open_registry(settings, bus, readiness=readiness, metrics=metrics))
+        await stack.enter_async_context(serve_log_level(bus, "smcp-registry", LEVEL))
+        trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, metrics))
+        registry = await stack.enter_async_context(
+            open_registry(settings, bus, readiness=readiness, metrics=metrics, trail=trail)
+        )
         stats.add(
             "registry", lambda: {"owners": len(registry.view.owners()), "tombstones": len(registry.view.tombstones())}
         )

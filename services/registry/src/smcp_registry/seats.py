@@ -9,6 +9,7 @@ from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, Unavailable
 from smcp_proto.member_names import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
+from smcp_registry.audit import Audit
 from smcp_registry.leases import Owners
 from smcp_registry.member_records import Announce, MemberRecord, moving, owned_by, record_key, tombstone
 from smcp_registry.store import Conflict, Store, StoredMember, read_member, write_member
@@ -31,9 +32,12 @@ class Seats:
         move_s: how long a seat is kept for who moves, in seconds; 0: not at all.
     """
 
-    def __init__(self, store: Store, owners: Owners, *, untouched: Callable[[str], bool], move_s: float) -> None:
+    def __init__(
+        self, store: Store, owners: Owners, audit: Audit, *, untouched: Callable[[str], bool], move_s: float
+    ) -> None:
         self._store = store
         self._owners = owners
+        self._audit = audit
         self._untouched = untouched
         self._move_s = move_s
 
@@ -50,10 +54,13 @@ class Seats:
         """
         key = record_key(office, role, name)
         decision = Decision(Action.REFUSE)
+        removed: MemberRecord | None = None
 
         async def change(stored: StoredMember) -> MemberRecord | None:
-            nonlocal decision
-            decision = await self._decide(key, stored, claim, role=role, name=name, from_silent=from_silent)
+            nonlocal decision, removed
+            decision, owner = await self._decide(key, stored, claim, role=role, name=name, from_silent=from_silent)
+            # an owner that lives has recorded itself that its session left
+            removed = stored.record if owner in (Owner.GONE, Owner.SILENT) else None
             if decision.action is Action.REFUSE:
                 return None
             if not _stands(stored.record, claim) and not await self._is_meant(claim, until):
@@ -67,6 +74,8 @@ class Seats:
             return record
 
         stored = await self._write(key, change, first=NOTHING if self._untouched(key) else None)
+        if removed is not None and decision.action is Action.CLAIM:
+            self._audit.removed(removed, "expired")
         return decision, stored
 
     async def release(self, office: str, role: Role, name: str, claim: Claim) -> int:
@@ -148,16 +157,16 @@ class Seats:
 
     async def _decide(
         self, key: str, stored: StoredMember, claim: Claim, *, role: Role, name: str, from_silent: bool
-    ) -> Decision:
+    ) -> tuple[Decision, Owner]:
         record = stored.record
         kept = record is not None and not owned_by(record, claim) and await self._store.is_kept(key, record)
         decision = decide(record, claim, Owner.NOT_ASKED, role=role, name=name, kept=kept)
         if decision.action is not Action.ASK_OWNER or record is None:
-            return decision
+            return decision, Owner.NOT_ASKED
         owner = await self._owners.ask(*record.owner, seat=record)
         if owner is Owner.SILENT and not from_silent:
             owner = Owner.ALIVE
-        return decide(record, claim, owner, role=role, name=name, kept=kept)
+        return decide(record, claim, owner, role=role, name=name, kept=kept), owner
 
 
 def _stands(record: MemberRecord | None, claim: Claim) -> bool:

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from smcp_service.settings import ServiceSettings
+from smcp_service.settings import MIB, ServiceSettings
 
 
 class RegistrySettings(ServiceSettings):
@@ -13,6 +13,18 @@ class RegistrySettings(ServiceSettings):
         ge=1,
         le=5,
         description="on how many NATS servers the rooms are kept; 3 where NATS is a cluster",
+    )
+    audit_keep_days: float = Field(
+        default=90.0,
+        gt=0,
+        le=36_500,
+        allow_inf_nan=False,
+        description="how long records of the audit trail are kept in NATS",
+    )
+    audit_max_bytes: int = Field(
+        default=256 * MIB,
+        ge=MIB,
+        description="bytes of the audit trail in NATS; then the oldest go, or with SMCP_AUDIT=required nothing is done",
     )
     registry_room_events_per_s: float = Field(
         default=2000.0,

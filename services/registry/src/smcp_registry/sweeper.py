@@ -20,6 +20,7 @@ from smcp_proto.backoff import jittered
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
+from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import ConnectionWatch
 from smcp_registry.leases import Leases, Owners
 from smcp_registry.member_records import MemberRecord, tombstone
@@ -28,6 +29,7 @@ from smcp_registry.store import Conflict, Store, read_member, write_member
 
 _log = logging.getLogger("smcp_registry.sweeper")
 
+GONE: Final = frozenset({Owner.GONE, Owner.NO_SESSION})
 AT_ONCE: Final = 32
 """Processes that are asked at the same time."""
 KEEP_TOMBSTONES_S: Final = 600.0
@@ -43,6 +45,7 @@ class Sweeper:
         leases: Leases,
         owners: Owners,
         announcer: Announcer,
+        audit: Audit,
         *,
         lease_s: float,
         keep_tombstones_s: float = KEEP_TOMBSTONES_S,
@@ -53,6 +56,7 @@ class Sweeper:
         self._leases = leases
         self._owners = owners
         self._announcer = announcer
+        self._audit = audit
         self._lease_s = lease_s
         self._keep_tombstones_s = keep_tombstones_s
         self._loop = asyncio.get_running_loop()
@@ -117,7 +121,7 @@ class Sweeper:
     async def _sweep(self, process: Process, keys: list[str]) -> None:
         try:
             async with self._asking:
-                if await self._leases.lives(*process) or await self._owners.ask(*process, None) is not Owner.GONE:
+                if await self._leases.lives(*process) or await self._owners.ask(*process, None) not in GONE:
                     return
             _log.warning("process %s of %s is gone, its members leave: %d", process[1], process[0], len(keys))
             async with asyncio.TaskGroup() as group:
@@ -132,10 +136,11 @@ class Sweeper:
             async with self._asking:
                 if await self._store.is_kept(key, record):
                     return
-                if await self._owners.ask(*record.owner, seat=record) is not Owner.GONE:
+                if await self._owners.ask(*record.owner, seat=record) not in GONE:
                     return
             _log.info("the member %s did not come back from its move", key)
-            await self._bury(key, record, entry.revision)
+            if await self._bury(key, record, entry.revision):
+                self._audit.removed(record, "not_back")
         except (Unavailable, nats.errors.Error) as error:
             _log.info("a move was not ended yet: %s", describe(error))
 
@@ -151,6 +156,7 @@ class Sweeper:
                 _log.info("process %s of %s is back", process[1], process[0])
             elif await self._bury(key, record, stored.revision):
                 self.swept += 1
+                self._audit.removed(record, "expired")
 
     async def _bury(self, key: str, record: MemberRecord, revision: int) -> bool:
         try:

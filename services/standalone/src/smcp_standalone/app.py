@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from smcp_agent.connecting.options import shared_key
+from smcp_bus.audit_file import open_trail
 from smcp_bus.errors import BusError
+from smcp_bus.log_level import serve_log_level
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
+from smcp_computer import computer as computer_app
 from smcp_computer.app import open_computer
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import ComputerConfig, load_config
@@ -28,20 +31,22 @@ from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import open_terminal
-from smcp_gateway.app import open_gateway
+from smcp_gateway import app as gateway_app
 from smcp_gateway.auth import api_keys
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.settings import GatewaySettings
-from smcp_registry.app import open_registry
+from smcp_registry import app as registry_app
 from smcp_registry.settings import RegistrySettings
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Failure, background
+from smcp_service.logging import LEVEL
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, variables
 from smcp_service.telemetry import wrong_endpoints
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_files import read_model
 from smcp_standalone.nats_server import NatsServer, find_command, open_nats_server
+from smcp_standalone.operator_access import shared_access
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
@@ -110,8 +115,8 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     problems = list(wrong_endpoints(os.environ))
     configuration = _read(problems, partial(_configuration, config))
     gateway = _read(problems, partial(_gateway_settings, options))
-    registry = _read(problems, partial(load_settings, RegistrySettings))
-    chosen = {"config": config, "office": options.office, "name": options.name}
+    registry = _read(problems, partial(load_settings, RegistrySettings, audit=_audit_default()))
+    chosen = {"config": config, "office": options.office, "name": options.name, "audit": _audit_default()}
     computer = _read(problems, partial(load_settings, ComputerSettings, **chosen))
     if problems or configuration is None or gateway is None or registry is None or computer is None:
         raise SettingsError(*dict.fromkeys(problems))
@@ -132,6 +137,11 @@ def with_key(settings: UpSettings, directory: Path) -> UpSettings:
     )
 
 
+def _audit_default() -> str | None:
+    """It is on unless the environment says something."""
+    return None if os.environ.get("SMCP_AUDIT") else "on"
+
+
 def _read(problems: list[str], read: Callable[[], T]) -> T | None:
     try:
         return read()
@@ -148,7 +158,9 @@ def _configuration(path: Path) -> ComputerConfig:
 
 
 def _gateway_settings(options: UpOptions) -> GatewaySettings:
-    gateway = load_settings(GatewaySettings, gateway_port=options.port, insecure=options.insecure)
+    gateway = load_settings(
+        GatewaySettings, gateway_port=options.port, insecure=options.insecure, audit=_audit_default()
+    )
     check_auth(gateway, gateway.gateway_host)
     return gateway
 
@@ -181,8 +193,9 @@ def _sample() -> dict[str, Any]:
 REGISTRY: Final = "up-registry"
 GATEWAY: Final = "up-gateway"
 COMPUTER: Final = "up-computer"
+OPERATOR: Final = "up-operator"
 """The credentials of the parts in this process."""
-_OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER})
+_OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER, OPERATOR})
 STILL_S: Final = 5.0
 """After how many seconds it is said which MCP servers are waited for."""
 
@@ -231,7 +244,7 @@ def up_model(options: UpOptions) -> NatsModel:
     model = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
     if options.hosts is not None:
         model = read_model(options.hosts)
-    given = [*model.registries, *model.gateways, *(host.credential for host in model.computers)]
+    given = [*model.registries, *model.gateways, *model.operators, *(host.credential for host in model.computers)]
     if taken := [name for name in given if name.casefold() in _OWN]:
         raise NatsConfigError(
             *(f"{options.hosts}: {name!r} is a credential of smcp up itself: choose another name" for name in taken)
@@ -243,6 +256,7 @@ def up_model(options: UpOptions) -> NatsModel:
             "offices": list(dict.fromkeys([options.office, *model.offices])),
             "registries": [REGISTRY, *model.registries],
             "gateways": [GATEWAY, *model.gateways],
+            "operators": [OPERATOR, *model.operators],
             "computers": [local, *(host.model_dump() for host in model.computers)],
         }
     )
@@ -265,14 +279,25 @@ async def open_system(
         async with (
             AsyncExitStack() as stack,
             _connected(nats, REGISTRY, settings.registry) as registry_bus,
-            open_registry(settings.registry, registry_bus),
+            open_trail(registry_app.EVENTS, settings.registry, registry_bus) as registry_trail,
+            registry_app.open_registry(settings.registry, registry_bus, trail=registry_trail),
             _connected(nats, GATEWAY, settings.gateway) as gateway_bus,
             _http_server(settings.gateway, computer=ready) as front,
-            open_gateway(settings.gateway, gateway_bus, front=front) as gateway,
+            serve_log_level(gateway_bus, "smcp up", LEVEL),
+            open_trail(
+                gateway_app.EVENTS,
+                settings.gateway,
+                gateway_bus,
+                front.metrics,
+                content=settings.gateway.audit_arguments,
+            ) as trail,
+            gateway_app.open_gateway(settings.gateway, gateway_bus, front=front, trail=trail) as gateway,
             _connected(nats, COMPUTER, settings.computer) as computer_bus,
+            open_trail(computer_app.EVENTS, settings.computer, computer_bus) as computer_trail,
         ):
             if settings.key is not None:
                 stack.enter_context(_shared(gateway.url, settings.key))
+            stack.enter_context(_access_shared(nats))
             terminal = stack.enter_context(open_terminal())
             asker = None if terminal is None else AtTerminal(terminal)
             front.stats.add("gateway", gateway.held)
@@ -285,6 +310,7 @@ async def open_system(
                     readiness=ready,
                     asker=asker,
                     terminal=terminal,
+                    trail=computer_trail,
                 ) as computer,
                 open_control(settings.computer, computer),
             ):
@@ -317,6 +343,17 @@ def _shared(url: str, key: str) -> Iterator[None]:
             stack.enter_context(shared_key(url, key))
         except OSError as error:
             _log.warning("the key file could not be written, so set SMCP_TOKEN for smcp-agent: %s", error.strerror)
+        yield
+
+
+@contextmanager
+def _access_shared(nats: NatsServer) -> Iterator[None]:
+    """See `shared_access`. Where the file cannot be written, `smcp audit` needs settings."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(shared_access(nats.url, nats.credentials[OPERATOR]))
+        except OSError as error:
+            _log.warning("smcp audit will not find this run by itself: %s", error.strerror)
         yield
 
 

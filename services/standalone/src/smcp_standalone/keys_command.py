@@ -1,19 +1,30 @@
 """`smcp keys`: edits the file of API keys that `SMCP_AUTH_KEYS` names."""
 
+import asyncio
 import json
 import re
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from getpass import getuser
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
 
+from smcp_bus.audit import Event
+from smcp_bus.audit_file import open_trail
 from smcp_bus.caller_rights import ANY
+from smcp_bus.errors import BusError, describe
+from smcp_bus.nats.bus import open_bus
+from smcp_bus.nats.config import BusConfig, configured_credentials
 from smcp_gateway.auth import api_keys as key_file
 from smcp_gateway.auth.api_keys import KeyEntry, new_key
 from smcp_service.lifecycle import Failure
-from smcp_service.settings import SettingsError
+from smcp_service.logging import configure_logging
+from smcp_service.settings import ServiceSettings, SettingsError, load_settings
+from smcp_standalone.operator_access import CONNECT_S
 
 app = typer.Typer(
     name="keys",
@@ -21,6 +32,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+EVENTS: Final = "smcp_standalone.events"
+"""The logger of what is recorded, too."""
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 _SPAN: Final = re.compile(r"(\d{1,6})([mhd])")
 
@@ -82,7 +95,7 @@ def add(
         )
     except ValidationError as error:
         raise SettingsError(*_problems(error)) from None
-    key_file.add(file, entry)
+    _recorded("added", [entry], lambda: key_file.add(file, entry))
     if as_json:
         typer.echo(json.dumps({"key": key, **_shown(entry)}, ensure_ascii=False))
         return
@@ -112,11 +125,56 @@ def remove(
     key: Annotated[str, typer.Argument(metavar="ID", help="The id of a key, or a subject: then all of its keys.")],
 ) -> None:
     """Remove a key. Gateways end what is connected by it within two seconds."""
-    removed = key_file.remove(file, key)
+    entries = key_file.read(file)
+    removed = [entry for entry in entries if entry.id == key] or [entry for entry in entries if entry.subject == key]
+    if removed:
+        _recorded("removed", removed, lambda: key_file.remove(file, key))
     if not removed:
         raise Failure(f"{file}: there is no key with the id or subject {key!r}")
     for entry in removed:
         typer.echo(f"removed {_line(entry)}")
+
+
+def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], object]) -> None:
+    """Change the file, and record it where `SMCP_AUDIT` says so, with what its gateway reads: `SMCP_NATS_URL` and
+    `SMCP_NATS_CREDS`, or `SMCP_AUDIT_FILE`.
+
+    Raises:
+        Failure: it cannot be recorded, and has to be; then nothing is changed.
+    """
+    settings = load_settings(ServiceSettings)
+    if settings.audit == "off":
+        change()
+        return
+
+    async def record() -> str | None:
+        async with AsyncExitStack() as stack:
+            bus = None
+            if settings.audit_file is None:
+                credentials = configured_credentials(settings.nats_creds, SettingsError, kind="gateway")
+                config = BusConfig(
+                    url=settings.nats_url,
+                    credentials=credentials,
+                    ca=settings.nats_ca,
+                    name="smcp-keys",
+                    connect_timeout=CONNECT_S,
+                )
+                try:
+                    bus = await stack.enter_async_context(open_bus(config))
+                except BusError as error:
+                    return describe(error)
+            trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, name="smcp keys"))
+            for entry in entries:
+                trail.write(Event("key", outcome, subject=entry.subject, name=getuser(), event=entry.id))
+            await trail.close()
+            return trail.problem or ("no answer in time" if trail.waiting else None)
+
+    configure_logging("smcp-keys", level="critical")
+    if settings.audit == "required" and (problem := asyncio.run(record())) is not None:
+        raise Failure(f"nothing is changed, since it cannot be recorded (SMCP_AUDIT=required): {problem}")
+    change()
+    if settings.audit == "on" and (problem := asyncio.run(record())) is not None:
+        typer.echo(f"warning: this is not in the audit trail: {problem}", err=True)
 
 
 def _until(text: str) -> datetime:

@@ -1,6 +1,7 @@
 """The command `smcp`: the whole system for a newcomer, and what an operator needs to spread it out."""
 
 import asyncio
+import json
 import shlex
 import shutil
 import sys
@@ -9,19 +10,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
 from rich.console import Console
 
+from smcp_bus import log_level as log_levels
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
-from smcp_service.lifecycle import plain_failures, run
+from smcp_service.lifecycle import Failure, PlainFailure, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
-from smcp_standalone import keys_command, nats_files, trace_command
+from smcp_standalone import audit_command, keys_command, nats_files, trace_command
 from smcp_standalone.nats_server_conf import grants
+from smcp_standalone.operator_access import all_answers, operator_bus
 
+_ANSWERS_S: Final = 0.5
+"""How long processes may take to answer an operator (seconds): nobody knows how many there are."""
 _REMOVALS: Final = 5
 """A nats-server that is being stopped may write into a directory while it is removed."""
 
@@ -35,6 +40,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(keys_command.app)
+app.add_typer(audit_command.app)
 app.command("trace")(trace_command.show_trace)  # for `smcp --help`: `__main__` runs it without this module
 
 
@@ -143,6 +149,41 @@ def run_demo(
                     return await until_stopped(stop, demo_elsewhere(console, url, chosen, token))
 
         raise typer.Exit(run(main, at_once=partial(_end, directory)))
+
+
+@app.command("log-level")
+def log_level(
+    level: Annotated[
+        str | None, typer.Argument(help="debug, info, warning, error or critical. Without it: show the levels.")
+    ] = None,
+    credential: Annotated[str | None, typer.Option(help="Only of the processes with this credential.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
+) -> None:
+    """Show or change what processes that run write to their logs, over NATS. SIGUSR1 does the same for one process."""
+    if level is not None and level not in get_args(log_levels.Level):
+        raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(log_levels.Level))}")
+    configure_logging("smcp-log-level", level="warning")
+    question = {key: value for key, value in (("level", level), ("credential", credential)) if value is not None}
+
+    async def main(stop: asyncio.Event) -> None:
+        with plain_failures():
+            async with operator_bus() as bus:
+                body = json.dumps(question).encode()
+                answers = await all_answers(bus, log_levels.SUBJECT, body, within=_ANSWERS_S)
+        found = [log_levels.Answer.model_validate_json(answer) for answer in answers]
+        found = sorted(
+            (each for each in found if credential in (None, each.credential)),
+            key=lambda each: (each.service, each.credential),
+        )
+        if as_json:
+            typer.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
+            return
+        if not found:
+            raise PlainFailure([Failure("no process answers (or this credential may not ask)")])
+        for each in found:
+            typer.echo(f"{each.level:<8}  {each.service}  {each.credential}  {each.process}")
+
+    raise typer.Exit(run(main))
 
 
 @app.command("nats-config")

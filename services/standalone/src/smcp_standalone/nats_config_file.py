@@ -126,6 +126,7 @@ class NatsModel(_Model):
     registries: Annotated[list[CredentialId], _counted("registry")] = ["registry-1"]
     gateways: Annotated[list[CredentialId], _counted("gateway")] = ["gateway-1"]
     computers: list[ComputerHost] = Field(default_factory=list)
+    operators: Annotated[list[CredentialId], _counted("operator")] = []
     listen: Address = "127.0.0.1:4222"
     client_advertise: Advertised | None = None
     """The address of this node of a cluster for clients: a name, where addresses change."""
@@ -147,6 +148,7 @@ def _conflicts(model: NatsModel) -> dict[str, str]:
     for path, name in [
         *((f"registries.{index}", name) for index, name in enumerate(model.registries)),
         *((f"gateways.{index}", name) for index, name in enumerate(model.gateways)),
+        *((f"operators.{index}", name) for index, name in enumerate(model.operators)),
         *((f"computers.{index}.credential", host.credential) for index, host in enumerate(model.computers)),
     ]:
         first = paths.setdefault(name.casefold(), path)  # some file systems take no notice of case

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import bcrypt
 
+from smcp_bus.log_level import SUBJECT as LOG_LEVEL
 from smcp_bus.subjects import (
+    AUDIT_ALL,
     HOSTS,
     HOSTS_ASSERT_ALL,
     HOSTS_GATEWAY_LEASE_ALL,
@@ -25,6 +27,7 @@ from smcp_bus.subjects import (
 )
 from smcp_proto.member_names import encode_name
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
+from smcp_standalone.audit_records import READ
 from smcp_standalone.nats_config_file import Cluster, ComputerHost, NatsModel
 
 PING_S: Final = 5
@@ -67,11 +70,16 @@ def _computer(host: ComputerHost) -> Grant:
     tokens = [encode_name(name) for name in host.computers]
     return Grant(
         {"kind": "computer", "office": host.office, "names": host.computers},
-        publish=(*(f"{room}.server.computer.{token}.>" for token in tokens), f"{own}.*.lease"),
+        publish=(
+            *(f"{room}.server.computer.{token}.>" for token in tokens),
+            f"{own}.*.lease",
+            f"{room}.audit.approval",
+        ),
         subscribe=(
             *(f"{room}.client.{token}.> {OWNER_QUEUE}" for token in tokens),
             f"{room}.notify.>",
             f"{own}.*.alive",
+            LOG_LEVEL,
             f"{inbox_prefix(host.credential)}.>",
         ),
         may_respond=True,
@@ -89,12 +97,14 @@ def _gateway(credential: str) -> Grant:
             f"{own}.*.gateway_lease",
             f"{own}.*.lease",  # an older gateway renews here
             f"{own}.*.assert",
+            AUDIT_ALL,
             f"{_INBOX}.>",
         ),
         subscribe=(
             f"{ROOT}.*.notify.>",
             f"{ROOT}.*.client.> {OWNER_QUEUE}",
             f"{own}.*.alive",
+            LOG_LEVEL,
             f"{inbox_prefix(credential)}.>",
         ),
     )
@@ -104,14 +114,30 @@ def _registry(credential: str) -> Grant:
     """The registry alone announces, and alone touches JetStream."""
     return Grant(
         {"kind": "registry"},
-        publish=(f"{ROOT}.*.notify.>", f"{HOSTS}.*.*.alive", "$JS.API.>", "$KV.>", "$JS.ACK.>", f"{_INBOX}.>"),
+        publish=(
+            f"{ROOT}.*.notify.>",
+            AUDIT_ALL,
+            f"{HOSTS}.*.*.alive",
+            "$JS.API.>",
+            "$KV.>",
+            "$JS.ACK.>",
+            f"{_INBOX}.>",
+        ),
         subscribe=(
             f"{ROOT}.*.server.> {REGISTRY_QUEUE}",
             f"{HOSTS_LEASE_ALL} {REGISTRY_QUEUE}",
             f"{HOSTS_GATEWAY_LEASE_ALL} {REGISTRY_QUEUE}",
             f"{HOSTS_ASSERT_ALL} {REGISTRY_QUEUE}",
+            LOG_LEVEL,
             f"{inbox_prefix(credential)}.>",
         ),
+    )
+
+
+def _operator(credential: str) -> Grant:
+    """An operator looks, and changes nothing but what is logged."""
+    return Grant(
+        {"kind": "operator"}, publish=(*READ, LOG_LEVEL), subscribe=(AUDIT_ALL, f"{inbox_prefix(credential)}.>")
     )
 
 
@@ -149,6 +175,7 @@ def grants(model: NatsModel) -> dict[str, Grant]:
     return {
         **{name: _registry(name) for name in model.registries},
         **{name: _gateway(name) for name in model.gateways},
+        **{name: _operator(name) for name in model.operators},
         **{host.credential: _computer(host) for host in model.computers},
     }
 

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from smcp_bus import exact_json
+from smcp_bus.audit import Event, Trail
 from smcp_bus.dispatch import Call, Caller, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop
 from smcp_bus.ownership import Seat
@@ -21,7 +22,7 @@ from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError,
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.metrics import CallEnded
 from smcp_computer.reshaping import NotReshaped, Results, marked
-from smcp_computer.tools import Catalogue, History
+from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
 from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
 from smcp_proto.schemas.base import AgentCallData
@@ -93,6 +94,7 @@ class ToolCalls:
     seat: Seat
     access: Access
     confirmation: Confirmation
+    trail: Trail
     history: History
     results: Results
     _: KW_ONLY
@@ -224,7 +226,7 @@ class ToolCalls:
         self._in_flight.add(record)
         self.catalogue.check(target, request.params)
         record.asking = True
-        refusal = await self.confirmation.refusal(target, agent=request.agent, params=request.params)
+        refusal = await self._confirmed(target, request, caller)
         record.asking = False
         try:
             if refusal is None:
@@ -263,6 +265,35 @@ class ToolCalls:
         except NotReshaped as error:
             record.why = f"not reshaped: {error}"
             return marked(result)
+
+    async def _confirmed(self, target: Target, request: ToolCallReq, caller: Caller) -> str | None:
+        """Why it may not run; None: it may. Each answer of who is asked is recorded."""
+        answers: list[Awaitable[bool] | None] = []
+
+        def answered(answer: str) -> None:
+            answers.append(self.trail.write(self._approval(answer, request, caller)))
+
+        refusal = await self.confirmation.refusal(target, agent=request.agent, params=request.params, answered=answered)
+        for written in answers:
+            if written is not None and not await written:
+                return refusal or "was not run: its approval cannot be recorded (SMCP_AUDIT=required)"
+        return refusal
+
+    def _approval(self, answer: str, request: ToolCallReq, caller: Caller) -> Event:
+        rights = caller.rights
+        return Event(
+            "approval",
+            answer,
+            office=self.seat.office,
+            subject=(caller.subject or None) if rights is None else rights.holder,
+            role="agent",
+            name=request.agent,
+            computer=self.seat.computer,
+            tool=request.tool_name,
+            req_id=request.req_id,
+            trace_id=trace_id(self.seat.office, request.agent, request.req_id),
+            arguments=request.params,
+        )
 
     def _refused(self, name: str, caller: Caller) -> dict[str, Any]:
         others = self.access.names(caller, self.catalogue.candidates(name))

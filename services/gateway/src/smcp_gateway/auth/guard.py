@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,6 +84,8 @@ class Guard:
         self._tokens = tokens
         self._proxies = proxies
         self._revoked = revoked
+        self.refused: Callable[[str, SmcpError], None] = lambda address, error: None
+        """Called with the address and the error of a connection that is refused by HTTP."""
         self._throttle = LoginThrottle()
         self._logged = LoginThrottle()
 
@@ -129,6 +131,8 @@ class Guard:
             request[_PRINCIPAL] = await self._authenticate(request, said["token"])
             request[_PRESENTED] = said["token"]
         except SmcpError as error:
+            if not isinstance(error, RateLimited):
+                self.refused(source_of(request, self._proxies), error)
             return refused(error)
         return None
 

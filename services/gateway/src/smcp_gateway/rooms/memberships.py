@@ -13,6 +13,7 @@ from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
 from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined
+from smcp_gateway.audit import Audit
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
@@ -41,6 +42,7 @@ class Memberships:
         background_tasks: BackgroundTasks,
         calls: CallTable,
         generations: Generations,
+        audit: Audit,
         *,
         hang_up: HangUp,
     ) -> None:
@@ -51,6 +53,7 @@ class Memberships:
         self._generations = generations
         self._hang_up = hang_up
         self._calls = calls
+        self._audit = audit
         self._stopping = asyncio.Event()
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
@@ -65,6 +68,7 @@ class Memberships:
         """
         present = session.membership
         if present is not None and present.office == request.office_id:
+            session.joined_as = "unchanged"
             return
         if present is not None and session.role == "agent":
             raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
@@ -93,6 +97,7 @@ class Memberships:
         self._computers.joined(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
         session.joining = session.joining_seat = None
         session.role, session.name = request.role, request.name
+        session.joined_as = "moved" if joined.taken_up else "ok"
         session.membership = Membership(seat, joined.revision, claim, generation, joined.tenure)
         await office.admit(session, session.membership)
         if not announced:
@@ -124,6 +129,7 @@ class Memberships:
             if may_have_run(error):
                 self._stays(membership)
             raise
+        self._audit.left(session, membership.seat, "ok", req_id)
         if session.membership is membership:
             await self.lost(session)
 
@@ -141,6 +147,8 @@ class Memberships:
             return
         office = self._forget(session, membership)
         kept = session.moving and (session.restarts or not goodbye)
+        if not (kept or membership.ending):
+            self._audit.left(session, membership.seat, "disconnected")
 
         async def end() -> None:
             await self._cancel_orphaned(session, membership, req_ids, lost_at)
@@ -247,15 +255,19 @@ class Memberships:
         `lost_at` is the loop time at which its connection broke; None: it said goodbye, so nobody waits for it.
         Raises Unavailable, BusError: not now; it may be tried again.
         """
-        if not req_ids:
+        if not (req_ids or self._audit.waits_for(session.id)):
             return
         if lost_at is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(lost_at + GRACE_S):
                     await self._stopping.wait()
+                    self._audit.orphaned(session.id, elsewhere=True)
                     return
         if await self._is_free(membership):
             await self._cancel(session, membership, req_ids)
+            self._audit.orphaned(session.id, elsewhere=False)
+        elif not self._is_here(membership):
+            self._audit.orphaned(session.id, elsewhere=True)
 
     async def _cancel(self, session: Session, membership: Membership, req_ids: list[str]) -> None:
         """Raises Unavailable, BusError."""
@@ -270,14 +282,18 @@ class Memberships:
 
     async def _is_free(self, membership: Membership) -> bool:
         """Whether nobody has the seat of a session that is gone. Who came back under its name may have its calls."""
-        office = self._offices.get(membership.office)
-        if office is not None and any(other.seat == membership.seat for other in office.members.values()):
+        if self._is_here(membership):
             return False
         for claim in membership.claims:
             found = await self._registry.confirm(*membership.seat, claim)
             if found.mine or found.view < membership.revision:
                 return True
         return False
+
+    def _is_here(self, membership: Membership) -> bool:
+        """Whether another session of this gateway has the seat."""
+        office = self._offices.get(membership.office)
+        return office is not None and any(other.seat == membership.seat for other in office.members.values())
 
 
 def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:

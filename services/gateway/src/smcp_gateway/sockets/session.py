@@ -155,6 +155,10 @@ class Session:
     role: Role | None = None
     name: str | None = None
     membership: Membership | None = None
+    joined_as: str = "ok"
+    """How its last join went, for its record: `moved` with a seat that was kept for it, `unchanged`: it was there."""
+    address: str = ""
+    """Where it connects from."""
     joining: str | None = None
     """The incarnation by which it is about to become a member: the registry may know it as one already."""
     joining_seat: SeatKey | None = None

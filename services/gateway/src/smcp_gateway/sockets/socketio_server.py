@@ -15,6 +15,7 @@ from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
 from smcp_bus.dispatch import Answer, Dispatcher, failed
+from smcp_gateway.audit import Audit
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.quotas import Quotas, Turns
 from smcp_gateway.sockets.engine import Engine
@@ -111,6 +112,7 @@ class SocketIoServer:
         guard: Guard | None = None,
         source: Callable[[web.Request], str],
         arrivals: int,
+        audit: Audit,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sessions = sessions
@@ -122,6 +124,7 @@ class SocketIoServer:
         self._max_payload = max_payload
         self._guard = guard
         self._source = source
+        self._audit = audit
         self._arrivals = Arrivals(arrivals, self._close_stranger)
         self.draining = False
         """New clients are refused; those that are here go on."""
@@ -255,9 +258,12 @@ class SocketIoServer:
             principal = None if self._guard is None else await self._guard.admit(request, auth)
             if self._engine.outbox(engine_id) is None:
                 raise Unavailable("the connection ended while its token was checked")
-            session = Session(sid, engine_id, *said, principal, replies=replies)
+            address = self._source(request)
+            session = Session(sid, engine_id, *said, principal, replies=replies, address=address)
             self._quotas.connected(session)
         except SmcpError as error:
+            if not isinstance(error, RateLimited) or "quota" in error.details:  # not those that wait for their turn
+                self._audit.not_connected(self._source(request), error)
             raise _refused(error) from None
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
@@ -356,7 +362,7 @@ class SocketIoServer:
         refusal = self._refusal(session, row, event)
         if refusal is not None:
             session.was_refused = isinstance(refusal, RateLimited)
-            return failed(refusal.body())
+            return self._refused(session, event, refusal)
         assert row is not None
         assert event.body is not None
         is_call = row.event.startswith(CALLED)
@@ -365,7 +371,7 @@ class SocketIoServer:
             ticket = self._quotas.begin(session, small, in_room=not is_call and row.event not in FREE)
         except RateLimited as error:
             session.was_refused = True
-            return failed(error.body())
+            return self._refused(session, event, error)
         answer: Answer | None = None
         try:
             if is_call:
@@ -380,6 +386,11 @@ class SocketIoServer:
             return answer
         finally:
             self._quotas.end(ticket, 0 if answer is None or share.is_counted else len(answer.body))
+
+    def _refused(self, session: Session, event: ClientEvent, error: SmcpError) -> Answer:
+        answer = failed(error.body())
+        self._audit.refused(session, event.name, answer, event.body)
+        return answer
 
     def _refusal(self, session: Session, row: Row | None, event: ClientEvent) -> SmcpError | None:
         if row is None:

@@ -15,8 +15,10 @@ from smcp_bus.registry_contract import (
 )
 from smcp_proto.errors import Malformed, NotAllowed, SmcpError, Unavailable
 from smcp_registry.admission import Action
+from smcp_registry.audit import Audit
 from smcp_registry.handlers.caller import Callers, check_claim, check_process
 from smcp_registry.leases import Leases
+from smcp_registry.member_records import Announce
 from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.seats import Seats
 from smcp_registry.store import StoredMember
@@ -36,7 +38,9 @@ async def gateway_lease(request: LeaseRenewal, call: Call, *, leases: Leases) ->
     return await leases.renew(*_host(call), request)
 
 
-async def assert_members(request: Assertion, call: Call, *, seats: Seats, callers: Callers) -> AssertionResult:
+async def assert_members(
+    request: Assertion, call: Call, *, seats: Seats, callers: Callers, audit: Audit
+) -> AssertionResult:
     """Decide on each member as on a join; nothing is announced of one that stands as asserted.
 
     One that is moving is marked as such, and never claims a seat: it is on its way out.
@@ -49,7 +53,9 @@ async def assert_members(request: Assertion, call: Call, *, seats: Seats, caller
         async with limit:
             try:
                 async with asyncio.timeout_at(call.deadline - RESERVE_S):
-                    return await _assert(member, owner, seats=seats, view=callers.view, until=call.deadline)
+                    return await _assert(
+                        member, owner, seats=seats, view=callers.view, audit=audit, until=call.deadline
+                    )
             except (Unavailable, TimeoutError):
                 return AssertedMember(outcome=AssertOutcome.UNAVAILABLE, why="ask again")
             except SmcpError as error:
@@ -59,7 +65,7 @@ async def assert_members(request: Assertion, call: Call, *, seats: Seats, caller
 
 
 async def _assert(
-    member: Member, owner: tuple[str, str], *, seats: Seats, view: MembersView, until: float
+    member: Member, owner: tuple[str, str], *, seats: Seats, view: MembersView, audit: Audit, until: float
 ) -> AssertedMember:
     seat, claim = (member.office, member.role, member.name), member.claim
     check_claim(claim)
@@ -73,6 +79,8 @@ async def _assert(
     decision, stored = await seats.claim(*seat, claim, until=until)
     if decision.action is Action.REFUSE:
         raise NotAllowed(decision.why)
+    if decision.announce in (Announce.ENTER, Announce.LEAVE_ENTER) and stored.record is not None:
+        audit.back(stored.record)
     return _stands(stored, AssertOutcome.CLAIMED if decision.action is Action.CLAIM else AssertOutcome.UNCHANGED)
 
 

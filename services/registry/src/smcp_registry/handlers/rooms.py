@@ -30,6 +30,7 @@ from smcp_proto.schemas import (
 )
 from smcp_proto.schemas.rooms import RESTARTS
 from smcp_registry.admission import Action
+from smcp_registry.audit import Audit
 from smcp_registry.handlers.caller import Callers, after, claim_of, named
 from smcp_registry.member_records import MemberRecord, record_key
 from smcp_registry.seats import Seats
@@ -44,8 +45,9 @@ LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
 
 
-async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, callers: Callers) -> Joined:
+async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, callers: Callers, audit: Audit) -> Joined:
     office, role, name = named(call)
+    audit.trail.check()
     for field, said, known in (
         ("office_id", request.office_id, office), ("role", request.role, role), ("name", request.name, name),
     ):  # fmt: skip

@@ -1,0 +1,418 @@
+"""The audit trail: one record for each join, leave, refusal, call, cancel, approval and change of keys.
+
+The process that decides calls `Trail.write`, before its answer goes out; that makes the line of the log, too, so that
+no event has two descriptions. A record is JSON. Each holds the SHA-256 of its writer's record before it (`prev`), so
+that one that was removed or changed shows (`audit_chain`). Records go to a sink: JetStream's stream, or a file
+(`audit_file`). Those that the sink has not taken are kept and sent again, with the same id, which the stream knows.
+
+Nobody is asked here, and nothing waits, but in the mode `required`: there `write` returns what to wait for.
+"""
+
+import asyncio
+import hashlib
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, Literal, Protocol
+
+import orjson
+
+from smcp_bus import exact_json
+from smcp_bus.bus import Connection
+from smcp_bus.nats.bus import NatsBus
+from smcp_bus.subjects import audit
+from smcp_proto.errors import Unavailable
+from smcp_proto.printable import printable
+
+Kind = Literal["join", "leave", "refusal", "call", "cancel", "approval", "key"]
+Mode = Literal["off", "on", "required"]
+
+STREAM: Final = "AUDIT"
+"""JetStream's stream of all records. A registry makes it where it is missing."""
+MESSAGE_ID: Final = "Nats-Msg-Id"
+"""JetStream stores a message with a known id once."""
+NOT_WRITTEN: Final = "nothing is done that cannot be recorded (SMCP_AUDIT=required), and the audit trail takes nothing"
+ANSWER_S: Final = 2.0
+"""After this long without an answer a record counts as not written, and is sent again (seconds)."""
+MOST_WAITING: Final = 10_000
+"""Records that wait for the sink; while there are so many, new ones are lost, which the next record says."""
+SENT_AGAIN: Final = 200
+"""Of them so many are sent again at a time: a stream that is full refuses each."""
+LONGEST_NAME: Final = 128
+"""Characters of a name that may be legal (`member_names`); what is longer was refused."""
+LONGEST_TEXT: Final = 256
+"""Characters of any other text: it is in a line of the log and in a cell of a table."""
+LONGEST_CONTENT: Final = 64 * 1024
+"""Bytes of arguments or of a result; NATS takes 1 MiB in a message."""
+LINES_PER_S: Final = 50
+"""Refusals in the log in a second: a client can provoke any number. All have their record."""
+
+_SECRET_NAME: Final = re.compile(
+    r"pass(word|wd|phrase)|secret|token|credential|authorization|api_?key|cookie", re.IGNORECASE
+)
+_SECRET_VALUE: Final = re.compile(r"smcp_[0-9a-z]+_[A-Za-z0-9_-]+|\bBearer +\S+", re.IGNORECASE)
+_REDACTED: Final = "<redacted>"
+
+
+@dataclass(slots=True)
+class Event:
+    """What happened. Texts may be a peer's: they are cut, and made printable, when they are written."""
+
+    kind: Kind
+    outcome: str
+    """`ok`, the code of an error, or a word: `docs/guides/audit.md` has them all."""
+    office: str | None = None
+    subject: str | None = None
+    """Of the credential (key or token) of the caller."""
+    role: str | None = None
+    name: str | None = None
+    address: str | None = None
+    computer: str | None = None
+    tool: str | None = None
+    seconds: float | None = None
+    req_id: str | None = None
+    trace_id: int | None = None
+    event: str | None = None
+    """The name of the refused event; or what was done with a key."""
+    why: str | None = None
+    arguments: Any = None
+    result: bytes | None = field(default=None, repr=False)
+    request_bytes: int | None = None
+    reply_bytes: int | None = None
+
+
+class Sink(Protocol):
+    """Where records go. It answers each by `Trail.taken` or `Trail.refused`, in `send` or later, or not at all."""
+
+    def send(self, number: int, subject: str, record: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    subject: str
+    record: bytes
+    sent_at: float
+    failed: bool = False
+    written: "asyncio.Future[bool] | None" = None
+
+
+class Trail:
+    """The events of one process.
+
+    Args:
+        log: where their lines go; those of calls at `debug`.
+        writer: the name of this process in its records, new at each start.
+        open_sink: None: there are lines of the log only.
+        required: whether the caller of `write` is to wait, and `check` refuses while records are not taken.
+        content: whether arguments and results stand in the records of calls.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        *,
+        writer: str = "",
+        open_sink: "Callable[[Trail], Sink] | None" = None,
+        required: bool = False,
+        content: bool = False,
+    ) -> None:
+        self._log = log
+        self._writer = writer
+        self._required = required
+        self._content = content
+        self._number = 0
+        self._prev = ""
+        self._waiting: dict[int, _Waiting] = {}
+        self._failing = 0
+        self._why = ""
+        self._lines = (0, 0)
+        self._second = (0, "")
+        self.written = self.failures = self.lost = 0
+        self._loop = asyncio.get_running_loop()
+        self._sink = None if open_sink is None else open_sink(self)
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether a call leaves anything, a record or a line."""
+        return self._sink is not None or self._log.isEnabledFor(logging.DEBUG)
+
+    @property
+    def waiting(self) -> int:
+        """Records that the sink has not taken."""
+        return len(self._waiting)
+
+    @property
+    def problem(self) -> str | None:
+        """Why records are not taken now."""
+        return self._why if self._failing else None
+
+    def check(self) -> None:
+        """Call it before something is done that has to be recorded. Raises Unavailable, in the mode `required`."""
+        if self._required and self._failing:
+            raise Unavailable(f"{NOT_WRITTEN}: {self._why}", details={"may_have_run": False, "audit": True})
+
+    def write(self, event: Event) -> Awaitable[bool] | None:
+        """Record what happened. Returns what to wait for, in the mode `required`: whether it is written now."""
+        _clean(event)
+        self._say(event)
+        if self._sink is None:
+            return None
+        if len(self._waiting) >= MOST_WAITING:
+            self.lost += 1
+            self._failed()
+            return _never() if self._required else None
+        self._number = number = self._number + 1
+        record = self._record(event)
+        subject = _subject(event.office or "", event.kind)
+        written = self._loop.create_future() if self._required else None
+        self._waiting[number] = _Waiting(subject, record, self._loop.time(), written=written)
+        self._sink.send(number, subject, record)
+        return None if written is None else asyncio.shield(written)
+
+    def taken(self, number: int) -> None:
+        """The sink has the record."""
+        if (waiting := self._waiting.pop(number, None)) is None:
+            return
+        self.written += 1
+        if waiting.failed:
+            self._failing -= 1
+            if not self._failing:
+                self._log.warning("the audit trail is written again")
+        elif waiting.written is not None and not waiting.written.done():
+            waiting.written.set_result(True)
+
+    def refused(self, number: int, why: str) -> None:
+        """The sink does not take the record now."""
+        if (waiting := self._waiting.get(number)) is None or waiting.failed:
+            return
+        waiting.failed = True
+        self._failing += 1
+        self._why = why
+        self._failed()
+        if self._failing == 1:
+            self._log.error("the audit trail cannot be written: %s", why)
+        if waiting.written is not None and not waiting.written.done():
+            waiting.written.set_result(False)
+
+    async def run(self) -> None:
+        """Send again what was not taken, until cancelled."""
+        while self._sink is not None:
+            await asyncio.sleep(ANSWER_S / 2)
+            overdue = self._loop.time() - ANSWER_S
+            for number, waiting in list(self._waiting.items())[:SENT_AGAIN]:
+                if waiting.sent_at <= overdue:
+                    self.refused(number, "no answer in time")
+                    self.send_again(number, waiting)
+
+    def send_again(self, number: int | None = None, waiting: _Waiting | None = None) -> None:
+        """Without arguments: all that wait, since the connection came back."""
+        assert self._sink is not None
+        for each, one in list(self._waiting.items()) if number is None or waiting is None else [(number, waiting)]:
+            one.sent_at = self._loop.time()
+            self._sink.send(each, one.subject, one.record)
+
+    async def close(self, within: float = ANSWER_S) -> None:
+        """Wait until the sink has all records, for so long at most."""
+        if self._sink is None:
+            return
+        ends = self._loop.time() + within
+        while self._waiting and self._loop.time() < ends and not self._failing:  # noqa: ASYNC110 -- once, at the end
+            await asyncio.sleep(0.02)
+        if self._waiting:
+            self._log.error("records of the audit trail are lost: %d", len(self._waiting))
+        self._sink.close()
+
+    def _failed(self) -> None:
+        self.failures += 1
+
+    def _record(self, event: Event) -> bytes:
+        arguments = event.arguments
+        record: dict[str, Any] = {
+            "at": self._now(),
+            "kind": event.kind,
+            "subject": event.subject,
+            "office": event.office,
+            "role": event.role,
+            "name": event.name,
+            "computer": event.computer,
+            "tool": event.tool,
+            "outcome": event.outcome,
+            "ms": None if event.seconds is None else round(1000 * event.seconds, 1),
+            "req_id": event.req_id,
+            "args_sha256": None if arguments is None else sha256(exact_json.written(arguments, sort_keys=True)),
+        }
+        if event.trace_id is not None:
+            record["trace_id"] = f"{event.trace_id:032x}"
+        for name in ("address", "event", "why", "request_bytes", "reply_bytes"):
+            if (value := getattr(event, name)) is not None:
+                record[name] = value
+        if self._content and event.kind == "call":
+            record |= {"arguments": _content(arguments), "result": _result(event.result)}
+        if self.lost:
+            record["lost"] = self.lost
+        record |= {"writer": self._writer, "seq": self._number, "prev": self._prev}
+        written = exact_json.written(record)
+        self._prev = sha256(written)
+        return written
+
+    def _now(self) -> str:
+        now = time.time()
+        second = int(now)
+        if second != self._second[0]:
+            self._second = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._second[1]}.{int((now - second) * 1000):03d}+00:00"
+
+    def _say(self, event: Event) -> None:
+        level = logging.DEBUG if event.kind == "call" else logging.INFO
+        if not self._log.isEnabledFor(level):
+            return
+        if event.kind == "refusal":
+            second, lines = int(time.monotonic()), self._lines[1]
+            lines = lines + 1 if second == self._lines[0] else 1
+            self._lines = (second, lines)
+            if lines > LINES_PER_S:
+                return
+        said = {
+            "office": event.office,
+            "role": event.role,
+            "member": event.name,
+            "subject": event.subject,
+            "address": event.address,
+            "computer": event.computer,
+            "tool": event.tool,
+            "refused": event.event,
+            "outcome": event.outcome,
+            "why": event.why,
+            "ms": None if event.seconds is None else round(1000 * event.seconds, 1),
+            "req_id": event.req_id,
+            "trace_id": None if event.trace_id is None else f"{event.trace_id:032x}",
+        }
+        self._log.log(level, event.kind, extra={key: value for key, value in said.items() if value is not None})
+
+
+FIELDS: Final = (
+    *("at", "kind", "subject", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "args_sha256"),
+)
+"""What each record has, `null` where it is not known; the other fields are left out then."""
+
+
+class StreamSink:
+    """Publishes records for JetStream's stream, on the bus's own connection; the answers arrive at one subscription."""
+
+    def __init__(self, bus: NatsBus, trail: Trail) -> None:
+        self._client = bus.client
+        self._trail = trail
+        # Nobody else who may write into this process's inbox can guess where its answers arrive.
+        root = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
+        self._reply, self._cut = root, len(root)
+        self._id = f"{MESSAGE_ID}: {bus.process}-".encode()
+        self._subscription = self._client.attach(f"{root}*", "", self._answered)
+        self._stop = bus.watch(self._on_connection)
+
+    def send(self, number: int, subject: str, record: bytes) -> None:
+        head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, number)
+        if not self._client.up or len(head) + len(record) > self._client.max_payload:
+            self._trail.refused(number, "there is no connection to NATS" if not self._client.up else "it is too large")
+            return
+        self._client.send(subject, f"{self._reply}{number}", head, record)
+
+    def close(self) -> None:
+        self._stop()
+        self._client.unsubscribe_at_server(self._subscription)
+        self._client.detach(self._subscription)
+
+    def _answered(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
+        number = int(subject[self._cut :])
+        if not head and b'"error"' not in body:
+            self._trail.taken(number)
+        elif head:
+            self._trail.refused(number, f"NATS has no stream {STREAM}")
+        else:
+            self._trail.refused(number, _refusal(body))
+
+    def _on_connection(self, connection: Connection) -> None:
+        if connection is Connection.UP:
+            self._trail.send_again()
+
+
+def sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _refusal(body: bytes) -> str:
+    try:
+        return str(orjson.loads(body)["error"]["description"])
+    except (ValueError, KeyError, TypeError):
+        return "NATS does not take it"
+
+
+async def _never() -> bool:
+    return False
+
+
+def _text(value: object, longest: int = LONGEST_TEXT) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else str(value)
+    if len(text) > longest:
+        text = f"{text[: longest - 1]}…"
+    return text if text.isascii() and text.isprintable() else printable(text)
+
+
+_TEXTS: Final = ("subject", "office", "role", "name", "computer", "tool", "req_id", "event", "why")
+
+
+def _clean(event: Event) -> None:
+    """Cut what a peer says, and make it printable. Nearly always there is nothing to do, so that is found out first."""
+    texts = (event.subject, event.office, event.role, event.name, event.computer, event.tool, event.req_id)
+    try:
+        all_of_it = "".join([text for text in (*texts, event.event, event.why) if text is not None])
+    except TypeError:  # something else than a text
+        all_of_it = "\n"
+    if len(all_of_it) <= LONGEST_TEXT and all_of_it.isascii() and all_of_it.isprintable():
+        return
+    for name in _TEXTS:
+        setattr(event, name, _text(getattr(event, name), LONGEST_NAME if name == "office" else LONGEST_TEXT))
+
+
+@lru_cache(maxsize=1024)
+def _subject(office: str, kind: str) -> str:
+    return audit(office, kind)
+
+
+def _content(value: Any) -> Any:
+    """Arguments as they are recorded where that is asked for."""
+    hidden = _redacted(value)
+    return hidden if len(exact_json.written(hidden)) <= LONGEST_CONTENT else _TOO_LONG
+
+
+def _result(body: bytes | None) -> Any:
+    if body is None:
+        return None
+    try:
+        return _content(orjson.loads(body)) if len(body) <= LONGEST_CONTENT else _TOO_LONG
+    except orjson.JSONDecodeError:
+        return None
+
+
+_TOO_LONG: Final = "<too long>"
+
+
+def _redacted(value: Any) -> Any:
+    match value:
+        case dict():
+            return {
+                name: _REDACTED if _SECRET_NAME.search(str(name)) and inner else _redacted(inner)
+                for name, inner in value.items()
+            }
+        case list():
+            return [_redacted(inner) for inner in value]
+        case str():
+            return _SECRET_VALUE.sub(_REDACTED, value)
+    return value

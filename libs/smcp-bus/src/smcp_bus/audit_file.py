@@ -1,0 +1,140 @@
+"""The audit trail of a process, opened as its settings say; and the file that records may go to in place of NATS.
+
+Several processes of one machine may write one file: each write is made under a lock, which also finds out that another
+process has begun a new file. A record that did not fit (a full disk) is taken out again, so that no line is half.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import uuid4
+
+from smcp_bus.audit import Mode, Sink, StreamSink, Trail
+from smcp_bus.metrics import Instruments, measure_audit
+from smcp_bus.nats.bus import NatsBus
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of a file; then it becomes `FILE.1` and a new one is begun. About 100,000 records."""
+KEPT: Final = 3
+"""Former files: with the one that is written 256 MiB, as much as the stream keeps by default."""
+
+
+class AuditSettings(Protocol):
+    """Of a service (`smcp_service.settings.ServiceSettings`)."""
+
+    @property
+    def audit(self) -> Mode: ...
+    @property
+    def audit_file(self) -> Path | None: ...
+
+
+class FileSink:
+    def __init__(self, path: Path, trail: Trail, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> None:
+        self._path = path
+        self._trail = trail
+        self._max_bytes = max_bytes
+        self._kept = kept
+        self._file: int | None = None
+
+    def send(self, number: int, subject: str, record: bytes) -> None:
+        try:
+            with self._locked() as file:
+                _append(file, record + b"\n")
+        except OSError as error:
+            self._trail.refused(number, f"{self._path}: {error.strerror or error}")
+        else:
+            self._trail.taken(number)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """The file that records go to now, locked."""
+        while True:
+            if self._file is None:
+                self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = self._file
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                if _is(file, self._path):
+                    if os.fstat(file).st_size < self._max_bytes:
+                        yield file
+                        return
+                    for number in range(self._kept, 0, -1):
+                        with suppress(FileNotFoundError):
+                            former(self._path, number - 1).replace(former(self._path, number))
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)
+            self.close()
+
+
+def former(path: Path, number: int) -> Path:
+    """The file before it, and so on; 0: itself."""
+    return path.with_name(f"{path.name}.{number}") if number else path
+
+
+@asynccontextmanager
+async def open_trail(
+    logger: str,
+    settings: AuditSettings,
+    bus: NatsBus | None = None,
+    metrics: Instruments | None = None,
+    *,
+    content: bool = False,
+    name: str = "",
+) -> AsyncIterator[Trail]:
+    """The trail of a process while the body runs; then what waits is given a moment.
+
+    Args:
+        logger: the name of the logger of its events.
+        bus: None: records go to a file, or nowhere.
+        name: of the process, where there is no bus.
+    """
+    path, mode = settings.audit_file, settings.audit
+    writer = f"{bus.credential}/{bus.process}" if bus is not None else f"{name}/{uuid4().hex}"
+    open_sink: Callable[[Trail], Sink] | None = None
+    if mode != "off" and path is not None:
+        open_sink = lambda trail: FileSink(path, trail)  # noqa: E731 -- one of two
+    elif mode != "off" and bus is not None:
+        open_sink = lambda trail: StreamSink(bus, trail)  # noqa: E731
+    trail = Trail(
+        logging.getLogger(logger), writer=writer, open_sink=open_sink, required=mode == "required", content=content
+    )
+    if metrics is not None:
+        measure_audit(metrics, trail)
+    resending = asyncio.create_task(trail.run(), name="audit trail")
+    try:
+        yield trail
+    finally:
+        await trail.close()
+        resending.cancel()
+        await asyncio.wait([resending])
+
+
+def _append(file: int, line: bytes) -> None:
+    before = os.fstat(file).st_size
+    if before and os.pread(file, 1, before - 1) != b"\n":
+        line = b"\n" + line  # a process was killed in the middle of its record
+    written, full = 0, OSError(0, "no space for a whole record")
+    try:
+        written = os.write(file, line)
+    except OSError as error:
+        full = error
+    if written < len(line):
+        with suppress(OSError):
+            os.ftruncate(file, before)
+        raise full
+
+
+def _is(file: int, path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), path.stat())
+    return False

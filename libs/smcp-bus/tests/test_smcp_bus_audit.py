@@ -1,0 +1,193 @@
+"""The audit trail of a process: its records, their chain, and what becomes of those that are not taken."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smcp_bus.audit import FIELDS, Event, Trail, sha256
+from smcp_bus.audit_file import FileSink
+from smcp_proto.errors import Unavailable
+
+LOG = logging.getLogger("test.audit")
+
+
+class Kept:
+    """A sink that remembers, and answers when it is told to."""
+
+    def __init__(self, trail: Trail) -> None:
+        self.trail = trail
+        self.sent: list[tuple[int, str, bytes]] = []
+
+    def send(self, number: int, subject: str, record: bytes) -> None:
+        self.sent.append((number, subject, record))
+
+    def close(self) -> None:
+        pass
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(record) for _, _, record in self.sent]
+
+
+def trail(*, required: bool = False, content: bool = False) -> tuple[Trail, Kept]:
+    sinks: list[Kept] = []
+
+    def sink(made: Trail) -> Kept:
+        sinks.append(Kept(made))
+        return sinks[0]
+
+    made = Trail(LOG, writer="gateway-1/a", open_sink=sink, required=required, content=content)
+    return made, sinks[0]
+
+
+async def test_each_record_holds_the_hash_of_the_one_before_it() -> None:
+    written, sink = trail()
+    for outcome in ("ok", "tool_error", "timeout"):
+        written.write(Event("call", outcome, office="lab"))
+    assert [record["seq"] for record in sink.records()] == [1, 2, 3]
+    assert sink.records()[0]["prev"] == ""
+    assert [record["prev"] for record in sink.records()[1:]] == [sha256(record) for _, _, record in sink.sent[:2]]
+
+
+async def test_a_record_has_the_fixed_fields_also_where_they_are_not_known() -> None:
+    written, sink = trail()
+    written.write(Event("refusal", "401", address="192.0.2.1"))
+    [record] = sink.records()
+    assert set(FIELDS) <= record.keys()
+    assert record["subject"] is None
+    assert record["address"] == "192.0.2.1"
+    assert "trace_id" not in record
+    assert sink.sent[0][1] == "smcp.v1.=.audit.refusal"
+
+
+async def test_arguments_are_recorded_as_a_hash_that_does_not_depend_on_their_order() -> None:
+    written, sink = trail()
+    written.write(Event("call", "ok", arguments={"b": 1, "a": {"d": "geheim", "c": 2**70}}))
+    written.write(Event("call", "ok", arguments={"a": {"c": 2**70, "d": "geheim"}, "b": 1}))
+    first, second = sink.records()
+    assert first["args_sha256"] == second["args_sha256"]
+    assert len(first["args_sha256"]) == 64
+    assert b"geheim" not in sink.sent[0][2]
+
+
+async def test_arguments_that_are_asked_for_are_without_secrets() -> None:
+    written, sink = trail(content=True)
+    said = {"user": "eve", "password": "hunter2", "deep": [{"api_key": "k1"}], "note": "my key is smcp_1_abcdef"}
+    written.write(Event("call", "ok", arguments=said, result=b'{"token":"t0p","content":[]}'))
+    [record] = sink.records()
+    assert record["arguments"]["user"] == "eve"
+    assert record["result"]["content"] == []
+    for secret in (b"hunter2", b"k1", b"smcp_1_abcdef", b"t0p"):
+        assert secret not in sink.sent[0][2]
+
+
+async def test_what_a_client_says_is_cut_and_printable(caplog: pytest.LogCaptureFixture) -> None:
+    written, sink = trail()
+    nasty = "x\n\x1b[31m\u202e" + "y" * 10_000
+    with caplog.at_level(logging.INFO, logger=LOG.name):
+        written.write(Event("refusal", "400", office=nasty, name=nasty, tool=nasty, req_id=nasty, event=nasty))
+    [record] = sink.records()
+    for name in ("office", "name", "tool", "req_id", "event"):
+        assert len(record[name]) <= 256
+        assert record[name].isprintable()
+    assert len(sink.sent[0][1]) < 2048
+    assert " " not in sink.sent[0][1]
+    [line] = caplog.records
+    assert line.__dict__["tool"].isprintable()
+
+
+async def test_the_line_of_the_log_has_no_arguments_and_says_calls_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    written, _ = trail()
+    with caplog.at_level(logging.INFO, logger=LOG.name):
+        written.write(Event("call", "ok", office="lab", req_id="r1", arguments={"a": "geheim"}))
+        written.write(Event("join", "ok", office="lab", role="agent", name="eve", req_id="r2", trace_id=7))
+    with caplog.at_level(logging.DEBUG, logger=LOG.name):
+        written.write(Event("call", "ok", office="lab", req_id="r3", arguments={"a": "geheim"}))
+    assert [(line.message, line.__dict__["req_id"]) for line in caplog.records] == [("join", "r2"), ("call", "r3")]
+    assert caplog.records[0].__dict__["trace_id"] == f"{7:032x}"
+    assert not any("geheim" in str(line.__dict__) for line in caplog.records)
+
+
+async def test_refusals_do_not_flood_the_log_and_all_are_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    written, sink = trail()
+    with caplog.at_level(logging.INFO, logger=LOG.name):
+        for _ in range(1000):
+            written.write(Event("refusal", "429", office="lab"))
+    assert len(sink.sent) == 1000
+    assert len(caplog.records) <= 100  # of two seconds, where a new one begins in between
+
+
+async def test_a_record_that_is_not_taken_is_counted_once_and_kept() -> None:
+    written, sink = trail()
+    written.write(Event("call", "ok"))
+    written.refused(1, "full")
+    written.refused(1, "full")
+    assert (written.failures, written.waiting, written.problem) == (1, 1, "full")
+    written.check()  # calls go on
+    written.send_again()
+    assert [number for number, _, _ in sink.sent] == [1, 1]
+    assert sink.sent[0][2] == sink.sent[1][2]
+    written.taken(1)
+    assert (written.written, written.waiting, written.problem) == (1, 0, None)
+
+
+async def test_required_says_whether_it_is_written_and_refuses_until_it_is() -> None:
+    written, _ = trail(required=True)
+    first, second = (written.write(Event("call", "ok")) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    written.taken(1)
+    assert await first
+    written.refused(2, "maximum bytes exceeded")
+    assert not await second
+    with pytest.raises(Unavailable, match="maximum bytes exceeded"):
+        written.check()
+    written.taken(2)
+    written.check()
+
+
+async def test_the_next_record_says_how_many_were_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_bus.audit.MOST_WAITING", 2)
+    written, sink = trail()
+    for _ in range(5):
+        written.write(Event("call", "ok"))
+    written.taken(1)
+    written.write(Event("call", "ok"))
+    assert written.lost == 3
+    assert [record.get("lost") for record in sink.records()] == [None, None, 3]
+    assert [record["seq"] for record in sink.records()] == [1, 2, 3]
+
+
+async def test_a_file_is_rotated_and_nothing_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    written = Trail(LOG, writer="a", open_sink=lambda made: FileSink(path, made, max_bytes=2000, kept=50))
+    other = Trail(LOG, writer="b", open_sink=lambda made: FileSink(path, made, max_bytes=2000, kept=50))
+    for _ in range(20):
+        written.write(Event("call", "ok", office="lab"))
+        other.write(Event("join", "ok", office="lab"))
+    files = list(tmp_path.iterdir())
+    assert len(files) > 3
+    records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert sorted((each["writer"], each["seq"]) for each in records) == [(w, n) for w in "ab" for n in range(1, 21)]
+    assert (written.written, written.failures) == (20, 0)
+
+
+async def test_a_file_that_cannot_be_written_is_a_failure_and_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "no" / "audit.jsonl"
+    written = Trail(LOG, writer="a", open_sink=lambda made: FileSink(path, made))
+    written.write(Event("call", "ok"))
+    assert written.failures == 1
+    assert "audit.jsonl" in (written.problem or "")
+    path.parent.mkdir()
+    written.send_again()
+    assert not written.problem
+    assert len(path.read_text().splitlines()) == 1
+
+
+async def test_a_record_after_one_that_was_cut_begins_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b'{"kind":"call","at')
+    Trail(LOG, writer="a", open_sink=lambda made: FileSink(path, made)).write(Event("call", "ok"))
+    assert json.loads(path.read_text().splitlines()[1])["seq"] == 1

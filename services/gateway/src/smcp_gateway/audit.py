@@ -1,0 +1,226 @@
+"""What the gateway records (`smcp_bus.audit`): each event of a client is turned into what happened.
+
+A call has one record, of the gateway that answers it. Our SDK repeats a call that was broken off, or was answered with
+503 and `may_have_run`. Such a call is not recorded until it is clear that no repeat comes here or to another gateway.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from smcp_bus.audit import NOT_WRITTEN, Event, Trail
+from smcp_bus.dispatch import JOIN, Answer, Call, Caller, Handler, failed
+from smcp_bus.exact_json import SMALL_BYTES
+from smcp_bus.tracing import office_of, tool_failure, trace_id_of
+from smcp_gateway.sockets.session import SeatKey, Session, Sessions
+from smcp_proto.errors import REQUEST_TOO_LARGE, ErrorCode, SmcpError, Unavailable
+
+CALL: Final = "client:tool_call"
+CANCEL: Final = "server:tool_call_cancel"
+REPEATED_S: Final = 2.5
+"""So long after a call's time is up no repeat of it comes any more: our SDK gives up after 2 s (seconds)."""
+
+Key = tuple[str, str, str]
+"""(office, Agent, req_id)"""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that may be repeated."""
+
+    event: Event
+    session: str
+    timer: asyncio.TimerHandle
+
+
+class Audit:
+    def __init__(self, trail: Trail, sessions: Sessions) -> None:
+        self.trail = trail
+        self._sessions = sessions
+        self._open: dict[Key, _Open] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def before(self, handler: Handler) -> Handler:
+        """Refuse what cannot be recorded, in the mode `required`. It raises Unavailable."""
+
+        async def checked(request: Any, call: Call) -> Any:
+            self.trail.check()
+            return await handler(request, call)
+
+        return checked
+
+    def concluded(
+        self, call: Call, answer: Answer | None, seconds: float, size: int | None
+    ) -> Awaitable[Answer] | None:
+        """See `smcp_bus.dispatch.Conclude`."""
+        name = call.row.event
+        if (
+            answer is not None
+            and answer.error is None
+            and (name not in (CALL, JOIN, CANCEL) or (name == CALL and not self.trail.takes_calls))
+        ):
+            return None
+        event = self._event(call, answer, seconds, size)
+        if event is None:
+            return None
+        if name == CALL and event.kind == "call":
+            key = (event.office or "", event.name or "", event.req_id or "")
+            self._forget(key)
+            if answer is None or self._is_repeated(call, answer):
+                self._keep(key, event, call)
+                return None
+        written = self.trail.write(event)
+        if written is None or answer is None or event.kind == "refusal":
+            return None
+        return _when_written(written, answer)
+
+    def refused(self, session: Session, name: str, answer: Answer, body: bytes | None) -> None:
+        """An event was refused before it came to the dispatcher."""
+        caller, said = session.caller(), _said(body)
+        self.trail.write(
+            Event(
+                "refusal",
+                str(answer.error),
+                office=caller.office,
+                subject=_subject(session, caller),
+                role=caller.role,
+                name=caller.name,
+                address=session.address,
+                computer=said.get("computer"),
+                tool=said.get("tool_name"),
+                req_id=said.get("req_id"),
+                event=name,
+                why=_message(answer),
+                request_bytes=None if body is None else len(body),
+            )
+        )
+
+    def not_connected(self, address: str, error: SmcpError) -> None:
+        """A client was not let in."""
+        why = getattr(error, "why", None)  # of a token, which its sender is not told
+        said = f"{error.message}: {why}" if why else error.message
+        self.trail.write(Event("refusal", str(int(error.code)), address=address, event="connect", why=said))
+
+    def left(self, session: Session, seat: SeatKey, outcome: str, req_id: str = "") -> None:
+        """A member gave up its seat. What the registry takes away, it records itself."""
+        office, role, name = seat
+        event = Event("leave", outcome, office=office, role=role, name=name, address=session.address)
+        event.subject, event.req_id = _subject(session, session.caller()), req_id or None
+        self.trail.write(event)
+
+    def waits_for(self, session: str) -> bool:
+        """Whether calls of that session may be repeated."""
+        return any(each.session == session for each in self._open.values())
+
+    def orphaned(self, session: str, *, elsewhere: bool) -> None:
+        """The session has ended. An Agent that is at another gateway repeats its calls there, which records them."""
+        for key, each in list(self._open.items()):
+            if each.session != session:
+                continue
+            if elsewhere:
+                self._forget(key)
+            else:
+                self._write(key)
+
+    def close(self) -> None:
+        for key in list(self._open):
+            self._write(key)
+
+    def _keep(self, key: Key, event: Event, call: Call) -> None:
+        timer = self._loop.call_at(call.deadline + REPEATED_S, self._write, key)
+        self._open[key] = _Open(event, call.caller.session, timer)
+
+    def _forget(self, key: Key) -> Event | None:
+        if (kept := self._open.pop(key, None)) is None:
+            return None
+        kept.timer.cancel()
+        return kept.event
+
+    def _write(self, key: Key) -> None:
+        if (event := self._forget(key)) is not None:
+            self.trail.write(event)
+
+    def _is_repeated(self, call: Call, answer: Answer) -> bool:
+        session = self._sessions.get(call.caller.session)
+        return answer.error == ErrorCode.UNAVAILABLE and session is not None and session.flat_errors
+
+    def _event(self, call: Call, answer: Answer | None, seconds: float, size: int | None) -> Event | None:
+        caller, payload, name = call.caller, call.payload, call.row.event
+        session = self._sessions.get(caller.session)
+        if answer is not None and answer.error is not None and not (name == CALL and _may_have_run(answer)):
+            event = Event("refusal", str(answer.error), event=name, why=_message(answer))
+        elif name == CALL:
+            if answer is None:
+                event = Event("call", "broken_off")
+            elif answer.error is not None:
+                event = Event("call", str(answer.error))
+            else:
+                event = Event("call", tool_failure(answer.body) or "ok", result=answer.body)
+            event.arguments = payload.get("params")
+        elif answer is None:
+            return None  # the client is gone, and nothing was decided
+        elif name == JOIN:
+            event = Event("join", "ok" if session is None else session.joined_as)
+        else:
+            event = Event("cancel", "ok")
+        event.office = office_of(call)
+        event.subject = _subject(session, caller)
+        event.role = caller.role or payload.get("role")
+        event.name = caller.name or payload.get("name")
+        event.address = None if session is None else session.address
+        event.computer = payload.get("computer")
+        event.tool = payload.get("tool_name")
+        event.seconds = seconds
+        event.req_id = call.req_id
+        event.trace_id = trace_id_of(call)
+        event.request_bytes = size
+        event.reply_bytes = None if answer is None else len(answer.body)
+        return event
+
+
+def _subject(session: Session | None, caller: Caller) -> str | None:
+    """As the key or the token says it; of a session that has ended, its hash."""
+    if session is None or session.principal is None:
+        return caller.subject or None
+    return session.principal.subject
+
+
+async def _when_written(written: Awaitable[bool], answer: Answer) -> Answer:
+    if await written:
+        return answer
+    return failed(Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True}).body())
+
+
+def _may_have_run(answer: Answer) -> bool:
+    """Of an error that answers a tool call."""
+    match answer.error:
+        case ErrorCode.TIMED_OUT | ErrorCode.INTERNAL:
+            return True
+        case ErrorCode.UNAVAILABLE:
+            return bool(_read(answer).get("details", {}).get("may_have_run"))
+        case ErrorCode.TOO_LARGE:  # its result may be that, too
+            return _message(answer) != REQUEST_TOO_LARGE
+    return False
+
+
+def _message(answer: Answer) -> str | None:
+    return None if answer.error is None else _read(answer).get("message")
+
+
+def _read(answer: Answer) -> dict[str, Any]:
+    body: dict[str, Any] = orjson.loads(answer.body)
+    return body
+
+
+def _said(body: bytes | None) -> dict[str, Any]:
+    """What a refused request says, as far as it is read for that."""
+    if body is None or len(body) > SMALL_BYTES:
+        return {}
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -1,0 +1,90 @@
+"""What the registry records (`smcp_bus.audit`): joins, leaves and refusals of Computers on NATS, and the leaves that it
+decides about itself. What a gateway asks for its clients, that gateway records: it knows whose key or token it was.
+"""
+
+from collections.abc import Awaitable
+
+import orjson
+from pydantic import ValidationError
+
+from smcp_bus.audit import NOT_WRITTEN, Event, Kind, Trail
+from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call, failed
+from smcp_bus.headers import CLAIM
+from smcp_bus.registry_contract import Claim
+from smcp_bus.tracing import trace_id_of
+from smcp_proto.errors import Unavailable
+from smcp_proto.schemas.rooms import RESTARTS
+from smcp_registry.leases import Leases
+from smcp_registry.member_records import MemberRecord
+from smcp_registry.members_view import MembersView
+
+
+class Audit:
+    def __init__(self, trail: Trail, view: MembersView, leases: Leases) -> None:
+        self.trail = trail
+        self._view = view
+        self._leases = leases
+
+    def concluded(
+        self, call: Call, answer: Answer | None, seconds: float, size: int | None
+    ) -> Awaitable[Answer] | None:
+        """See `smcp_bus.dispatch.Conclude`."""
+        name, caller = call.row.event, call.caller
+        if answer is None or not name.startswith("server:") or (answer.error is None and name not in (JOIN, LEAVE)):
+            return None
+        if caller.role != "computer" or (credential := self._host(call)) is None:
+            return None
+        if answer.error is not None:
+            event = Event("refusal", str(answer.error), event=name, why=orjson.loads(answer.body).get("message"))
+        elif name == LEAVE and call.payload.get(RESTARTS) is True:
+            return None  # its seat is kept
+        else:
+            event = Event("join" if name == JOIN else "leave", _outcome(answer))
+        event.office, event.role, event.name = caller.office, caller.role, caller.name
+        event.subject = credential
+        event.seconds, event.req_id, event.trace_id = seconds, call.req_id, trace_id_of(call)
+        event.request_bytes, event.reply_bytes = size, len(answer.body)
+        written = self.trail.write(event)
+        return None if written is None or event.kind != "join" else _when_written(written, answer)
+
+    def removed(self, record: MemberRecord, outcome: str) -> None:
+        """The registry took away a seat: its owner is gone (`expired`), or a move did not end (`not_back`)."""
+        self._changed("leave", record, outcome)
+
+    def back(self, record: MemberRecord) -> None:
+        """A member whose seat was taken away has it again: its owner's process lives."""
+        self._changed("join", record, "back")
+
+    def _changed(self, kind: Kind, record: MemberRecord, outcome: str) -> None:
+        self.trail.write(
+            Event(kind, outcome, office=record.office, role=record.role, name=record.name, subject=record.credential)
+        )
+
+    def _host(self, call: Call) -> str | None:
+        """The credential of the Computer that asks; None where it is a gateway that asks for one of its clients."""
+        office, role, name = call.caller.office, call.caller.role, call.caller.name
+        try:
+            claim = Claim.model_validate_json(call.headers[CLAIM])
+            owner = claim.credential, claim.process
+        except KeyError:
+            assert office is not None
+            assert role is not None
+            assert name is not None
+            member = self._view.member(office, role, name)
+            if member is None:
+                return None
+            owner = member.record.credential, member.record.process
+        except ValidationError:
+            return None
+        return None if self._leases.is_gateway(*owner) else owner[0]
+
+
+def _outcome(answer: Answer) -> str:
+    said = orjson.loads(answer.body)
+    return "unchanged" if said.get("unchanged") else "moved" if said.get("taken_up") else "ok"
+
+
+async def _when_written(written: Awaitable[bool], answer: Answer) -> Answer:
+    if await written:
+        return answer
+    return failed(Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True}).body())

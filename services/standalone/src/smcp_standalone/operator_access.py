@@ -1,0 +1,89 @@
+"""How an operator's commands reach NATS: by `SMCP_NATS_URL` and `SMCP_NATS_CREDS`, or beside a `smcp up` of this user.
+
+`smcp up` leaves a file for each run, with its NATS and the credential of an operator, which may only read.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from smcp_bus.errors import BusError, describe
+from smcp_bus.nats.bus import NatsBus, open_bus
+from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
+from smcp_service.lifecycle import Failure
+from smcp_service.settings import ServiceSettings, SettingsError, load_settings
+
+CONNECT_S = 5.0
+"""A command says soon that nothing answers (seconds)."""
+
+
+@contextmanager
+def shared_access(url: str, credentials: Path) -> Iterator[None]:
+    """Let commands of this user find this run while the body runs. Raises OSError: the file cannot be written."""
+    path = _directory() / f"{os.getpid()}.json"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump({"url": url, "credentials": str(credentials.absolute())}, file)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
+
+@asynccontextmanager
+async def operator_bus() -> AsyncIterator[NatsBus]:
+    """A bus with the credential of an operator.
+
+    Raises:
+        SettingsError: the environment says something wrong.
+        Failure: NATS cannot be reached.
+    """
+    settings = load_settings(ServiceSettings)
+    credentials = configured_credentials(settings.nats_creds, SettingsError, kind="operator")
+    url = settings.nats_url
+    if credentials is None and not os.environ.get("SMCP_NATS_URL") and (beside := _beside()) is not None:
+        url, credentials = beside[0], load_credentials(beside[1])
+    config = BusConfig(
+        url=url, credentials=credentials, ca=settings.nats_ca, name="smcp-operator", connect_timeout=CONNECT_S
+    )
+    try:
+        async with open_bus(config) as bus:
+            yield bus
+    except BusError as error:
+        raise Failure(f"{describe(error)} (SMCP_NATS_URL, SMCP_NATS_CREDS)") from None
+
+
+async def all_answers(bus: NatsBus, subject: str, body: bytes, *, within: float) -> list[bytes]:
+    """What all processes that serve `subject` answer within so many seconds."""
+    answers: list[bytes] = []
+    inbox = f"{bus.inbox_prefix}.{bus.process}.answers"
+    number = bus.client.attach(inbox, "", lambda subject, reply, head, body: answers.append(b"" if head else body))
+    try:
+        bus.client.send(subject, inbox, b"", body)
+        await asyncio.sleep(within)
+    finally:
+        bus.client.unsubscribe_at_server(number)
+        bus.client.detach(number)
+    return [answer for answer in answers if answer]
+
+
+def _beside() -> tuple[str, Path] | None:
+    """The newest `smcp up` of this user that runs."""
+    found = []
+    for path in _directory().glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            os.kill(int(path.stem), 0)
+            said = json.loads(path.read_text(encoding="utf-8"))
+            if Path(said["credentials"]).is_file():
+                found.append((path.stat().st_mtime, str(said["url"]), Path(said["credentials"])))
+    return max(found)[1:] if found else None
+
+
+def _directory() -> Path:
+    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    return state / "a2c-smcp" / "runs"
