@@ -174,6 +174,11 @@ audit: setup  ## Write the bill of materials (build/sbom.json) and look for know
 	@test -x build/audit/bin/pip-audit || { $(BIN)/uv venv --quiet --clear build/audit && \
 		$(BIN)/uv pip install --quiet --python build/audit/bin/python --require-hashes -r .ci/audit.lock; }
 	@$(BIN)/python .ci/audit.py build/audit/bin build/sbom.json
+	@$(BIN)/python .ci/pin_images.py --check
+
+.PHONY: pin-images
+pin-images: setup  ## Write the digests of the images of others, of which Docker can ask their registry, behind their tags
+	$(BIN)/python .ci/pin_images.py
 
 .PHONY: lock
 lock: setup  ## Resolve all dependencies anew and write requirements.lock and the smaller locks

@@ -51,7 +51,10 @@ VICTIM: Final = Place("host-alpha", LAB, "alpha", {"raw": configs.stdio("raw")})
 GUEST: Final = Place("host-guest", LAB, "guest")
 """A host with a credential for NATS, and no Computer but the attack itself."""
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
+LONGEST_S: Final = scaled(ci=900, soak=12 * 3600)
+"""A mark counts more than `--timeout` of `make soak`."""
+
+pytestmark = [pytest.mark.timeout(LONGEST_S), pytest.mark.alone]
 
 _log: Final = logging.getLogger(__name__)
 

@@ -10,6 +10,8 @@ from smcp_bus import subjects
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
+from smcp_proto.errors import RateLimited
+from smcp_registry import leases
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.bucket_watch import Change
 from smcp_registry.leases import Leases
@@ -143,3 +145,18 @@ async def test_an_unreadable_or_expired_lease_does_not_count_for_the_fair_share(
         leases.reset([change("other", gateway(30).model_dump_json().encode())], 1)
         leases.apply(change("other", value, 2))
         assert await share(leases) == 10
+
+
+async def test_a_credential_with_too_many_processes_gets_no_further_lease_and_keeps_those_it_has(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "MOST", 2)
+    async with registries(nats_url) as (bus, opened):
+        await renewed(bus, "one", COMPUTER)
+        await renewed(bus, "two", COMPUTER)
+        await eventually(lambda: all(known(each, name) for each in opened for name in ("one", "two")))
+        with pytest.raises(RateLimited, match="too many processes"):
+            await renewed(bus, "three", COMPUTER)
+        assert (await renewed(bus, "one", COMPUTER)).renewed
+        other = RegistryClient(bus, credential="gateway-2", process="three")
+        assert not (await other.renew_lease(COMPUTER)).renewed

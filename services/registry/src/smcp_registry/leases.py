@@ -17,7 +17,7 @@ from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, LeaseRenewal, LeaseState
 from smcp_bus.tracing import sending
 from smcp_proto.backoff import Backoff
-from smcp_proto.errors import Unavailable
+from smcp_proto.errors import RateLimited, Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.bucket_watch import Change, ConnectionWatch, View
 from smcp_registry.member_records import MemberRecord, lease_key
@@ -29,6 +29,9 @@ ASK_AGAIN_S: Final = 0.1
 SETTLE_S: Final = 2.0
 """After NATS came back, or a node of it left, owners may take this long to be back too (seconds); no longer than a
 lease."""
+MOST: Final = 1000
+"""Leases of one credential: of the Computers or the gateways that share it. Each is kept by every registry until it
+runs out, and a credential can name any process."""
 PATIENCE_S: Final = 1.0
 """How long an owner may take to answer (seconds); at most half a lease."""
 
@@ -74,12 +77,17 @@ class Leases(View):
         return (await self._bucket.read(lease_key(credential, process))).value is not None
 
     async def renew(self, credential: str, process: str, renewal: LeaseRenewal) -> LeaseState:
-        """Renew a lease, or give one where there is none (`renewed` is then False)."""
+        """Renew a lease, or give one where there is none (`renewed` is then False).
+
+        Raises RateLimited: it would be a new one, and its credential has `MOST`.
+        """
         key = lease_key(credential, process)
         value = renewal.model_dump_json().encode()
         # what was seen last is right nearly always, and saves the read; a lease that ran out since refuses the write
         last = self.revision(credential, process)
         lives = last is not None
+        if not lives and sum(each.startswith(lease_key(credential, "")) for each in self._leases) >= MOST:
+            raise RateLimited("this credential has too many processes", details={"limit": MOST})
         backoff = Backoff(first_s=0.02, longest_s=0.2)
         for _ in range(ATTEMPTS):
             if last is None:
