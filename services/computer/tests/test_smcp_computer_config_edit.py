@@ -112,7 +112,7 @@ def test_a_file_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:
         edit_file(file, add("new"))
     assert file.read_text() == "{oops"
     file.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="not UTF-8 text"):
+    with pytest.raises(ConfigError, match="not JSON: not UTF-8 text"):
         edit_file(file, add("new"))
 
 

@@ -90,7 +90,7 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
         ),
         ({"servers": {"git": []}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
         ({"servers": {"git": {}}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
-        ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is read as an MCP server", "under 'mcpServers'"]),
+        ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is no MCP server", "under 'servers' or 'mcpServers'"]),
         ({"web": {"type": "https", "url": "http://x"}}, ["web.type: ", "did you mean 'http'?"]),
         ({"servers": []}, ["servers"]),
         ({"servers": {}, "inputs": {}}, ["inputs"]),
@@ -98,6 +98,7 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
         ({"servers": {}, "inputs": [{"type": "promptString", "description": ""}]}, ["inputs[0]", "id"]),
         ({"servers": {}, "inputs": [{"id": "k", "type": "promptString", "description": ""}] * 2}, ["'k'", "twice"]),
         ([], ["object"]),
+        ({"command": "npx", "args": ["x"]}, ["has one MCP server without a name", '{"mcpServers": {"NAME": ']),
     ],
 )
 def test_problems_name_their_place(document: object, words: list[str]) -> None:
@@ -113,6 +114,21 @@ def test_a_file_that_is_not_json_says_where(tmp_path: Path) -> None:
     path.write_text('{"servers": {\n  "git": oops}}')
     with pytest.raises(ConfigError, match=r"computer\.json: not JSON: .* line 2, column 10"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('{"servers": {"a": {}', "a comma or a closing bracket is missing"),
+        ('{"servers": {"a": {} "b": {}}}', "a comma or a closing bracket is missing"),
+        ("{'servers': {}}", "in straight quotes"),
+        ("", "a value is missing"),
+        ('"servers": {}', "do not stand around all of it"),
+    ],
+)
+def test_what_is_no_json_is_told_in_words_of_a_writer(content: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"not JSON: .*{why}"):
+        parse_config(content)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b'{"servers": %b}' % (b"9" * 5000)])
@@ -179,6 +195,8 @@ def test_a_server_named_twice_is_refused() -> None:
             "git.server_parameters.arg: .*'args'?",
         ),
         ({"mcpServers": {"git": {"command": "x", "ags": []}}}, "mcpServers.git.ags: .*'args'?"),
+        ({"servers": {"git": {**STDIO, "inputs": []}}}, "servers.git.inputs: belongs to the top level of the file"),
+        ({"git": {"type": "stdio", "params": {"command": "x"}, "args": []}}, "git.args: belongs into 'params'"),
         ({"servers": {"git": STDIO}, "input": []}, "input: did you mean 'inputs'. It is not read"),
         ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: is not read"),
         (
@@ -259,7 +277,7 @@ def test_a_misplaced_field_is_not_suggested_as_its_own_replacement() -> None:
 
 @pytest.mark.parametrize("key", ["server", "Servers"])
 def test_a_misspelled_top_level_key_is_suggested(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key}: did you mean 'servers'. It is read as an MCP server"):
+    with pytest.raises(ConfigError, match=f"{key}: did you mean 'servers'. It is no MCP server"):
         parse({key: {"git": STDIO}})
 
 

@@ -102,7 +102,7 @@ def test_a_wrong_option_is_named_and_no_key_is_made(path: Path, arguments: list[
 
 def test_an_unknown_role_is_refused_with_the_known_ones(path: Path) -> None:
     wrong = keys("add", "-f", str(path), "--office", "lab", "--role", "root", "--name", "*")
-    assert wrong.stderr == "error: --role: Input should be 'computer' or 'agent'\n"
+    assert wrong.stderr == "error: --role: must be 'computer' or 'agent'\n"
 
 
 def test_a_file_that_cannot_be_used_is_said_in_a_sentence(path: Path) -> None:

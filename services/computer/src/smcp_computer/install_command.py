@@ -55,10 +55,7 @@ def install(
         raise typer.BadParameter("say either --gateway or --nats", param_hint="--gateway")
     _check(config, office, name, gateway, user)
     command = _command()
-    try:
-        text = config.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"--config: {config} cannot be read: {getattr(error, 'strerror', 'no UTF-8 text')}") from None
+    text = config.read_text(encoding="utf-8")
     wanted = [
         _File(Path("/etc/systemd/system") / UNIT, unit_text(command, user), 0o644, keep=False),
         _File(ETC / "computer.env", environment_text(office, name, gateway, nats), 0o640, keep=True),
@@ -88,10 +85,7 @@ def install(
                 typer.echo(f"# {each.path}\n{each.text}")
         typer.echo("\n".join(["", "# Next, as root:" if write else "# Then, as root:", *steps]))
     if str(command).startswith(HIDDEN):
-        typer.echo(
-            f"warning: {command} is hidden from the service: install it in /opt/smcp, say",
-            err=True,
-        )
+        typer.echo(f"warning: {command} is hidden from the service: install it in /opt/smcp, say", err=True)
 
 
 def _check(config: Path, office: str, name: str, gateway: str | None, user: str) -> None:

@@ -21,6 +21,7 @@ from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials
 from smcp_gateway.auth import api_keys as key_file
 from smcp_gateway.auth.api_keys import KeyEntry, new_key
+from smcp_proto.validation import reason_of
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings
@@ -211,7 +212,7 @@ def _problems(error: ValidationError) -> list[str]:
         field = str(each["loc"][0])
         if each["type"] == "too_short" and field in wrong_inside:
             continue  # pydantic counts what was right
-        problems.append(f"{options[field]}: {each['msg'].removeprefix('Value error, ')}")
+        problems.append(f"{options[field]}: {reason_of(each)}")
     return problems
 
 

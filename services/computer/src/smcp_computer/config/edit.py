@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from smcp_computer.config import jsonc
-from smcp_computer.config.file import parse_config, write_config
+from smcp_computer.config.file import content_of, parse_config, write_config
 from smcp_computer.config.host_checks import missing_on_host
-from smcp_computer.config.lint import ConfigError, wrong_fields
+from smcp_computer.config.lint import ConfigError, checked
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS
-from smcp_computer.config.secret_store import is_sealed
 from smcp_proto.schemas.base import ServerName
 from smcp_service.settings import did_you_mean
 
@@ -49,10 +48,11 @@ class Edit(BaseModel):
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> Self:
         """Raises ConfigError."""
-        try:
-            return cls.model_validate(said)
-        except ValidationError as error:
-            raise ConfigError(*(f"{path}: {why}" if path else why for path, why in wrong_fields(error))) from None
+        problems: list[str] = []
+        edit = checked(cls.model_validate, said, problems)
+        if edit is None:
+            raise ConfigError(*problems)
+        return edit
 
 
 def edit_file(path: Path, edit: Edit) -> list[str]:
@@ -61,20 +61,11 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
     Raises ConfigError: the file cannot be read or written, is not valid, or is not valid any more with the change;
     it holds comments; there is no such server, or there is one already. The file is as before then."""
     try:
-        try:
-            raw = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            if edit.action != "add":
-                raise
-            raw = ""
-        document = edited(raw, edit)
+        is_new = edit.action == "add" and not path.exists()
+        document = edited(b"" if is_new else content_of(path), edit)
         write_config(path, document)
     except ConfigError as error:
         raise type(error)(*(f"{path}: {problem}" for problem in error.problems)) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text") from None
     config = parse_config(json.dumps(document))
     if edit.name not in config.servers:
         return []
@@ -82,10 +73,8 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
     return [each for each in (*config.warnings, *missing_on_host(config, os.environ)) if each.startswith(f"{own}.")]
 
 
-def edited(raw: str, edit: Edit) -> dict[str, Any]:
+def edited(raw: bytes | str, edit: Edit) -> dict[str, Any]:
     """What the file holds with the change; an empty one is one without servers. Raises ConfigError. Pure."""
-    if is_sealed(raw.encode()):
-        raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
     document = jsonc.loads(raw) if raw.strip() else {"servers": {}}
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")

@@ -6,17 +6,16 @@ The servers stand under `servers`, under `mcpServers`, or at the top level. Each
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from dotenv.parser import parse_stream
-from pydantic import ValidationError
 
 from smcp_computer.config import jsonc, lint, other_mcp_hosts, server_json
-from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, wrong_fields
+from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, checked
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_computer.reshaping import mapper_problems, vrl_problem
@@ -28,7 +27,6 @@ from smcp_proto.schemas.config import (
     MCPServerStdioConfig,
 )
 from smcp_service.atomic_files import replace_files
-from smcp_service.settings import did_you_mean
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -77,7 +75,7 @@ def parse_config(raw: bytes | str, variables: Mapping[str, str] = _NO_VARIABLES)
 
 def read_config(path: Path) -> ComputerConfig:
     """Raises ConfigError: the file cannot be read, or is no JSON object; the message does not name the file."""
-    config = _read(_content(path, MAX_FILE_BYTES), variables_of(path))
+    config = _read(content_of(path), variables_of(path))
     problems = list(config.problems)
     servers = dict(config.servers)
     env_files: list[Path] = []
@@ -87,7 +85,7 @@ def read_config(path: Path) -> ComputerConfig:
             continue
         try:
             env_files.append(path.parent / _expanded(env_file))
-            servers[name] = _with_environment(server, read_env_file(env_files[-1]))
+            servers[name] = with_variables(server, read_env_file(env_files[-1]))
         except ConfigError as error:
             problems.append(f"{config.places[name].field('env_file')}: {error}")
     return replace(
@@ -104,7 +102,7 @@ def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
 
     Raises ConfigError: it cannot be read, or is not valid.
     """
-    raw, variables = _content(path, MAX_FILE_BYTES), variables_of(path)
+    raw, variables = content_of(path), variables_of(path)
     document = _document(raw, variables)
     if server_json.is_entry(document):
         own = server_json.configuration_of(document)
@@ -124,8 +122,8 @@ def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
     """
     document = dict(added)
     if path.exists():
-        raw = _content(path, MAX_FILE_BYTES)
-        if jsonc.has_comments(raw.decode(errors="replace")):
+        raw = content_of(path)
+        if jsonc.has_comments(raw):
             raise ConfigError("has comments, which would be lost: add what is shown by hand")
         document = other_mcp_hosts.merged(_document(raw, _NO_VARIABLES), added)
     write_config(path, document)
@@ -166,7 +164,7 @@ def variables_of(path: Path) -> dict[str, str]:
 def read_env_file(path: Path) -> dict[str, str]:
     """The variables of `NAME=value` lines. Raises ConfigError: the file cannot be read, or has another line."""
     try:
-        text = _content(path, MAX_FILE_BYTES).decode()
+        text = content_of(path).decode()
     except UnicodeDecodeError:
         raise ConfigError("is not UTF-8 text") from None
     variables = {}
@@ -185,24 +183,29 @@ def _expanded(path: str) -> Path:
         raise ConfigError("begins with the home directory of a user that is not known here") from None
 
 
-def _content(path: Path, limit: int) -> bytes:
+def content_of(path: Path) -> bytes:
+    """What a file holds, decrypted. Raises ConfigError: it cannot be read, or not be decrypted."""
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}") from None
     except ValueError:  # also UnicodeEncodeError
         raise ConfigError("is not the path of a file") from None
-    if len(raw) > limit:
-        raise ConfigError(f"larger than {limit} bytes")
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(f"larger than {MAX_FILE_BYTES} bytes")
     try:
         return unseal_file(raw) if is_sealed(raw) else raw
     except SecretsError as error:
         raise ConfigError(str(error)) from None
 
 
-def _with_environment(server: MCPServerStdioConfig, variables: Mapping[str, str]) -> MCPServerStdioConfig:
-    env = {**variables, **(server.server_parameters.env or {})}
-    return server.model_copy(update={PARAMETERS: server.server_parameters.model_copy(update={"env": env})})
+def with_variables(server: MCPServerConfig, variables: Mapping[str, str]) -> MCPServerConfig:
+    """A program gets them beside its own; a server over HTTP none."""
+    if not isinstance(server, MCPServerStdioConfig) or not variables:
+        return server
+    own = server.server_parameters
+    env = {**variables, **(own.env or {})}
+    return server.model_copy(update={PARAMETERS: own.model_copy(update={"env": env})})
 
 
 def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -221,11 +224,15 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     if server_json.is_entry(document):
         raise ConfigError("make a configuration of it by `smcp-computer import`: it is a server.json of MCP's registry")
     above, bodies, unread = other_mcp_hosts.servers_of(document)
+    if not above and any(isinstance(document.get(key), str) for key in ("command", "url")):
+        raise ConfigError('has one MCP server without a name: put {"mcpServers": {"NAME": …}} around it')
     problems: list[str] = []
     warned: list[Warned] = list(lint.of_top_level(unread))
     inputs = _inputs(document.get("inputs"), problems, warned)
     input_ids = _ids(document.get("inputs"))
-    defaults = _defaults(document.get(DEFAULTS, {}), problems) if above else {}
+    defaults = document.get(DEFAULTS, {}) if above else {}
+    if checked(HostSettings.model_validate, defaults, problems, _below(DEFAULTS)) is None:
+        defaults = {}
     servers: dict[str, MCPServerConfig] = {}
     host: dict[str, HostSettings] = {}
     places: dict[str, Place] = {}
@@ -233,7 +240,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         if not other_mcp_hosts.is_server(body):
             why = "must be an object with a 'command' (a program) or a 'url'"
             if not above:
-                why = "is read as an MCP server, which has a 'command' or a 'url'; or put them under 'mcpServers'"
+                why = "is no MCP server with a 'command' or a 'url'; servers stand under 'servers' or 'mcpServers'"
                 why = lint.hinted(name, lint.TOP_LEVEL, why)
             problems.append(f"{Place(above, name).field()}: {why}")
             continue
@@ -242,7 +249,8 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         warned += (Warned(f"{place.field(key)}: {why}") for key, why in own.mistakes)
         warned += [*lint.of_server(place, own.body), *lint.of_parameters(place, own.body, input_ids)]
         found: list[str] = []
-        settings = _host_settings(place, own.body, defaults, found)
+        of_host = {field: own.body[field] for field in HostSettings.model_fields if field in own.body}
+        settings = checked(HostSettings.model_validate, defaults | of_host, found, place.field)
         server = _server(place, own.body, found)
         if settings is not None and server is not None and not found:
             host[name], servers[name] = settings, server
@@ -258,12 +266,8 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
 def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServerConfig | None:
     if body.get("name", place.name) != place.name:
         problems.append(f"{place.field('name')}: is {body['name']!r} inside; the key and the name must agree")
-    try:
-        server: MCPServerConfig = SERVER_CONFIG.validate_python({**body, "name": place.name})
-    except ValidationError as error:
-        meant = did_you_mean(str(body.get("type")), {**lint.SERVER_MODELS, **other_mcp_hosts.TYPES})
-        for path, why in wrong_fields(error):
-            problems.append(f"{place.field(path)}: {why}{meant if path == 'type' else ''}")
+    server = checked(SERVER_CONFIG.validate_python, {**body, "name": place.name}, problems, place.field)
+    if server is None:
         return None
     if server.default_tool_meta is not None and server.default_tool_meta.alias is not None:
         problems.append(f"{place.field('default_tool_meta.alias')}: an alias belongs to one tool, in tool_meta")
@@ -278,29 +282,6 @@ def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServe
     return server
 
 
-def _defaults(written: Any, problems: list[str]) -> dict[str, Any]:
-    if not isinstance(written, dict):
-        problems.append(f"{DEFAULTS}: must be an object")
-        return {}
-    try:
-        HostSettings.model_validate(written)
-    except ValidationError as error:
-        problems += (f"{DEFAULTS}.{path}: {why}" for path, why in wrong_fields(error))
-        return {}
-    return written
-
-
-def _host_settings(
-    place: Place, body: dict[str, Any], defaults: dict[str, Any], problems: list[str]
-) -> HostSettings | None:
-    own = {name: body[name] for name in HostSettings.model_fields if name in body}
-    try:
-        return HostSettings.model_validate(defaults | own)
-    except ValidationError as error:
-        problems += (f"{place.field(path)}: {why}" for path, why in wrong_fields(error))
-        return None
-
-
 def _inputs(bodies: Any, problems: list[str], warned: list[Warned]) -> dict[str, MCPServerInput]:
     inputs: dict[str, MCPServerInput] = {}
     if bodies is not None and not isinstance(bodies, list):
@@ -312,15 +293,19 @@ def _inputs(bodies: Any, problems: list[str], warned: list[Warned]) -> dict[str,
         label = "".join(f" (input {said!r})" for said in _ids([body]))
         if isinstance(body, dict):
             warned += (warning._replace(text=f"{warning.text}{label}") for warning in lint.of_input(place, body))
-        try:
-            definition: MCPServerInput = SERVER_INPUT.validate_python(body)
-        except ValidationError as error:
-            problems += (f"{place}{'.' if path else ''}{path}: {why}{label}" for path, why in wrong_fields(error))
+        found: list[str] = []
+        definition = checked(SERVER_INPUT.validate_python, body, found, _below(place))
+        problems += (f"{each}{label}" for each in found)
+        if definition is None:
             continue
         if definition.id in inputs:
             problems.append(f"{place}.id: is used twice{label}")
         inputs[definition.id] = definition
     return inputs
+
+
+def _below(holder: str) -> Callable[[str], str]:
+    return lambda path: f"{holder}.{path}" if path else holder
 
 
 def _ids(bodies: Any) -> list[str]:

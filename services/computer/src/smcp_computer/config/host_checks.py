@@ -78,7 +78,9 @@ def _of_program(parameters: MCPServerStdioParameters, environ: Mapping[str, str]
     if cwd is not None and not Path(cwd).is_dir():
         yield "cwd", f"{cwd!r} is no directory"
     elif not _runs(command, path, cwd):
-        hint = "; arguments belong into 'args'" if len(command.split()) > 1 else ""
+        hint = "; write ${userHome} in place of ~" if command.startswith("~/") else ""
+        if len(command.split()) > 1 and "\\" not in command:
+            hint = "; arguments belong into 'args'"
         yield "command", f"{command!r} is no program{'' if os.sep in command else ' on PATH'}{hint}"
 
 

@@ -18,18 +18,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from smcp_computer.config.lint import (
     PARAMETERS,
     CannotRun,
     ConfigError,
     InputProgramFailed,
     Placeholder,
+    checked,
     no_input,
     placed,
     replace_all,
-    wrong_fields,
 )
 from smcp_computer.config.secret_detection import is_secret_value, secrets_of, secrets_of_input
 from smcp_computer.config.secret_store import SecretsError, SecretStore
@@ -43,7 +41,6 @@ from smcp_proto.schemas.config import (
     MCPServerInput,
     MCPServerPickStringInput,
     MCPServerPromptStringInput,
-    MCPServerStdioConfig,
 )
 
 _log = logging.getLogger("smcp_computer.config")
@@ -146,16 +143,15 @@ class InputResolver:
         )
         body = server.model_dump(exclude_unset=True)
         body["server_parameters"] = replace_all(parameters, values.__getitem__)
-        try:
-            resolved: MCPServerConfig = SERVER_CONFIG.validate_python(body)
-        except ValidationError as error:
-            wrong = "; ".join(f"{path}: {why}" for path, why in wrong_fields(error))
+        problems: list[str] = []
+        resolved = checked(SERVER_CONFIG.validate_python, body, problems)
+        if resolved is None:
             definitions = [self._inputs[each.name] for each in placeholders if each.kind == "input"]
             printed = any(isinstance(definition, MCPServerCommandInput) for definition in definitions)
             for definition in definitions:
                 self._found.pop(definition.model_dump_json(), None)  # another time it may be right
             kind = ConfigError if printed else CannotRun
-            raise kind(f"server {server.name!r}: with the values put in, {wrong}") from None
+            raise kind(f"server {server.name!r}: with the values put in, {'; '.join(problems)}")
         return resolved
 
     def sources(self) -> list[dict[str, Any]]:
@@ -311,11 +307,3 @@ def network_variables(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if (name.upper() in _NAMES or _NPM.fullmatch(name)) and not _LOGIN.search(value)
     }
-
-
-def with_variables(server: MCPServerConfig, environment: Mapping[str, str]) -> MCPServerConfig:
-    if not isinstance(server, MCPServerStdioConfig) or not environment:
-        return server
-    own = server.server_parameters
-    env = {**environment, **(own.env or {})}
-    return server.model_copy(update={"server_parameters": own.model_copy(update={"env": env})})

@@ -14,6 +14,14 @@ _STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
 _WITH_COMMENTS: Final = re.compile(rf"{_STRING}|(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))", re.DOTALL)
 # a comma after an opening bracket, a colon or another comma is a mistake, and stays
 _WITH_COMMAS: Final = re.compile(rf"{_STRING}|[\[{{,:]\s*,|(?P<comma>,(?=\s*[}}\]]))")
+_WHY: Final = {
+    "Expecting ',' delimiter": "a comma or a closing bracket is missing",
+    "Expecting ':' delimiter": "a colon is missing",
+    "Expecting property name enclosed in double quotes": 'the name of a field is missing, in straight quotes ("")',
+    "Expecting value": "a value is missing, such as a text in straight quotes",
+    "Extra data": "{ } do not stand around all of it: it goes on",
+}
+"""For people, by the message of `json`."""
 _NOT_BLANK: Final = re.compile(r"\S")
 
 
@@ -23,13 +31,15 @@ def loads(raw: bytes | str) -> Any:
         text = raw.decode("utf-8-sig") if isinstance(raw, bytes) else raw
         return json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        why = _WHY.get(error.msg, error.msg)
+        raise ConfigError(f"not JSON: {why} at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError):
         raise ConfigError("not JSON: not UTF-8 text, nested too deeply, or a number with very many digits") from None
 
 
-def has_comments(text: str) -> bool:
+def has_comments(raw: bytes | str) -> bool:
     """Whether something would be lost if the file were written anew."""
+    text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
     return any(found["comment"] for found in _WITH_COMMENTS.finditer(text))
 
 

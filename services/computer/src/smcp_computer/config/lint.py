@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -29,8 +29,10 @@ from smcp_proto.schemas.config import (
     MCPSSEParameters,
 )
 from smcp_proto.schemas.tools import ToolMeta
-from smcp_proto.validation import field_of, reason_of
+from smcp_proto.validation import UNKNOWN_TYPE, field_of, reason_of
 from smcp_service.settings import did_you_mean
+
+T = TypeVar("T")
 
 
 class ConfigError(Exception):
@@ -49,13 +51,24 @@ class InputProgramFailed(ConfigError):
     """The program of a `command` input gave no value; it may give one another time."""
 
 
-def wrong_fields(error: ValidationError) -> list[tuple[str, str]]:
-    """The path of each field that is wrong, and why."""
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
-    return [(field_of(one), _why(one)) for one in errors]
+def checked(
+    validate: Callable[[Any], T], value: Any, problems: list[str], place: Callable[[str], str] = str
+) -> T | None:
+    """What `validate` of a model of pydantic makes of a value. None: it is wrong, and each field is among `problems`.
+
+    `place` makes of the path of a field what is shown.
+    """
+    try:
+        return validate(value)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False)
+        problems += (": ".join(filter(None, (place(field_of(each)), _why(each)))) for each in errors)
+        return None
 
 
 def _why(error: ErrorDetails) -> str:
+    if error["type"] == UNKNOWN_TYPE and isinstance(error["input"], dict):
+        return f"{reason_of(error)}{did_you_mean(str(error['input'].get('type')), (*SERVER_MODELS, 'http'))}"
     if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `of_server`
         return reason_of(error)
     *above, key = map(str, error["loc"])
@@ -124,22 +137,22 @@ def is_pure(text: str) -> bool:
     return bool(text) and not _PLACEHOLDER.sub("", text).strip()
 
 
-def strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """All strings of a JSON value but for keys, each after its path, which begins with `path`."""
-    match value:
-        case str():
-            yield path, value
-        case dict():
-            for key, inner in value.items():
-                yield from strings(inner, f"{path}.{key}")
-        case list():
-            for index, inner in enumerate(value):
-                yield from strings(inner, f"{path}.{index}")
+def strings(value: Any, path: str) -> list[tuple[str, str, str]]:
+    """All strings of a JSON value but for keys: the path, which begins with `path`, the string, and what is before it
+    in a list."""
+    found: list[tuple[str, str, str]] = []
+
+    def look(text: str, path: str, before: str) -> str:
+        found.append((path, text, before))
+        return text
+
+    changed(value, look, path)
+    return found
 
 
 def placed(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
     """The placeholders in all strings of a JSON value, each after the path of its string, which begins with `path`."""
-    for where, text in strings(value, path):
+    for where, text, _ in strings(value, path):
         for found in _PLACEHOLDER.finditer(text):
             yield where, Placeholder(*found.groups())
 
@@ -151,13 +164,19 @@ def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
 
 def map_strings(value: Any, change: Callable[[str], str]) -> Any:
     """A copy of a JSON value with all its strings changed, but for keys."""
+    return changed(value, lambda text, path, before: change(text))
+
+
+def changed(value: Any, change: Callable[[str, str, str], str], path: str = "", before: Any = "") -> Any:
+    """The same, where `change` also gets the path of the string, and what is before it in a list."""
     match value:
         case str():
-            return change(value)
-        case dict():
-            return {key: map_strings(inner, change) for key, inner in value.items()}
+            return change(value, path, before if isinstance(before, str) else "")
         case list():
-            return [map_strings(inner, change) for inner in value]
+            each = zip(["", *value], value, strict=False)
+            return [changed(item, change, f"{path}.{index}", last) for index, (last, item) in enumerate(each)]
+        case dict():
+            return {key: changed(inner, change, f"{path}.{key}") for key, inner in value.items()}
         case _:
             return value
 
@@ -210,7 +229,8 @@ def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[Warned]:
                 yield Warned(f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere")
     for key in _unknown(body, fields):
         if key in inner and not place.flat:
-            yield Warned(f"{place.field(key)}: belongs into {PARAMETERS!r}, and is not read here")
+            holder = place.written.get(PARAMETERS, PARAMETERS)
+            yield Warned(f"{place.field(key)}: belongs into {holder!r}, and is not read here")
         else:
             yield _ignored(place.field(key), key, fields | inner, strict=not place.flat)
     meta = set(ToolMeta.model_fields)
@@ -233,13 +253,13 @@ def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[s
     for path, placeholder in placed(body.get(PARAMETERS), PARAMETERS):
         if placeholder.kind == "input" and placeholder.name not in input_ids:
             yield Warned(f"{place.field(path)}: {no_input(placeholder, input_ids)}")
-    for path, text in strings(body.get(PARAMETERS), PARAMETERS):
+    for path, text, _ in strings(body.get(PARAMETERS), PARAMETERS):
         for found in _FOREIGN.finditer(_PLACEHOLDER.sub("", text)):
-            name = found["name"] or found["bare"] or found["percent"]
+            name = found["name"] or found["bare"] or found["percent"] or ""
             # a shell that is started with it replaces a bare $NAME
             sure = found["braces"] is not None
-            if re.fullmatch(r"\$\{(input|env):?\s*\}", found[0]):
-                yield Warned(f"{place.field(path)}: names nothing: write ${{input:ID}} or ${{env:NAME}}")
+            if name.startswith(("input", "env")):
+                yield Warned(f"{place.field(path)}: write ${{input:ID}} or ${{env:NAME}}: this form is not replaced")
             elif name:
                 yield Warned(f"{place.field(path)}: write ${{env:{name}}}: this form is not replaced", sure)
             else:
@@ -308,6 +328,8 @@ def _unknown(body: Any, known: Iterable[str]) -> list[str]:
 
 def _ignored(place: str, key: str, known: Iterable[str], *, strict: bool = True) -> Warned:
     """Unless `strict`, only a field that resembles a known one is a mistake."""
+    if key in TOP_LEVEL:
+        return Warned(f"{place}: belongs to the top level of the file, and is not read here")
     plain = "is not a known field and is ignored"
     text = hinted(key, known, plain)
     return Warned(f"{place}: {text}", mistake=strict or text != plain)

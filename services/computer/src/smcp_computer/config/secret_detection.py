@@ -7,11 +7,11 @@ query, and long parts of the path with letters and digits.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from smcp_computer.config.file import ComputerConfig
-from smcp_computer.config.lint import PARAMETERS, Placeholder, is_pure
+from smcp_computer.config.lint import PARAMETERS, Placeholder, changed, is_pure, strings
 from smcp_computer.redaction import REDACTED
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
@@ -115,33 +115,16 @@ def _hidden(value: Any) -> Any:
             text = text[:start] + REDACTED + text[end:]
         return text
 
-    return _changed(value, hide)
+    return changed(value, hide)
 
 
 def _secrets(value: Any, path: str = "", *, wide: bool) -> list[tuple[str, str]]:
     """The path of each string that has a secret, and the secret. `wide`: also what may as well be none."""
-    found: list[tuple[str, str]] = []
-
-    def look(text: str, path: str, before: str) -> str:
-        found.extend((path, text[start:end]) for start, end in _secret_parts(text, before, wide=wide))
-        return text
-
-    _changed(value, look, path)
-    return found
-
-
-def _changed(value: Any, change: Callable[[str, str, str], str], path: str = "", before: Any = "") -> Any:
-    """A copy with each string changed, given its path, and what is before it in a list."""
-    match value:
-        case str():
-            return change(value, path, before if isinstance(before, str) else "")
-        case list():
-            each = zip(["", *value], value, strict=False)
-            return [_changed(item, change, f"{path}.{index}", last) for index, (last, item) in enumerate(each)]
-        case dict():
-            return {key: _changed(inner, change, f"{path}.{key}") for key, inner in value.items()}
-        case _:
-            return value
+    return [
+        (where, text[start:end])
+        for where, text, before in strings(value, path)
+        for start, end in _secret_parts(text, before, wide=wide)
+    ]
 
 
 def _secret_arguments(arguments: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from smcp_computer.config.lint import PARAMETERS, ConfigError, wrong_fields
+from smcp_computer.config.lint import PARAMETERS, ConfigError, checked
 
 RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {
     "npm": ("npx", "-y"),
@@ -77,10 +77,10 @@ def is_entry(document: Mapping[str, Any]) -> bool:
 
 def configuration_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a configuration file. Raises ConfigError: it is no `server.json`, or nothing of it runs here."""
-    try:
-        entry = _Entry.model_validate(document.get("server", document))
-    except ValidationError as error:
-        raise ConfigError(*(f"{path}: {why}" for path, why in wrong_fields(error))) from None
+    problems: list[str] = []
+    entry = checked(_Entry.model_validate, document.get("server", document), problems)
+    if entry is None:
+        raise ConfigError(*problems)
     name = entry.name.rpartition("/")[2]
     inputs = _Inputs(name)
     for package in entry.packages:

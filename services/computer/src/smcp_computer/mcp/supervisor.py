@@ -26,7 +26,8 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from smcp_bus import exact_json
-from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
+from smcp_computer.config.file import with_variables
+from smcp_computer.config.inputs import SETTING, InputResolver
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.calls import ServerCalls
