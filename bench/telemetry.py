@@ -1,7 +1,7 @@
 """What telemetry costs a gateway: CPU per relayed call, with everything off, metrics alone, and traces.
 
 Each kind is a system of its own, as in `call_relay`; the traces go to a receiver in another process. The measurements
-are interleaved, and the ratio to "off" is taken within each turn: read the medians of the ratios.
+are interleaved in changing order, and the ratio to "off" is taken within each turn: read the medians of the ratios.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def run(runs: int, calls: int, concurrency: int) -> None:
         systems = [ours(stack, name, more=settings) for name, settings in kinds.items()]
         figures: dict[str, list[float]] = {name: [] for name in kinds}
         for turn in range(runs + 1):
-            for system in systems:
+            for system in systems[turn % 4 :] + systems[: turn % 4]:
                 result = measure(system, 1024, concurrency, calls)
                 if turn:  # the first turn warms up
                     figures[system.name].append(result["server_us"])

@@ -10,7 +10,7 @@ such as those of the MCP SDK, are children of these like of any others.
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -68,14 +68,25 @@ def slow_ms(state: TraceState) -> int | None:
     return int(text) if text is not None and text.isdecimal() and len(text) <= 9 else None
 
 
+Attributes = Mapping[str, Any]
+Describe = Callable[[], Attributes]
+"""Called when a span is recorded: most are not."""
+
+
 class _Request:
     """One request in one process."""
 
-    __slots__ = ("is_kept", "labels", "recorder", "slow_ns", "spans")
+    __slots__ = ("flags", "is_kept", "labels", "recorder", "slow_ns", "spans", "state", "trace_id")
 
-    def __init__(self, recorder: Recorder, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self, recorder: Recorder, labels: Describe, trace_id: int, flags: TraceFlags, state: TraceState
+    ) -> None:
         self.recorder = recorder
         self.labels = labels
+        """Attributes of all of its spans."""
+        self.trace_id = trace_id
+        self.flags = flags
+        self.state = state
         self.spans: list[RequestSpan] = []
         """In memory, the first one first."""
         self.is_kept: bool | None = None
@@ -87,8 +98,8 @@ class RequestSpan(Span):
     """Made by `first_span` and `child`."""
 
     __slots__ = (
-        "_attributes", "_context", "_end_ns", "_events", "_kind", "_links", "_name", "_parent", "_request",
-        "_start_ns", "_status",
+        "_attributes", "_described", "_end_ns", "_events", "_kind", "_links", "_name", "_parent", "_request",
+        "_start_ns", "_status", "span_id",
     )  # fmt: skip
 
     def __init__(
@@ -96,15 +107,15 @@ class RequestSpan(Span):
         request: _Request,
         name: str,
         kind: SpanKind,
-        attributes: dict[str, Any],
-        context: SpanContext,
-        parent: SpanContext | None,
+        described: Describe | Attributes,
+        parent: "SpanContext | RequestSpan | None",
     ) -> None:
+        self.span_id = _random.getrandbits(64) or 1
         self._request = request
         self._name = name
         self._kind = kind
-        self._attributes = attributes
-        self._context = context
+        self._described = described
+        self._attributes: dict[str, Any] = {}
         self._parent = parent
         self._events: list[EventData] = []
         self._links: list[Link] = []
@@ -125,18 +136,15 @@ class RequestSpan(Span):
     @property
     def headers(self) -> dict[str, str]:
         """That carry the trace on."""
-        context = self._context
-        flags = int(context.trace_flags)
-        headers = {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"}
-        if context.trace_state:
-            headers["tracestate"] = context.trace_state.to_header()
+        request = self._request
+        headers = {"traceparent": f"00-{request.trace_id:032x}-{self.span_id:016x}-{int(request.flags):02x}"}
+        if request.state:
+            headers["tracestate"] = _header(request.state)
         return headers
 
-    def child(self, name: str, kind: SpanKind, attributes: Mapping[str, Any]) -> "RequestSpan":
+    def child(self, name: str, kind: SpanKind, attributes: Attributes) -> "RequestSpan":
         """A span below this one, with the request's labels."""
-        own, request = self._context, self._request
-        context = SpanContext(own.trace_id, _new_id(), False, own.trace_flags, own.trace_state)
-        return RequestSpan(request, name, kind, {**request.labels, **attributes}, context, own)
+        return RequestSpan(self._request, name, kind, attributes, self)
 
     def end(self, end_time: int | None = None) -> None:
         if self._end_ns:
@@ -157,15 +165,17 @@ class RequestSpan(Span):
         """Hand it over if it has ended; else `end` does."""
         if not self._end_ns:
             return
-        context = self._context
-        if not context.trace_flags.sampled:
-            context = SpanContext(context.trace_id, context.span_id, False, SAMPLED)
-        self._request.recorder.record(
+        request, described, parent = self._request, self._described, self._parent
+        request.recorder.record(
             name=self._name,
             kind=self._kind,
-            context=context,
-            parent=self._parent,
-            attributes=self._attributes,
+            context=self._context_with(SAMPLED),
+            parent=parent.get_span_context() if isinstance(parent, RequestSpan) else parent,
+            attributes={
+                **request.labels(),
+                **(described() if callable(described) else described),
+                **self._attributes,
+            },
             events=self._events,
             links=self._links,
             status=self._status,
@@ -174,7 +184,10 @@ class RequestSpan(Span):
         )
 
     def get_span_context(self) -> SpanContext:
-        return self._context
+        return self._context_with(self._request.flags)
+
+    def _context_with(self, flags: TraceFlags) -> SpanContext:
+        return SpanContext(self._request.trace_id, self.span_id, False, flags, self._request.state)
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         self._attributes.update(attributes)
@@ -208,9 +221,9 @@ def first_span(
     recorder: Recorder,
     name: str,
     kind: SpanKind,
-    attributes: Mapping[str, Any],
+    attributes: Describe,
     *,
-    labels: Mapping[str, str],
+    labels: Describe,
     trace_id: int,
     parent: SpanContext | None,
     is_doubted: bool,
@@ -226,23 +239,18 @@ def first_span(
         may_be_late: whether it is recorded afterwards if it fails or is slow.
     """
     is_sampled, state = recorder.decide(parent, is_doubted=is_doubted)
-    links: Iterable[Link] = ()
-    if parent is not None:
-        trace_id = parent.trace_id
-        if is_doubted and not parent.trace_flags.sampled:
-            links, parent = [Link(parent)], None  # its application does not record it
-    request = _Request(recorder, labels)
+    flags = SAMPLED if is_sampled else _DROPPED
+    request = _Request(recorder, labels, parent.trace_id if parent else trace_id, flags, state or _EMPTY)
     slow = slow_ms(state) if state and may_be_late and not is_sampled else None
     if slow is None:
         request.is_kept = is_sampled
     else:
         request.slow_ns = slow * 1_000_000
-    flags = SAMPLED if is_sampled else _DROPPED
-    context = SpanContext(trace_id, _new_id(), False, flags, state or _EMPTY)
-    span = RequestSpan(request, name, kind, {**labels, **attributes}, context, parent)
-    for link in links:
-        span.add_link(link.context)
-    return span
+    if parent is not None and is_doubted and not parent.trace_flags.sampled:
+        span = RequestSpan(request, name, kind, attributes, None)  # its application does not record the parent
+        span.add_link(parent)
+        return span
+    return RequestSpan(request, name, kind, attributes, parent)
 
 
 @contextmanager
@@ -263,5 +271,5 @@ def child_span(tracer: Tracer, name: str, kind: SpanKind, attributes: Mapping[st
         span.end()
 
 
-def _new_id() -> int:
-    return _random.getrandbits(64) or 1
+def _header(state: TraceState) -> str:
+    return f"{STATE_KEY}={state[STATE_KEY]}" if len(state) == 1 and STATE_KEY in state else state.to_header()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import orjson
 from opentelemetry import context as otel_context
@@ -64,6 +64,7 @@ _MEMBER: Final = re.compile(
     rf"([a-z]{_REST}{{0,255}}|[a-z0-9]{_REST}{{0,240}}@[a-z]{_REST}{{0,13}})"
     r"=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e])"
 )
+Given = TypeVar("Given")
 _NO_MORE: Final[Mapping[str, str]] = MappingProxyType({})
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 
@@ -92,10 +93,10 @@ def bus_spans() -> Tracing | None:
     def open_span(records: Recorder, call: Call) -> AbstractContextManager[Record]:
         if registry_contract.is_internal(call.row) and TRACEPARENT not in call.headers:
             return nullcontext(_record_nothing)
-        name, attributes = _destination("process", call.subject)
+        name, kind, attributes = _destination("process", SpanKind.CONSUMER, call.subject)
         if group := subjects.queue(call.subject):
             attributes = {**attributes, "messaging.consumer.group.name": group}
-        return _open(records, call, name, SpanKind.CONSUMER, attributes)
+        return _open(records, call, name, kind, attributes)
 
     return _spans(open_span)
 
@@ -117,28 +118,15 @@ def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
 
 
 def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
-    """`send_span` where this is done for a request that is traced, nothing elsewhere; gives the headers to send."""
-    current = trace.get_current_span()
-    return send_span(current, subject) if isinstance(current, RequestSpan) else _NOTHING
-
-
-@contextmanager
-def send_span(request: RequestSpan, subject: str) -> Iterator[dict[str, str]]:
     """A PRODUCER span round a message or a request to `subject`; gives the headers that carry the trace on.
 
-    An error that leaves the block marks it.
+    An error that leaves the block marks it. Nothing is done where no request is traced.
     """
-    name, attributes = _destination("send", subject)
-    span = request.child(name, SpanKind.PRODUCER, attributes)
-    token = otel_context.attach(trace.set_span_in_context(span))
-    try:
-        yield span.headers
-    except BaseException as error:
-        _mark(span, _kind(error))
-        raise
-    finally:
-        otel_context.detach(token)
-        span.end()
+    current = trace.get_current_span()
+    if not isinstance(current, RequestSpan):
+        return _NOTHING
+    span = current.child(*_destination("send", SpanKind.PRODUCER, subject))
+    return _Current(span, span.headers)
 
 
 def event(name: str, **attributes: str | int) -> None:
@@ -183,15 +171,16 @@ def _spans(open_span: Callable[[Recorder, Call], AbstractContextManager[Record]]
     return None if records is None else partial(open_span, records)
 
 
-@contextmanager
-def _open(records: Recorder, call: Call, name: str, kind: SpanKind, attributes: Mapping[str, str]) -> Iterator[Record]:
+def _open(
+    records: Recorder, call: Call, name: str, kind: SpanKind, attributes: Mapping[str, str]
+) -> AbstractContextManager[Record]:
     parent, is_doubted = _parent(call)
     span = first_span(
         records,
         name,
         kind,
-        {**_described(call), **attributes},
-        labels={"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]},
+        lambda: {**_described(call), **attributes},
+        labels=lambda: {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]},
         trace_id=0 if parent is not None else _own_trace_id(call),
         parent=parent,
         is_doubted=is_doubted,
@@ -199,15 +188,28 @@ def _open(records: Recorder, call: Call, name: str, kind: SpanKind, attributes: 
         may_be_late=kind is SpanKind.SERVER or call.row.time_class is TimeClass.CALL,
     )
     # An empty context: a request's parent is only what it names, not what this task inherited.
-    token = otel_context.attach(trace.set_span_in_context(span, Context()))
-    try:
-        yield partial(_record_outcome, span, call)
-    except BaseException as error:
-        _mark(span, _kind(error))
-        raise
-    finally:
-        otel_context.detach(token)
-        span.end()
+    return _Current(span, partial(_record_outcome, span, call), Context())
+
+
+class _Current(AbstractContextManager[Given]):
+    """The span is the current one while the body runs, and ends with it; an error marks it."""
+
+    __slots__ = ("_given", "_span", "_token", "_under")
+
+    def __init__(self, span: RequestSpan, given: Given, under: Context | None = None) -> None:
+        self._span = span
+        self._given = given
+        self._under = under
+
+    def __enter__(self) -> Given:
+        self._token = otel_context.attach(trace.set_span_in_context(self._span, self._under))
+        return self._given
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        otel_context.detach(self._token)
+        if error is not None:
+            _mark(self._span, _kind(error))
+        self._span.end()
 
 
 def _record_outcome(span: Span, call: Call, answer: Answer) -> str:
@@ -230,15 +232,19 @@ def _described(call: Call) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _destination(operation: str, subject: str) -> tuple[str, Mapping[str, str]]:
+def _destination(operation: str, kind: SpanKind, subject: str) -> tuple[str, SpanKind, Mapping[str, str]]:
     template = subjects.template(subject)
-    return f"{operation} {template}", {
-        "messaging.system": "nats",
-        "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
-        "messaging.destination.name": subject,
-        "messaging.destination.template": template,
-    }
+    return (
+        f"{operation} {template}",
+        kind,
+        {
+            "messaging.system": "nats",
+            "messaging.operation.name": operation,
+            "messaging.operation.type": operation,
+            "messaging.destination.name": subject,
+            "messaging.destination.template": template,
+        },
+    )
 
 
 def _parent(call: Call) -> tuple[SpanContext | None, bool]:

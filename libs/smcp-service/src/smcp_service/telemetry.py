@@ -275,6 +275,17 @@ def sampler_from(environ: Mapping[str, str]) -> TraceSampler:
     return TraceSampler(rate, per_s=per_s, by_parent=name != "always_on", slow_ms=round(slow_s * 1000))
 
 
+class _Resource(Resource):
+    """Hashed once: OpenTelemetry's is written as JSON for each span that is exported."""
+
+    def __hash__(self) -> int:
+        if self._hashed is None:
+            self._hashed = super().__hash__()
+        return self._hashed
+
+    _hashed: int | None = None
+
+
 class RequestTracerProvider(TracerProvider):
     """Takes the spans of requests when they have ended (`smcp_bus.request_spans`), beside OpenTelemetry's own."""
 
