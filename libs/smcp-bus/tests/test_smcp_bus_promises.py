@@ -80,6 +80,21 @@ async def test_a_time_out_is_raised_and_leaves_nothing(pair: OpenPair) -> None:
         go.set()
 
 
+async def test_each_of_several_requests_ends_at_its_own_time(pair: OpenPair) -> None:
+    async with pair() as two:
+        runs, go, handler = holding()
+        await two.server.serve("a", handler)
+        patient = asyncio.create_task(two.asker.request("a", b"late", timeout=30))
+        await runs.wait()
+        for _ in range(2):
+            with pytest.raises(RequestTimedOut):
+                async with within(2):
+                    await two.asker.request("a", b"", timeout=0.05)
+        assert not patient.done()
+        go.set()
+        assert await patient == Reply(b"late")
+
+
 @pytest.mark.rule("answers.calls.timeout.clean")
 async def test_a_thousand_time_outs_leave_no_state(pair: OpenPair) -> None:
     async with pair() as two:

@@ -148,6 +148,18 @@ def test_an_account_with_nothing_in_it_is_not_kept(monkeypatch: pytest.MonkeyPat
     table.end(ticket, 0)
 
 
+def test_a_client_is_counted_again_after_its_idle_account_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_AT", 1)
+    table, client = quotas(calls_in_flight=1), a_client()
+    table.end(table.begin(client, 1, in_room=False), 0)
+    (ticket,) = begun(table, a_client(subject="other"), 1)
+    assert len(table) == 1
+    begun(table, client, 1)
+    assert len(table) == 2
+    assert refused(table, client)["quota"] == "calls_in_flight"
+    table.end(ticket, 0)
+
+
 @pytest.mark.parametrize("wrong", [{"calls": 1}, {"sockets": -1}, {"sockets": 1.5}, {"bytes_per_s": "inf"}])
 def test_a_quota_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

@@ -70,7 +70,8 @@ class AnswerCache:
     def __init__(self, spawn: Spawn, *, size: int = SIZE) -> None:
         self._spawn = spawn
         self._size = size
-        self._entries: OrderedDict[Query, _Entry] = OrderedDict()
+        self.entries: OrderedDict[Query, _Entry] = OrderedDict()
+        """For others only to see whether there are any."""
 
     async def get(
         self,
@@ -94,8 +95,8 @@ class AnswerCache:
         answer: Any = None
         oldest = -math.inf if max_age is None else asyncio.get_running_loop().time() - max_age
         for _ in range(ROUNDS):
-            entry = self._entries.setdefault(query, _Entry(ask, keep, again))
-            self._entries.move_to_end(query)
+            entry = self.entries.setdefault(query, _Entry(ask, keep, again))
+            self.entries.move_to_end(query)
             self._shrink(query)
             entry.read = True
             if entry.task is None and entry.kept_version == entry.version and entry.kept_at >= oldest:
@@ -108,14 +109,14 @@ class AnswerCache:
             if isinstance(answer, SmcpError):
                 raise answer
             entry.read = True
-            if self._entries.get(query) is entry and entry.version == version:
+            if self.entries.get(query) is entry and entry.version == version:
                 break
         return cast("Answer", answer)
 
     def outdate(self, old: Callable[[Query, Any], bool], *, again: bool = True) -> None:
         """Outdate the answers for which `old` is true: it gets the query, and the kept answer or None. With `again`,
         those that were read are fetched again."""
-        for query, entry in list(self._entries.items()):
+        for query, entry in list(self.entries.items()):
             if old(query, entry.kept if entry.task is None else None):
                 entry.version += 1
                 if again and entry.again and entry.read and entry.task is None:
@@ -123,13 +124,13 @@ class AnswerCache:
 
     def forget(self, computer: str) -> None:
         """Keep nothing that this Computer answered."""
-        for query in [query for query in self._entries if query.computer in (computer, None)]:
-            del self._entries[query]
+        for query in [query for query in self.entries if query.computer in (computer, None)]:
+            del self.entries[query]
 
     def _shrink(self, wanted: Query) -> None:
-        idle = [query for query, entry in self._entries.items() if query != wanted and entry.task is None]
-        for query in idle[: max(0, len(self._entries) - self._size)]:
-            del self._entries[query]
+        idle = [query for query, entry in self.entries.items() if query != wanted and entry.task is None]
+        for query in idle[: max(0, len(self.entries) - self._size)]:
+            del self.entries[query]
 
     def _start(self, entry: _Entry) -> asyncio.Task[tuple[Any, int]]:
         entry.read = False
@@ -167,11 +168,11 @@ class ToolCache:
         self._ask = ask
         self._spawn = spawn
         self._publish = publish
-        self._entries: dict[str, _ToolEntry] = {}
+        self.entries: dict[str, _ToolEntry] = {}
 
     def refresh(self, computer: str, *, anew: bool = False) -> None:
         """Ask for this Computer's tools (again). `anew`: it has just come, so a question under way is no use."""
-        entry = self._entries.setdefault(computer, _ToolEntry())
+        entry = self.entries.setdefault(computer, _ToolEntry())
         entry.changed.set()
         if entry.task is not None and anew:
             entry.task.cancel()
@@ -179,7 +180,7 @@ class ToolCache:
             entry.task = self._spawn(self._keep(computer, entry))
 
     def drop(self, computer: str) -> None:
-        entry = self._entries.pop(computer, None)
+        entry = self.entries.pop(computer, None)
         if entry is None:
             return
         entry.tools, entry.error = None, NotFound("the Computer left the office", details={"computer": computer})
@@ -189,10 +190,10 @@ class ToolCache:
 
     async def get(self, computer: str) -> Tools:
         """The known tools; waits only for the first answer. Raises SmcpError as `SmcpAgent.tools`."""
-        entry = self._entries.get(computer)
+        entry = self.entries.get(computer)
         if entry is None:
             what = f"there is no Computer {computer!r} in the office"
-            raise not_among(what, computer, sorted(self._entries), {"computer": computer})
+            raise not_among(what, computer, sorted(self.entries), {"computer": computer})
         await entry.tried.wait()
         if entry.tools is None:
             assert entry.error is not None
@@ -201,9 +202,9 @@ class ToolCache:
 
     async def all(self) -> dict[str, Tools]:
         """The tools of all Computers, by name; one whose tools could not be fetched so far is left out."""
-        for entry in list(self._entries.values()):
+        for entry in list(self.entries.values()):
             await entry.tried.wait()
-        return {name: entry.tools for name, entry in sorted(self._entries.items()) if entry.tools is not None}
+        return {name: entry.tools for name, entry in sorted(self.entries.items()) if entry.tools is not None}
 
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:
         backoff = Backoff()

@@ -172,10 +172,11 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
                 raise
             finally:
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
-                self._answers.outdate(
-                    lambda query, _: isinstance(query, DesktopQuery | FinderQuery) and query.computer == computer,
-                    again=False,
-                )
+                if self._answers.entries:
+                    self._answers.outdate(
+                        lambda query, _: isinstance(query, DesktopQuery | FinderQuery) and query.computer == computer,
+                        again=False,
+                    )
             result = call_result(
                 reply,
                 req_id=request.req_id,

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from smcp_proto.errors import (
-    CUT_OFF,
     ErrorCode as ErrorCode,
     Internal as Internal,
     Malformed as Malformed,
@@ -111,9 +110,3 @@ def anew(error: SmcpError) -> SmcpError:
 def may_have_run(error: SmcpError) -> bool:
     """Whether a tool may have run although the call ended with this error."""
     return error.details.get("may_have_run") is True or isinstance(error, TimedOut)
-
-
-def is_cut_off(data: object) -> bool:
-    """Whether an ack is a 503 of a gateway that has no connection to NATS."""
-    error = flat_error(data)
-    return isinstance(error, Unavailable) and error.details.get(CUT_OFF) is True

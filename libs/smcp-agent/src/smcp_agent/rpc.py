@@ -119,12 +119,9 @@ class RpcClient:
         loop = asyncio.get_running_loop()
         deadline = tries.ends_at + GRACE_S
         while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    connection = await self._link.ready()
-            except TimeoutError:
-                may_have_run = tries.sent_at is not None
-                raise ConnectionLost("the connection was not back in time", may_have_run=may_have_run) from None
+            connection = self._link.usable
+            if connection is None or connection.lost.is_set():
+                connection = await self._connection(tries, deadline)
             tries.begin(loop.time())
             try:
                 reply = await connection.request(tries.event, tries.data, timeout=deadline - tries.began)
@@ -148,6 +145,14 @@ class RpcClient:
                     await asyncio.sleep(tries.pause_for(error, loop.time()))
                 case _:  # for a repeat NotFound says that the Computer left the office, and its call with it
                     raise tries.lost if isinstance(error, NotFound) and tries.lost is not None else error
+
+    async def _connection(self, tries: "_Tries", deadline: float) -> Connection:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._link.ready()
+        except TimeoutError:
+            may_have_run = tries.sent_at is not None
+            raise ConnectionLost("the connection was not back in time", may_have_run=may_have_run) from None
 
     def cancel(self, req_id: str, *, within: float, fields: Mapping[str, str]) -> None:
         """Tell the office in the background that nobody waits for this call any more.

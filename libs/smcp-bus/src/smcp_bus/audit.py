@@ -122,9 +122,9 @@ class Trail:
         required: bool = False,
         content: bool = False,
     ) -> None:
-        self._log = log
+        self.log = log
         self._writer = writer
-        self._required = required
+        self.required = required
         self._content = content
         self._number = 0
         self._prev = ""
@@ -135,12 +135,7 @@ class Trail:
         self._second = (0, "")
         self.written = self.failures = self.lost = 0
         self._loop = asyncio.get_running_loop()
-        self._sink = None if open_sink is None else open_sink(self)
-
-    @property
-    def takes_calls(self) -> bool:
-        """Whether a call leaves anything, a record or a line."""
-        return self._sink is not None or self._log.isEnabledFor(logging.DEBUG)
+        self.sink = None if open_sink is None else open_sink(self)
 
     @property
     def waiting(self) -> int:
@@ -154,25 +149,25 @@ class Trail:
 
     def check(self) -> None:
         """Call it before something is done that has to be recorded. Raises Unavailable, in the mode `required`."""
-        if self._required and self._failing:
+        if self.required and self._failing:
             raise Unavailable(f"{NOT_WRITTEN}: {self._why}", details={"may_have_run": False, "audit": True})
 
     def write(self, event: Event) -> Awaitable[bool] | None:
         """Record what happened. Returns what to wait for, in the mode `required`: whether it is written now."""
         _clean(event)
         self._say(event)
-        if self._sink is None:
+        if self.sink is None:
             return None
         if len(self._waiting) >= MOST_WAITING:
             self.lost += 1
             self._failed()
-            return _never() if self._required else None
+            return _never() if self.required else None
         self._number = number = self._number + 1
         record = self._record(event)
         subject = _subject(event.office or "", event.kind)
-        written = self._loop.create_future() if self._required else None
+        written = self._loop.create_future() if self.required else None
         self._waiting[number] = _Waiting(subject, record, self._loop.time(), written=written)
-        self._sink.send(number, subject, record)
+        self.sink.send(number, subject, record)
         return None if written is None else asyncio.shield(written)
 
     def taken(self, number: int) -> None:
@@ -183,7 +178,7 @@ class Trail:
         if waiting.failed:
             self._failing -= 1
             if not self._failing:
-                self._log.warning("the audit trail is written again")
+                self.log.warning("the audit trail is written again")
         elif waiting.written is not None and not waiting.written.done():
             waiting.written.set_result(True)
 
@@ -196,13 +191,13 @@ class Trail:
         self._why = why
         self._failed()
         if self._failing == 1:
-            self._log.error("the audit trail cannot be written: %s", why)
+            self.log.error("the audit trail cannot be written: %s", why)
         if waiting.written is not None and not waiting.written.done():
             waiting.written.set_result(False)
 
     async def run(self) -> None:
         """Send again what was not taken, until cancelled."""
-        while self._sink is not None:
+        while self.sink is not None:
             await asyncio.sleep(ANSWER_S / 2)
             overdue = self._loop.time() - ANSWER_S
             for number, waiting in list(self._waiting.items())[:SENT_AGAIN]:
@@ -212,21 +207,21 @@ class Trail:
 
     def send_again(self, number: int | None = None, waiting: _Waiting | None = None) -> None:
         """Without arguments: all that wait, since the connection came back."""
-        assert self._sink is not None
+        assert self.sink is not None
         for each, one in list(self._waiting.items()) if number is None or waiting is None else [(number, waiting)]:
             one.sent_at = self._loop.time()
-            self._sink.send(each, one.subject, one.record)
+            self.sink.send(each, one.subject, one.record)
 
     async def close(self, within: float = ANSWER_S) -> None:
         """Wait until the sink has all records, for so long at most."""
-        if self._sink is None:
+        if self.sink is None:
             return
         ends = self._loop.time() + within
         while self._waiting and self._loop.time() < ends and not self._failing:  # noqa: ASYNC110 -- once, at the end
             await asyncio.sleep(0.02)
         if self._waiting:
-            self._log.error("records of the audit trail are lost: %d", len(self._waiting))
-        self._sink.close()
+            self.log.error("records of the audit trail are lost: %d", len(self._waiting))
+        self.sink.close()
 
     def _failed(self) -> None:
         self.failures += 1
@@ -270,7 +265,7 @@ class Trail:
 
     def _say(self, event: Event) -> None:
         level = logging.DEBUG if event.kind == "call" else logging.INFO
-        if not self._log.isEnabledFor(level):
+        if not self.log.isEnabledFor(level):
             return
         if event.kind == "refusal":
             second, lines = int(time.monotonic()), self._lines[1]
@@ -293,7 +288,7 @@ class Trail:
             "req_id": event.req_id,
             "trace_id": None if event.trace_id is None else f"{event.trace_id:032x}",
         }
-        self._log.log(level, event.kind, extra={key: value for key, value in said.items() if value is not None})
+        self.log.log(level, event.kind, extra={key: value for key, value in said.items() if value is not None})
 
 
 FIELDS: Final = (

@@ -2,26 +2,28 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
-from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.status import ServerStatus, State
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.resources.index import ResourceIndex
 from smcp_service.metrics import Metrics
 
-CallEnded = Callable[[float, str], None]
+
+class CallEnded(Protocol):
+    def __call__(self, seconds: float, *outcome: str, trace_id: str) -> None: ...
+
+
 """Called when a tool call ends, with its duration (seconds) and its outcome (`CallRecord.outcome`)."""
 
 
 def calls_timed(metrics: Metrics) -> CallEnded:
-    durations = metrics.durations(
+    return metrics.durations(
         "smcp_computer_call_duration", "Requests for tools, until they are answered", "outcome"
-    )
-    return lambda seconds, outcome: durations.add(seconds, outcome, trace_id=recorded_trace_id())
+    ).add
 
 
 def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:

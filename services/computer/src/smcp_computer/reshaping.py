@@ -143,7 +143,7 @@ class Results:
 
         Raises NotReshaped: then `marked` is what the Agent gets.
         """
-        if result.get("isError") is True or (not mapper and not vrl):
+        if result.get("isError") is True:
             return result
         # in a thread: an object of some MB takes a second, in which others get their answers
         value = await asyncio.to_thread(_mapped_value, result, mapper) if mapper else None

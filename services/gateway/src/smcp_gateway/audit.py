@@ -5,6 +5,7 @@ A call has one record, of the gateway that answers it. Our SDK repeats a call th
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,6 +46,8 @@ class Audit:
 
     def before(self, handler: Handler) -> Handler:
         """Refuse what cannot be recorded, in the mode `required`. It raises Unavailable."""
+        if not self.trail.required:
+            return handler
 
         async def checked(request: Any, call: Call) -> Any:
             self.trail.check()
@@ -60,7 +63,7 @@ class Audit:
         if (
             answer is not None
             and answer.error is None
-            and (name not in (CALL, JOIN, CANCEL) or (name == CALL and not self.trail.takes_calls))
+            and (name not in (CALL, JOIN, CANCEL) or (name == CALL and not self._takes_calls()))
         ):
             return None
         event = self._event(call, answer, seconds, size)
@@ -76,6 +79,10 @@ class Audit:
         if written is None or answer is None or event.kind == "refusal":
             return None
         return _when_written(written, answer)
+
+    def _takes_calls(self) -> bool:
+        """Whether a call leaves anything, a record or a line."""
+        return self.trail.sink is not None or self.trail.log.isEnabledFor(logging.DEBUG)
 
     def refused(self, session: Session, name: str, answer: Answer, body: bytes | None) -> None:
         """An event was refused before it came to the dispatcher."""

@@ -19,8 +19,8 @@ from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.connecting.transport import HttpSession, JsonText, WireJson, packet_class, reason, refusal, was_refused
-from smcp_agent.errors import CannotConnect, SmcpError, flat_error, is_cut_off
-from smcp_proto.errors import ANSWER_TOO_LARGE, NOTHING_BEGUN, TooLarge
+from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
+from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
 
 NAMESPACE: Final = "/smcp"
 FRAME_SLACK: Final = 64 * 1024
@@ -115,7 +115,7 @@ class Connection:
             ack.cancel()
         if args is None:
             raise ConnectionBroken(self.reason, sent=self._begun)
-        self._cut_off = self._cut_off + 1 if args and is_cut_off(args[0]) else 0
+        self._cut_off = self._cut_off + 1 if args and _is_cut_off(args[0]) else 0
         if self._cut_off >= CUT_OFF_REPLIES:
             self.doubted.set()
         return args[0] if len(args) == 1 else list(args) or None
@@ -240,3 +240,9 @@ async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Co
         await connection.close()
         raise
     return connection
+
+
+def _is_cut_off(data: object) -> bool:
+    """Whether an ack is a 503 of a gateway that has no connection to NATS."""
+    error = flat_error(data)
+    return isinstance(error, Unavailable) and error.details.get(CUT_OFF) is True

@@ -85,6 +85,8 @@ class Link:
         self._changed = asyncio.Event()
         self.connection: Connection | None = None
         """The joined connection, if there is one at this moment."""
+        self.usable: Connection | None = None
+        """What `ready` returns at once, unless it is lost."""
 
     @property
     def failed(self) -> bool:
@@ -162,6 +164,7 @@ class Link:
     def fail(self, failure: SmcpError) -> None:
         """Make `ready` raise this from now on."""
         self._failure = failure
+        self.usable = None
         self._tell()
 
     async def leave(self, connection: Connection, *, restarts: bool = False) -> None:
@@ -271,6 +274,7 @@ class Link:
 
     def _set(self, connection: Connection | None) -> None:
         self.connection = connection
+        self.usable = connection if self._failure is None else None
         self._tell()
 
     def _tell(self) -> None:

@@ -15,6 +15,7 @@ from smcp_bus.audit import Event, Trail
 from smcp_bus.dispatch import Call, Caller, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop
 from smcp_bus.ownership import Seat
+from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.config.lint import MAX_HINTS
 from smcp_computer.confirmation import Confirmation
@@ -102,7 +103,7 @@ class ToolCalls:
     start_s: float
     """How long a call of an unknown tool waits for servers that have their first start."""
     trace_content: bool = False
-    ended: CallEnded = lambda seconds, outcome: None
+    ended: CallEnded = lambda seconds, *outcome, trace_id: None
 
     def __post_init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -159,7 +160,7 @@ class ToolCalls:
         finally:
             with suppress(Exception):  # neither may replace the answer
                 record.log()
-                self.ended(record.seconds, record.outcome)
+                self.ended(record.seconds, record.outcome, trace_id=recorded_trace_id())
         return RawJson(body)
 
     def held(self) -> dict[str, int]:
@@ -253,14 +254,19 @@ class ToolCalls:
             return tool_results.timed_out(name, limit)
         record.ended("tool_error" if result.get("isError") is True else "ok")
         result = tool_results.with_meta(result) if "_meta" in result or "meta" in result else result
+        return await self._reshaped(result, target, request.params, record)
+
+    async def _reshaped(
+        self, result: dict[str, Any], target: Target, params: Mapping[str, Any], record: CallRecord
+    ) -> dict[str, Any]:
+        mapper = target.configured.ret_object_mapper if target.configured else None
+        vrl = target.supervisor.config.vrl
+        if not mapper and not vrl:
+            return result
+        replace = target.supervisor.host.replace_content
         try:
             return await self.results.reshaped(
-                result,
-                mapper=target.configured.ret_object_mapper if target.configured else None,
-                vrl=target.supervisor.config.vrl,
-                replace=target.supervisor.host.replace_content,
-                tool=target.ref.tool,
-                params=request.params,
+                result, mapper=mapper, vrl=vrl, replace=replace, tool=target.ref.tool, params=params
             )
         except NotReshaped as error:
             record.why = f"not reshaped: {error}"

@@ -155,7 +155,7 @@ class Relay:
 
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
-        body = exact_json.written(self._with_age(call))
+        body = exact_json.written(self._with_age(call) if REPEAT in call.payload else call.payload)
         with sending(subject) as trace_headers:
             headers = {**call.headers, **trace_headers}
             if call.caller.rights is not None:
@@ -249,7 +249,7 @@ def _target_field(request: BaseModel) -> str:
 
 
 def _target(request: BaseModel) -> str:
-    name = getattr(request, _target_field(request), None)
+    name = getattr(request, "computer", None) or getattr(request, "computerId", None)
     assert isinstance(name, str), "what may go without (`ListResources`) is not relayed as it is"
     return name
 
@@ -260,12 +260,14 @@ def checked(body: bytes) -> RawJson:
     Raises:
         Internal: it is no JSON, or nested too deeply.
     """
+    may_be_deep = exact_json.has_many(body, b"[") or exact_json.has_many(body, b"{")
+    read = orjson.loads if may_be_deep or len(body) <= exact_json.SHORT else exact_json.read
     try:
-        value = orjson.loads(body)
+        value = read(body)
     except orjson.JSONDecodeError:
         body = _mended(body)
         value = orjson.loads(body)
-    if _has_many(body, b"[") or _has_many(body, b"{"):
+    if may_be_deep:  # writing it takes eight times its memory
         try:
             orjson.dumps(value)
         except TypeError:
@@ -276,17 +278,6 @@ def checked(body: bytes) -> RawJson:
 def _error(reply: Reply) -> SmcpError:
     error = to_error(reply) if len(reply.body) <= LONGEST_ERROR else Internal("is not read")
     return error_of_computer(int(error.code), error.message, error.details, len(reply.body))
-
-
-def _has_many(body: bytes, bracket: bytes) -> bool:
-    """Whether it stands there, also in strings, as often as in what is nested too deeply. To find the few brackets of a
-    large text takes less than to write it, for which orjson reserves eight times its memory."""
-    at = -1
-    for _ in range(DEEPEST // 2 + 1):
-        at = body.find(bracket, at + 1)
-        if at < 0:
-            return False
-    return True
 
 
 def _mended(body: bytes) -> bytes:

@@ -194,7 +194,8 @@ class Engine(engineio.AsyncServer):
         self._async: dict[str, Any] = {**self._async, **driver}
         self._outbox_limit = outbox_limit
         self._pings: dict[str, asyncio.Task[Any]] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[object, asyncio.Task[None]] = {}
+        """By what each was begun for; asyncio itself may forget tasks."""
         self.on_message: Callable[[str, bytes, int], Awaitable[None] | None]
         """A Socket.IO packet came over a WebSocket; it begins at the number. The next one is read after what it
         returns."""
@@ -202,8 +203,8 @@ class Engine(engineio.AsyncServer):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it in a task of its own."""
         task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[task] = task
+        task.add_done_callback(self.tasks.pop)
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
         return Outbox(self._outbox_limit, self._cut_off)

@@ -34,7 +34,7 @@ _HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)
 _EVENT: Final = re.compile(rb'\[\s*"([^"\\\x00-\x1f]{0,256}+|(?:[^"\\\x00-\x1f]|\\.){0,256}+)"\s*(,)?')
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ClientEvent:
     """An event that a client emits (Socket.IO protocol, EVENT)."""
 
@@ -139,7 +139,7 @@ def _event(text: bytes, start: int, number: int | None, *, binary: bool) -> Clie
     name = None if head is None else _name(head[1])
     if binary:
         return ClientEvent(number, name or "", None, "binary data is not part of the protocol")
-    end = _closing_bracket(text)
+    end = len(text) - 1 if text.endswith(b"]") else _closing_bracket(text)
     if head is None or end is None:
         return ClientEvent(number, "", None, "the event is not a JSON array that begins with its name")
     if name is None:

@@ -328,7 +328,7 @@ class SocketIoServer:
         self._begin(session, event)
 
     def _begin(self, session: Session, event: ClientEvent) -> None:
-        self._engine.tasks.add(self._loop.create_task(self._on_event(session, event)))
+        self._engine.tasks[event] = self._loop.create_task(self._on_event(session, event))
 
     async def _on_event(self, session: Session, event: ClientEvent) -> None:
         size = len(event.body or b"")
@@ -337,7 +337,8 @@ class SocketIoServer:
         share = ReplyShare(session, self._quotas.arrived)
         row = catalog.lookup(event.name)
         try:
-            argument = _ack(session, row, await self._answer(session, row, event, share))
+            answer = await self._answer(session, row, event, share)
+            argument = ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
             if len(argument) >= LARGE and (outbox := self._engine.outbox(session.engine_id)) is not None:
                 if share.hold(len(argument)):
                     await outbox.room()
@@ -350,11 +351,12 @@ class SocketIoServer:
             _log.exception("an event could not be answered")
             argument = _ack(session, row, failed(Internal("internal error").body()))
         finally:
-            self._engine.tasks.discard(asyncio.current_task())
+            del self._engine.tasks[event]
             share.release()
             session.in_flight -= 1
             session.in_flight_bytes -= size
-            session.answered()
+            if session.idle is not None:
+                session.answered()
         if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:
             outbox.put_nowait(ack_frame(event.id, argument))
 

@@ -104,31 +104,26 @@ class Connection:
         return None
 
     async def _read(self) -> None:
+        engine = self._engine
+        read = 0
         try:
-            await self._read_messages()
+            while not engine.closed and (text := self._text(await self._socket.receive())) is not None:
+                read += 1
+                if read % BURST == 0:  # what has arrived already is read without waiting
+                    await asyncio.sleep(0)
+                match text[:1]:
+                    case b"4":
+                        if (work := self._server.on_message(engine.sid, text, 1)) is not None:
+                            await work
+                    case b"3":
+                        engine.schedule_ping()
+                    case b"1":
+                        await engine.close(wait=False, abort=True, reason=self._server.reason.CLIENT_DISCONNECT)
+                    case _:
+                        _log.debug("a packet that is not engine.io's was ignored")
         finally:
             self._read_all.set()
             self._outbox.put_nowait(None)  # ends the writer
-
-    async def _read_messages(self) -> None:
-        engine = self._engine
-        read = 0
-        while not engine.closed:
-            if (text := self._text(await self._socket.receive())) is None:
-                return
-            read += 1
-            if read % BURST == 0:  # what has arrived already is read without waiting
-                await asyncio.sleep(0)
-            match text[:1]:
-                case b"4":
-                    if (work := self._server.on_message(engine.sid, text, 1)) is not None:
-                        await work
-                case b"3":
-                    engine.schedule_ping()
-                case b"1":
-                    await engine.close(wait=False, abort=True, reason=self._server.reason.CLIENT_DISCONNECT)
-                case _:
-                    _log.debug("a packet that is not engine.io's was ignored")
 
     def _write_at_once(self, frame: Frame) -> bool:
         """See `Outbox.at_once`."""
