@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from docs.contract.schemas import Document
-from smcp_bus.subjects import HOSTS, ROOT
+from smcp_bus.subjects import HOSTS, OPERATORS, ROOT
 from smcp_proto.catalog import MAX_SUPPORTED, MIN_SUPPORTED
 
 NAMESPACE: Final = "/smcp"
@@ -86,11 +86,16 @@ def _hosts(verb: str, message: str) -> Document:
     return _subject(f"{HOSTS}.{{credential}}.{{process}}.{verb}", message, "credential", "process")
 
 
+def _operators(verb: str, message: str) -> Document:
+    return _subject(f"{OPERATORS}.{{credential}}.{verb}", message, "credential")
+
+
 BUS_CHANNELS: Final[Mapping[str, Callable[[str, str], Document]]] = {
     "client": _client,
     "server": _server,
     "notify": _notify,
     "hosts": _hosts,
+    "operators": _operators,
 }
 """By an event's prefix: from its verb and its message to its channel."""
 

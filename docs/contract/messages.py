@@ -25,6 +25,7 @@ INTERNAL: Final = (
     *registry_contract.SERVER_ROWS.values(),
     *registry_contract.HOST_ROWS.values(),
     *registry_contract.CLIENT_ROWS.values(),
+    *registry_contract.OPERATOR_ROWS.values(),
 )  # fmt: skip
 """What processes ask each other beside the events."""
 BUS_REPLIES: Final[Mapping[str, type[BaseModel]]] = {"server:join_office": Joined, "server:leave_office": Left}
@@ -32,7 +33,7 @@ BUS_REPLIES: Final[Mapping[str, type[BaseModel]]] = {"server:join_office": Joine
 
 
 def prefix_of(row: Row) -> str:
-    """`client`, `server`, `notify` or `hosts`."""
+    """`client`, `server`, `notify`, `hosts` or `operators`."""
     return row.event.partition(":")[0]
 
 

@@ -87,6 +87,7 @@ def _on_bus(row: Row) -> Document:
         "client": "Asked of who owns the Computer's subject.",
         "server": "Asked of a registry, by the member that the subject names.",
         "hosts": "A process's lease and members, asked of a registry; `alive` is asked of the process.",
+        "operators": "Asked of a registry by an operator, who is a member of no office.",
     }[prefix_of(row)]
     action = "receive" if row is registry_contract.ALIVE else "send"
     operation = _operation(action, channel, [name], row, summary)

@@ -249,6 +249,7 @@ def test_every_subject_is_documented_as_built(row: Row, published: dict[str, Any
         "server": subjects.server("办公室", "agent", "*", row.verb),
         "notify": subjects.notify("办公室", row.verb),
         "hosts": subjects.hosts("host 1", "ab", row.verb),
+        "operators": subjects.operators("host 1", row.verb),
     }[prefix_of(row)]
     assert address.format(**{name: encode_name(value) for name, value in values.items()}) == built
     assert operation.get("bindings", {}).get("nats", {}).get("queue", "") == subjects.queue(built)

@@ -174,6 +174,7 @@ def test_a_joins_spans_carry_the_requested_office_on_both_sides() -> None:
         (subjects.hosts("x", "y", "lease"), "smcp.hosts.v1.{credential}.{process}.lease", "registry"),
         (subjects.hosts("x", "y", "gateway_lease"), "smcp.hosts.v1.{credential}.{process}.gateway_lease", "registry"),
         (subjects.hosts("x", "y", "alive"), "smcp.hosts.v1.{credential}.{process}.alive", ""),
+        (subjects.operators("x", "room"), "smcp.operators.v1.{credential}.room", "registry"),
         ("something.else", "something.else", ""),
         ("smcp.v1.x.client", "smcp.v1.x.client", ""),
     ],

@@ -197,7 +197,8 @@ def test_a_refusal_names_the_taken_seat(present: MemberRecord) -> None:
     computer = decide(present, claim(), Owner.ALIVE, role="computer", name="pc", kept=present.moving)
     assert computer.why == "the office has a Computer named 'pc' already"
     agent = decide(present, claim(), Owner.ALIVE, role="agent", name="pc", kept=present.moving)
-    assert agent.why == "the office has an Agent already"
+    assert agent.why == "the office has an Agent already: 'pc'"
+    assert agent.holder == present
 
 
 SESSIONS = st.sampled_from(["a", "b"])

@@ -79,6 +79,9 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
         assert any("nats-server" in child.name() for child in children)
         async with SmcpAgent(url, office="an office", name="caller") as agent:
             assert (await agent.call_tool("the one", "add", {"a": 1, "b": 2})).text == "3"
+            looked = await asyncio.to_thread(smcp, "offices", "--json")
+            [office] = json.loads(looked.stdout)["offices"]
+            assert (office["office"], office["agent"], office["computers"]) == ("an office", "caller", 1)
         printed = "\n".join(process.output)
         assert f"smcp-agent --url {url} --office 'an office' list" in printed
         assert "MCP servers        toolbox" in printed

@@ -159,6 +159,7 @@ async def test_a_registry_announces_asks_and_keeps_records(tmp_path: Path) -> No
         assert await registry.may_subscribe(subjects.HOSTS_LEASE_ALL, queue="registry")
         assert await registry.may_subscribe(subjects.HOSTS_GATEWAY_LEASE_ALL, queue="registry")
         assert await registry.may_subscribe(subjects.HOSTS_ASSERT_ALL, queue="registry")
+        assert await registry.may_subscribe(subjects.OPERATORS_ALL, queue="registry")
         assert await registry.may_subscribe("_INBOX.registry-1.>")
 
         assert not await registry.may_publish(subjects.client("lab", "one", "tool_call"))
@@ -246,6 +247,8 @@ async def test_each_service_may_write_records_of_what_it_decides(tmp_path: Path)
 async def test_an_operator_may_read_the_records_and_nothing_else(tmp_path: Path) -> None:
     async with open_nats_server(MODEL, tmp_path) as server, connected(server, "ops") as ops:
         assert await ops.may_subscribe(subjects.AUDIT_ALL)
+        assert await ops.may_publish(subjects.operators("ops", "offices"))
+        assert not await ops.may_publish(subjects.operators("other", "offices"))
         for subject in READ:
             assert await ops.may_publish(subject)
         for subject in (

@@ -20,6 +20,13 @@ On `smcp.hosts.v1.<credential>.<process>.<verb>`:
 | `gateway_lease` | gateway → registry | `LeaseRenewal` | the same |
 | `assert` | gateway → registry | `Assertion` | `AssertionResult` |
 | `alive` | registry → process | `AliveQuestion` | `AliveAnswer` |
+
+On `smcp.operators.v1.<credential>.<verb>`, answered from the view, so without quorum, too:
+
+| verb | body | reply |
+|---|---|---|
+| `offices` | `OfficesQuestion` | `Offices` |
+| `room` | `RoomQuestion` | `Room` |
 """
 
 from enum import StrEnum
@@ -178,6 +185,45 @@ class AliveAnswer(_Contract):
     """Whether that session is connected, and means the claim, or has the seat, that was asked about."""
 
 
+class OfficesQuestion(_Contract):
+    after: str = ""
+    """The last office of the page before."""
+    limit: int = Field(default=500, ge=1, le=500)
+
+
+class OfficeSummary(_Contract):
+    office: str
+    agent: str | None
+    since: str | None
+    """When the Agent came (ISO 8601, UTC); None: not known, or there is none."""
+    computers: int
+
+
+class Offices(_Contract):
+    offices: list[OfficeSummary]
+    more: bool
+    """There are others behind the last one."""
+
+
+class RoomQuestion(_Contract):
+    office: Name
+
+
+class RoomMember(_Contract):
+    role: Role
+    name: str
+    since: str | None
+    by: str
+    """The credential of its process: a gateway's, or its own host's."""
+    a2c_version: str | None
+    moving: bool
+
+
+class Room(_Contract):
+    office: str
+    members: list[RoomMember]
+
+
 BOTH: Final[frozenset[Role]] = frozenset({"agent", "computer"})
 
 
@@ -230,6 +276,10 @@ ASSERT: Final = _row("hosts:assert", Assertion, AssertionResult, SizeClass.BODY)
 ALIVE: Final = _row("hosts:alive", AliveQuestion, AliveAnswer)
 PENDING: Final = _row("client:pending", PendingQuestion, PendingAnswer, SizeClass.BODY)
 
+OFFICES: Final = _row("operators:offices", OfficesQuestion, Offices)
+SHOW_ROOM: Final = _row("operators:room", RoomQuestion, Room)
+
 SERVER_ROWS: Final = {row.verb: row for row in (CONFIRM, FIND)}
 HOST_ROWS: Final = {row.verb: row for row in (LEASE, GATEWAY_LEASE, ASSERT, ALIVE)}
 CLIENT_ROWS: Final = {row.verb: row for row in (PENDING,)}
+OPERATOR_ROWS: Final = {row.verb: row for row in (OFFICES, SHOW_ROOM)}

@@ -6,6 +6,7 @@ dispatcher: the tokens say the event and the caller.
     smcp.v1.<office>.notify.<verb>                      publish   registry only → everyone in the office
     smcp.v1.<office>.audit.<kind>                       publish   records of what was decided → a JetStream stream
     smcp.hosts.v1.<credential>.<process>.<verb>         request   a process's lease, its members; `alive` asked of it
+    smcp.operators.v1.<credential>.<verb>               request   an operator → registry, which only reads
 
 Names stand encoded in them (`smcp_proto.member_names`), so each is one token.
 """
@@ -29,6 +30,7 @@ _log = logging.getLogger("smcp_bus.subjects")
 
 ROOT: Final = "smcp.v1"
 HOSTS: Final = "smcp.hosts.v1"
+OPERATORS: Final = "smcp.operators.v1"
 
 OWNER_QUEUE: Final = "owner"
 REGISTRY_QUEUE: Final = "registry"
@@ -39,6 +41,7 @@ HOSTS_LEASE_ALL: Final = f"{HOSTS}.*.*.lease"
 HOSTS_GATEWAY_LEASE_ALL: Final = f"{HOSTS}.*.*.gateway_lease"
 """Only gateways may publish here: what they say of their sockets sends clients of other gateways away."""
 HOSTS_ASSERT_ALL: Final = f"{HOSTS}.*.*.assert"
+OPERATORS_ALL: Final = f"{OPERATORS}.*.*"
 
 
 @lru_cache(maxsize=4096)
@@ -84,6 +87,11 @@ def hosts(credential: str, process: str, verb: str) -> str:
     return f"{HOSTS}.{encode_name(credential)}.{process}.{verb}"
 
 
+def operators(credential: str, verb: str) -> str:
+    """Ask the registry as an operator (`offices`, `room`)."""
+    return f"{OPERATORS}.{encode_name(credential)}.{verb}"
+
+
 def tokens(subject: str, pattern: str) -> list[str]:
     """The tokens of `subject` where `pattern` has a `*`; ValueError where the subject is of another form."""
     parts, form = subject.split("."), pattern.split(".")
@@ -103,6 +111,8 @@ def template(subject: str) -> str:
             parts[5] = "{name}"
     elif subject.startswith(f"{HOSTS}.") and len(parts) > 4:
         parts[3:5] = ["{credential}", "{process}"]
+    elif subject.startswith(f"{OPERATORS}.") and len(parts) > 4:
+        parts[3] = "{credential}"
     return ".".join(parts)
 
 
@@ -114,6 +124,8 @@ def queue(subject: str) -> str:
     parts = subject.split(".")
     if subject.startswith(f"{ROOT}.") and len(parts) > 4:
         return {"client": OWNER_QUEUE, "server": REGISTRY_QUEUE}.get(parts[3], "")
+    if subject.startswith(f"{OPERATORS}."):
+        return REGISTRY_QUEUE
     return REGISTRY_QUEUE if subject.startswith(f"{HOSTS}.") and parts[-1] in _ASKED_OF_REGISTRIES else ""
 
 
@@ -155,6 +167,13 @@ def host_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller
     credential, process, verb = tokens(subject, f"{HOSTS}.*.*.*")
     caller = Caller(role="computer", office="", name=decode_name(credential), session=process)
     return _known(registry_contract.HOST_ROWS.get(verb)), caller
+
+
+def operator_route(subject: str, headers: Headers = NO_HEADERS) -> tuple[Row, Caller]:
+    """`smcp.operators.v1.<credential>.<verb>`: the caller is the holder of that credential, a member of no office."""
+    credential, verb = tokens(subject, OPERATORS_ALL)
+    caller = Caller(role=None, office="", name=decode_name(credential))
+    return _known(registry_contract.OPERATOR_ROWS.get(verb)), caller
 
 
 def _known(row: Row | None) -> Row:

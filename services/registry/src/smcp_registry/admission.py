@@ -25,7 +25,8 @@ from enum import Enum
 
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
-from smcp_registry.member_records import Announce, MemberRecord, owned_by
+from smcp_proto.printable import printable
+from smcp_registry.member_records import Announce, MemberRecord, owned_by, time_of
 
 
 class Owner(Enum):
@@ -56,6 +57,8 @@ class Decision:
     """The message of a refusal, for the claimant."""
     taken_up: bool = False
     """The claim continues a member that was moving."""
+    holder: MemberRecord | None = None
+    """Of a refusal: the Agent that has the office's seat."""
 
 
 def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Role, name: str, kept: bool) -> Decision:
@@ -76,14 +79,14 @@ def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Rol
         case Owner.SILENT if role == "agent" and (record.identity, record.name) == (claim.identity, name):
             return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
         case Owner.ALIVE | Owner.SILENT:
-            return Decision(Action.REFUSE, why=_taken(role, name))
+            return _taken(record, role, name)
         case Owner.GONE | Owner.NO_SESSION:
             return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
 
 
 def _decide_moving(record: MemberRecord, claim: Claim, *, role: Role, name: str) -> Decision:
     if record.identity != claim.identity:
-        return Decision(Action.REFUSE, why=_taken(role, name))
+        return _taken(record, role, name)
     if record.name == name:
         announce = _announce(leave=False, enter=claim.announce and not record.announced)
         return Decision(Action.CLAIM, announce, taken_up=True)
@@ -100,8 +103,9 @@ def claimed(
     role: Role,
     name: str,
     revision: int = 0,
+    now: float | None = None,
 ) -> MemberRecord:
-    """The record that a claim leaves behind, written over `record`, which stands at `revision`."""
+    """The record that a claim leaves behind at the time `now`, written over `record`, which stands at `revision`."""
     goes_on = record is not None and record.is_member and owned_by(record, claim)
     leave_announced = announce in (Announce.LEAVE, Announce.LEAVE_ENTER)
     said = claim.model_dump(exclude={"announce", "with_sessions"})
@@ -114,6 +118,7 @@ def claimed(
         name=name,
         **said,
         tenure=record.tenure if record is not None and goes_on else revision,
+        since=record.since if record is not None and (goes_on or stays_known) else now,
         announced=stays_known or announce in (Announce.ENTER, Announce.LEAVE_ENTER),
         announce=announce,
         left_name=record.name if record is not None and leave_announced and record.name != name else None,
@@ -126,7 +131,9 @@ def _announce(*, leave: bool, enter: bool) -> Announce:
     return Announce.ENTER if enter else Announce.NOTHING
 
 
-def _taken(role: Role, name: str) -> str:
-    if role == "agent":
-        return "the office has an Agent already"
-    return f"the office has a Computer named {name!r} already"
+def _taken(record: MemberRecord, role: Role, name: str) -> Decision:
+    if role == "computer":
+        return Decision(Action.REFUSE, why=f"the office has a Computer named {name!r} already")
+    since = "" if record.since is None else f", since {time_of(record.since)}"
+    why = f"the office has an Agent already: {printable(record.name)!r}{since}"
+    return Decision(Action.REFUSE, why=why, holder=record)

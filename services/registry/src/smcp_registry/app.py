@@ -14,7 +14,7 @@ from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Dispatcher
-from smcp_bus.subjects import host_route, registry_route, serve_requests
+from smcp_bus.subjects import host_route, operator_route, registry_route, serve_requests
 from smcp_bus.tracing import bus_spans, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit
@@ -27,7 +27,9 @@ from smcp_registry.handlers.rooms import (
     find,
     join_office,
     leave_office,
+    list_offices,
     list_room,
+    show_room,
     tool_call_cancel,
     update,
     update_capabilities,
@@ -122,6 +124,8 @@ async def open_registry(
             registry_contract.LEASE.event: partial(lease, leases=leases),
             registry_contract.GATEWAY_LEASE.event: partial(gateway_lease, leases=leases),
             registry_contract.ASSERT.event: partial(assert_members, seats=seats, callers=callers, audit=audit),
+            registry_contract.OFFICES.event: partial(list_offices, callers=callers),
+            registry_contract.SHOW_ROOM.event: partial(show_room, callers=callers),
         },
         otherwise=lambda row: notify if row.notifies is not None else None,
         tracing=bus_spans(),
@@ -158,6 +162,7 @@ async def _serving(bus: Bus, dispatcher: Dispatcher) -> AsyncIterator[None]:
             (subjects.HOSTS_LEASE_ALL, host_route),
             (subjects.HOSTS_GATEWAY_LEASE_ALL, host_route),
             (subjects.HOSTS_ASSERT_ALL, host_route),
+            (subjects.OPERATORS_ALL, operator_route),
         )
     ]
     try:

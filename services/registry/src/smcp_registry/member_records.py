@@ -4,6 +4,7 @@ A leave is a record too (a tombstone), and every record says what is to be annou
 bucket's stream is the log of enters and leaves.
 """
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -43,6 +44,8 @@ class MemberRecord(BaseModel):
     """The identity that may take the seat while it is moving."""
     tenure: int | None = None
     """The revision over which its owner claimed it: the same for as long as the seat was nobody else's."""
+    since: float | None = None
+    """When its owner got the seat (Unix seconds); a move goes on. None: an older registry wrote the record."""
     a2c_version: str | None = None
     capabilities: dict[str, Any] | None = None
     announced: bool = True
@@ -66,6 +69,11 @@ class MemberRecord(BaseModel):
     def owner(self) -> tuple[str, str, str]:
         """(credential, process, session)."""
         return (self.credential, self.process, self.session)
+
+
+def time_of(seconds: float | None) -> str | None:
+    """`2026-01-31T12:00:00Z`; None: not known."""
+    return None if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def owned_by(record: MemberRecord, claim: Claim) -> bool:

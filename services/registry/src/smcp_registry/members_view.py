@@ -123,8 +123,12 @@ class MembersView(View):
         return roles
 
     @property
-    def offices(self) -> int:
-        return len(self._offices)
+    def offices(self) -> Set[str]:
+        return self._offices.keys()
+
+    def agent(self, office: str) -> Entry | None:
+        """The office's Agent, also one that is not announced yet."""
+        return self._entries.get(record_key(office, "agent", ""))
 
     def moving(self) -> Mapping[str, Entry]:
         """The members that are marked as moving, also those whose time is over, by key."""

@@ -1,6 +1,7 @@
 """Claims and gives up seats: `admission.decide`, carried out on the store by compare-and-set."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -67,7 +68,14 @@ class Seats:
                 decision = Decision(Action.REFUSE, why=GIVEN_UP)
                 return None
             record = claimed(
-                stored.record, claim, decision.announce, office=office, role=role, name=name, revision=stored.revision
+                stored.record,
+                claim,
+                decision.announce,
+                office=office,
+                role=role,
+                name=name,
+                revision=stored.revision,
+                now=time.time(),
             )
             if decision.action is Action.UNCHANGED and stored.record is not None and same(record, stored.record):
                 return None

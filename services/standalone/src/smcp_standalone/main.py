@@ -21,7 +21,7 @@ from smcp_service.lifecycle import Failure, PlainFailure, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
-from smcp_standalone import audit_command, keys_command, nats_files, trace_command
+from smcp_standalone import audit_command, keys_command, nats_files, operator_commands, trace_command
 from smcp_standalone.nats_server_conf import grants
 from smcp_standalone.operator_access import all_answers, operator_bus
 
@@ -42,6 +42,8 @@ app = typer.Typer(
 app.add_typer(keys_command.app)
 app.add_typer(audit_command.app)
 app.command("trace")(trace_command.show_trace)  # for `smcp --help`: `__main__` runs it without this module
+for look in (operator_commands.offices, operator_commands.room, operator_commands.watch):
+    app.command()(look)
 
 
 @app.callback()

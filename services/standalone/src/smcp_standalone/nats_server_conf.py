@@ -21,6 +21,8 @@ from smcp_bus.subjects import (
     HOSTS_ASSERT_ALL,
     HOSTS_GATEWAY_LEASE_ALL,
     HOSTS_LEASE_ALL,
+    OPERATORS,
+    OPERATORS_ALL,
     OWNER_QUEUE,
     REGISTRY_QUEUE,
     ROOT,
@@ -129,6 +131,7 @@ def _registry(credential: str) -> Grant:
             f"{HOSTS_GATEWAY_LEASE_ALL} {REGISTRY_QUEUE}",
             f"{HOSTS_ASSERT_ALL} {REGISTRY_QUEUE}",
             LOG_LEVEL,
+            f"{OPERATORS_ALL} {REGISTRY_QUEUE}",
             f"{inbox_prefix(credential)}.>",
         ),
     )
@@ -137,7 +140,9 @@ def _registry(credential: str) -> Grant:
 def _operator(credential: str) -> Grant:
     """An operator looks, and changes nothing but what is logged."""
     return Grant(
-        {"kind": "operator"}, publish=(*READ, LOG_LEVEL), subscribe=(AUDIT_ALL, f"{inbox_prefix(credential)}.>")
+        {"kind": "operator"},
+        publish=(*READ, LOG_LEVEL, f"{OPERATORS}.{encode_name(credential)}.*"),
+        subscribe=(AUDIT_ALL, f"{inbox_prefix(credential)}.>"),
     )
 
 

@@ -1,6 +1,9 @@
-"""Handlers of joins, leaves, room lists, and notifications to an office (events.txt; computer.txt, resources)."""
+"""Handlers of joins, leaves, room lists, and notifications to an office (events.txt; computer.txt, resources); and of
+what operators ask about all offices.
+"""
 
 import asyncio
+import heapq
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +17,20 @@ from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.headers import NOTIFICATION_ID
 from smcp_bus.rates import MEMBER_SHARE, Buckets, Rate
-from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
+from smcp_bus.registry_contract import (
+    Confirmed,
+    FindComputer,
+    Found,
+    Joined,
+    Left,
+    Nothing,
+    Offices,
+    OfficesQuestion,
+    OfficeSummary,
+    Room,
+    RoomMember,
+    RoomQuestion,
+)
 from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, RateLimited, Unavailable
@@ -32,7 +48,7 @@ from smcp_proto.schemas.rooms import RESTARTS
 from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
 from smcp_registry.handlers.caller import Callers, after, claim_of, named
-from smcp_registry.member_records import MemberRecord, record_key
+from smcp_registry.member_records import MemberRecord, record_key, time_of
 from smcp_registry.seats import Seats
 
 SESSIONS: Final = TypeAdapter(list[SessionInfo])
@@ -59,7 +75,9 @@ async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, call
     until = call.deadline - LAST_S
     decision, stored = await seats.claim(office, role, name, claim, until=until, from_silent=True)
     if decision.action is Action.REFUSE:
-        raise NotAllowed(decision.why)
+        holder = decision.holder
+        details = {} if holder is None else {"holder": holder.name, "since": time_of(holder.since)}
+        raise NotAllowed(decision.why, details=details)
     sessions = None
     if claim.with_sessions:
         with suppress(Unavailable):  # it asks for the list by itself then
@@ -133,6 +151,46 @@ async def confirm(_: Nothing, call: Call, *, callers: Callers) -> Confirmed:
     if entry is None or not entry.holds(claim):
         return Confirmed(mine=False, view=upto)
     return Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
+
+
+async def list_offices(request: OfficesQuestion, call: Call, *, callers: Callers) -> Offices:
+    """For operators: a page of the offices that have members, by name."""
+    await callers.settled(call)
+    view = callers.view
+    names = heapq.nsmallest(request.limit + 1, (each for each in view.offices if each > request.after))
+    page = names[: request.limit]
+    return Offices(offices=[_summary(callers, office) for office in page], more=len(names) > len(page))
+
+
+def _summary(callers: Callers, office: str) -> OfficeSummary:
+    entry = callers.view.agent(office)
+    agent = entry.record if entry is not None and entry.record.announced else None
+    computers = sum(each.record.announced for each in callers.view.members(office) if each.record.role == "computer")
+    return OfficeSummary(
+        office=office,
+        agent=agent and agent.name,
+        since=agent and time_of(agent.since),
+        computers=computers,
+    )
+
+
+async def show_room(request: RoomQuestion, call: Call, *, callers: Callers) -> Room:
+    """For operators: the members of an office, Agent first. An office is there while it has members."""
+    await callers.settled(call)
+    callers.check_not_lost(request.office)
+    members = [
+        RoomMember(
+            role=record.role,
+            name=record.name,
+            since=time_of(record.since),
+            by=record.credential,
+            a2c_version=record.a2c_version,
+            moving=record.moving,
+        )
+        for record in (entry.record for entry in callers.view.members(request.office))
+        if record.announced
+    ]
+    return Room(office=request.office, members=sorted(members, key=lambda member: (member.role, member.name)))
 
 
 async def update(request: BaseModel, call: Call, *, bus: Bus, callers: Callers) -> None:

@@ -1,0 +1,125 @@
+"""What operators ask of a registry: the offices, and who is in one. They are members of none."""
+
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import orjson
+import pytest
+from pydantic import BaseModel
+
+from smcp_bus import subjects
+from smcp_bus.headers import ERROR
+from smcp_bus.registry_contract import (
+    Assertion,
+    AssertOutcome,
+    Member,
+    Offices,
+    OfficesQuestion,
+    Room,
+    RoomQuestion,
+)
+from smcp_proto.errors import NotAllowed
+from smcp_registry.members_view import Entry
+from smcp_testing.member_process import MemberProcess, member_process
+from smcp_testing.registry_world import asking, registries
+from smcp_testing.waiting import eventually
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def asked(url: str, verb: str, question: BaseModel, answer: type[Model]) -> Model:
+    async with asking(url) as bus:
+        reply = await bus.request(subjects.operators("me", verb), question.model_dump_json().encode(), timeout=30)
+    assert ERROR not in reply.headers, reply.body
+    return answer.model_validate_json(reply.body)
+
+
+async def room(url: str, office: str) -> Room:
+    return await asked(url, "room", RoomQuestion(office=office), Room)
+
+
+async def offices(url: str, **question: Any) -> Offices:
+    return await asked(url, "offices", OfficesQuestion(**question), Offices)
+
+
+async def test_an_operator_sees_offices_and_members_and_is_none(nats_url: str) -> None:
+    async with registries(nats_url, count=1), member_process(nats_url) as member:
+        assert await offices(nats_url) == Offices(offices=[], more=False)
+        began = datetime.now(UTC).replace(microsecond=0)
+        await member.join("lab", "agent", "anna")
+        await member.join("lab", "computer", "pc", member.claim("s2"))
+        await member.join("lab", "computer", "hidden", member.claim("s3", announce=False))
+        await member.join("attic", "computer", "pc", member.claim("s4"))
+        await eventually(lambda: all_are_seen(nats_url))
+        seen = await room(nats_url, "lab")
+        assert [(each.role, each.name, each.by) for each in seen.members] == [
+            ("agent", "anna", "open"),
+            ("computer", "pc", "open"),
+        ]
+        for each in seen.members:
+            assert each.since is not None
+            assert began <= datetime.fromisoformat(each.since) <= datetime.now(UTC)
+        listed = {each.office: (each.agent, each.computers) for each in (await offices(nats_url)).offices}
+        assert listed == {"lab": ("anna", 1), "attic": (None, 1)}
+        assert (await room(nats_url, "nowhere")).members == []
+
+
+async def all_are_seen(url: str) -> bool:
+    """The view lags behind the store."""
+    return len((await room(url, "lab")).members) == 2 and len((await room(url, "attic")).members) == 1
+
+
+async def test_offices_come_in_pages_by_name(nats_url: str) -> None:
+    async with registries(nats_url, count=1) as [registry], member_process(nats_url) as member:
+        for name in ("c", "a", "b"):
+            await member.join(name, "computer", "pc", member.claim(name))
+        await eventually(lambda: len(registry.view.offices) == 3)
+        first = await offices(nats_url, limit=2)
+        assert ([each.office for each in first.offices], first.more) == (["a", "b"], True)
+        rest = await offices(nats_url, after="b", limit=2)
+        assert ([each.office for each in rest.offices], rest.more) == (["c"], False)
+
+
+@pytest.mark.parametrize("office", ["", "a\nb", "x" * 10_000, 5])
+async def test_an_office_that_no_name_can_be_is_refused_by_its_field(nats_url: str, office: object) -> None:
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        reply = await bus.request(subjects.operators("me", "room"), orjson.dumps({"office": office}), timeout=30)
+        assert reply.headers[ERROR] == "400"
+        assert orjson.loads(reply.body)["details"]["field"] == "office"
+
+
+async def refused(member: MemberProcess, name: str) -> NotAllowed:
+    with pytest.raises(NotAllowed) as error:
+        await member.join("lab", "agent", name)
+    return error.value
+
+
+@pytest.mark.rule("events.join_office.agent.only-one")
+async def test_a_second_agent_learns_who_has_the_seat_and_since_when(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as one, member_process(nats_url) as other:
+        await one.join("lab", "agent", "anna\u202e")
+        refusal = await refused(other, "bob")
+        since = refusal.details["since"]
+        assert refusal.message == f"the office has an Agent already: 'anna\ufffd', since {since}"
+        assert refusal.details["holder"] == "anna\u202e"
+        assert (await refused(other, "bob")).details["since"] == since
+
+
+def held_by(entry: Entry | None, process: str) -> list[Entry]:
+    return [entry] if entry is not None and entry.record.process == process else []
+
+
+async def test_a_member_that_moved_is_there_since_it_came(nats_url: str) -> None:
+    async with registries(nats_url, count=1) as [registry], member_process(nats_url) as old:
+        claim = old.claim(identity="me")
+        await old.join("lab", "agent", "anna", claim)
+        await eventually(lambda: registry.view.member("lab", "agent", "anna") is not None)
+        entry = registry.view.member("lab", "agent", "anna")
+        assert entry is not None
+        async with member_process(nats_url) as new:
+            member = Member(office="lab", role="agent", name="anna", claim=claim, moving=True)
+            result = await old.registry.assert_members(Assertion(members=[member]))
+            assert result.members[0].outcome is AssertOutcome.UNCHANGED
+            assert (await new.join("lab", "agent", "anna", new.claim(identity="me"))).taken_up
+            [moved] = await eventually(lambda: held_by(registry.view.member("lab", "agent", "anna"), new.process))
+            assert moved.record.since == entry.record.since

@@ -1,0 +1,180 @@
+"""`smcp offices`, `smcp room`, `smcp watch`: operators look on. They are members of no office, and take no seat."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Final, TypeVar
+
+import orjson
+import typer
+from pydantic import BaseModel
+
+from smcp_bus.bus import Connection, Incoming
+from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
+from smcp_bus.headers import ERROR
+from smcp_bus.nats.bus import NatsBus
+from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomQuestion
+from smcp_bus.subjects import audit, operators
+from smcp_proto.errors import ErrorBody
+from smcp_proto.member_names import check_name
+from smcp_proto.printable import printable, printable_json
+from smcp_service.lifecycle import Failure, plain_failures, run
+from smcp_service.logging import configure_logging
+from smcp_service.settings import SettingsError
+from smcp_standalone.operator_access import operator_bus
+
+Model = TypeVar("Model", bound=BaseModel)
+
+TRY_S: Final = 3.0
+"""How long one registry may take to answer (seconds); then NATS chooses one anew, `TRIES` times in all."""
+TRIES: Final = 3
+SHOWN: Final = ("at", "kind", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "trace_id")
+"""The fields of an audit record that `watch` shows: never arguments or results, which a setting may put there."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
+Office = Annotated[str, typer.Argument(metavar="OFFICE")]
+
+
+def offices(as_json: AsJson = False) -> None:
+    """List the offices that have members: who is the Agent, since when, and how many Computers there are."""
+
+    async def show(bus: NatsBus, stop: asyncio.Event) -> None:
+        found: list[OfficeSummary] = []
+        page = Offices(offices=[], more=True)
+        while page.more:
+            page = await _ask(bus, "offices", OfficesQuestion(after=found[-1].office if found else ""), Offices)
+            found += page.offices
+        if as_json:
+            typer.echo(printable_json({"offices": [each.model_dump() for each in found]}, indent=None))
+            return
+        rows = [(each.office, *_agent(each), str(each.computers)) for each in found]
+        _table(("OFFICE", "AGENT", "SINCE", "COMPUTERS"), rows, otherwise="no office has members")
+
+    _look(show)
+
+
+def room(office: Office, as_json: AsJson = False) -> None:
+    """List the members of an office, without being one."""
+    _check(office)
+
+    async def show(bus: NatsBus, stop: asyncio.Event) -> None:
+        found = await _ask(bus, "room", RoomQuestion(office=office), Room)
+        if as_json:
+            typer.echo(printable_json(found.model_dump(), indent=None))
+            return
+        rows = [
+            (each.role, each.name, each.since or "?", each.by, each.a2c_version or "-", "moves" if each.moving else "")
+            for each in found.members
+        ]
+        head = ("ROLE", "NAME", "SINCE", "CREDENTIAL", "VERSION", "")
+        _table(head, rows, otherwise=f"the office {office!r} has no members")
+
+    _look(show)
+
+
+def watch(
+    office: Office,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show joins, leaves and calls of an office as they come, without being a member. Needs SMCP_AUDIT=on there."""
+    _check(office)
+
+    async def show(bus: NatsBus, stop: asyncio.Event) -> None:
+        shown = 0
+
+        async def hear(incoming: Incoming) -> None:
+            nonlocal shown
+            record = _read(incoming.body)
+            if stop.is_set() or "kind" not in record:
+                return
+            event = {field: record.get(field) for field in SHOWN}
+            typer.echo(printable_json(event, indent=None) if as_json else _line(event))
+            shown += 1
+            if shown == count:
+                stop.set()
+
+        def changed(connection: Connection) -> None:
+            if connection is not Connection.UP:
+                typer.echo("the connection was lost or too slow: events may be missing", err=True)
+
+        unwatch = bus.watch(changed)
+        subscription = await bus.listen(audit(office, "*"), hear)
+        typer.echo(f"Watching the office {office!r}; ctrl-C ends it.", err=True)
+        await stop.wait()
+        unwatch()
+        await subscription.drain()
+
+    _look(show)
+
+
+def _look(show: Callable[[NatsBus, asyncio.Event], Awaitable[None]]) -> None:
+    configure_logging("smcp", level="error")
+
+    async def main(stop: asyncio.Event) -> None:
+        with plain_failures():
+            async with operator_bus() as bus:
+                await show(bus, stop)
+
+    raise typer.Exit(run(main))
+
+
+async def _ask(bus: NatsBus, verb: str, question: BaseModel, answer: type[Model]) -> Model:
+    """Ask the registries. Raises Failure."""
+    subject, body = operators(bus.credential, verb), question.model_dump_json().encode()
+    for left in reversed(range(TRIES)):
+        try:
+            reply = await bus.request(subject, body, timeout=TRY_S)
+        except RequestTimedOut:
+            if left:
+                continue
+            raise Failure("no registry answers in time") from None
+        except NoResponder:
+            why = "none runs, it is an older one, or NATS does not permit it"
+            raise Failure(f"no registry answers: {why}") from None
+        except BusError as error:
+            raise Failure(str(error)) from None
+        if ERROR in reply.headers:
+            raise Failure(f"the registry refused: {ErrorBody.model_validate_json(reply.body).message}")
+        return answer.model_validate_json(reply.body)
+    raise AssertionError
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    try:
+        record = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _check(office: str) -> None:
+    try:
+        check_name(office)
+    except ValueError as error:
+        raise SettingsError(f"OFFICE: {error}") from None
+
+
+def _agent(office: OfficeSummary) -> tuple[str, str]:
+    return ("-", "-") if office.agent is None else (office.agent, office.since or "?")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, otherwise: str) -> None:
+    if not rows:
+        typer.echo(otherwise, err=True)
+        return
+    cells = [[printable(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _line(event: Mapping[str, Any]) -> str:
+    with suppress(ValueError, TypeError):
+        event = {**event, "at": f"{datetime.fromisoformat(event['at']).astimezone():%H:%M:%S}"}
+    who = " ".join(str(event[field]) for field in ("role", "name") if event[field] is not None)
+    asked = " ".join(str(event[field]) for field in ("computer", "tool") if event[field] is not None)
+    took = "" if event["ms"] is None else f"{event['ms']} ms"
+    words = [event["at"], event["kind"], who, f"-> {asked}" if asked else "", event["outcome"], took]
+    return printable("  ".join(str(word) for word in words if word))

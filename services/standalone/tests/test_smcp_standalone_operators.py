@@ -1,0 +1,125 @@
+"""`smcp offices`, `smcp room` and `smcp watch`, as they are installed."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from smcp_bus.registry_contract import Claim
+from smcp_testing.fork_server import born
+from smcp_testing.member_process import MemberProcess, member_process
+from smcp_testing.registry_world import registries
+from smcp_testing.service_process import service_process
+from smcp_testing.waiting import eventually
+
+SMCP = Path(sys.executable).parent / "smcp"
+KNOWN = ("smcp_standalone.main",)
+EVIL = "a\u202eb"
+RECORD = {
+    "at": "2026-01-31T12:00:00.123Z",
+    "kind": "call",
+    "office": "lab",
+    "role": "agent",
+    "name": EVIL,
+    "computer": "pc",
+    "tool": "echo\n\x1b[31mred",
+    "outcome": "ok",
+    "ms": 12.5,
+    "arguments": {"text": "hunter2"},
+}
+
+
+async def smcp(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
+    return await asyncio.to_thread(
+        subprocess.run,
+        born(SMCP, *arguments, knows=KNOWN),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**kept, **environment},
+    )
+
+
+async def joined(member: MemberProcess, claim: Claim) -> None:
+    await member.join("lab", "agent", EVIL, claim)
+    await member.join("lab", "computer", "pc", member.claim("s2"))
+
+
+async def test_offices_and_members_are_shown_in_printable_text_and_as_json(nats_url: str) -> None:
+    async with registries(nats_url, count=1) as [registry], member_process(nats_url) as member:
+        await joined(member, member.claim("s1"))
+        await eventually(lambda: len(list(registry.view.members("lab"))) == 2)
+        listed = await smcp("offices", SMCP_NATS_URL=nats_url)
+        assert listed.returncode == 0, listed.stderr
+        head, line = listed.stdout.splitlines()
+        assert head.split() == ["OFFICE", "AGENT", "SINCE", "COMPUTERS"]
+        assert line.split()[:2] == ["lab", "a\ufffdb"]
+        assert line.endswith("Z  1")
+        [office] = json.loads((await smcp("offices", "--json", SMCP_NATS_URL=nats_url)).stdout)["offices"]
+        assert (office["office"], office["agent"], office["computers"]) == ("lab", EVIL, 1)
+        shown = await smcp("room", "lab", SMCP_NATS_URL=nats_url)
+        assert [line.split()[:2] for line in shown.stdout.splitlines()[1:]] == [
+            ["agent", "a\ufffdb"],
+            ["computer", "pc"],
+        ]
+        told = json.loads((await smcp("room", "lab", "--json", SMCP_NATS_URL=nats_url)).stdout)
+        assert [(each["role"], each["name"]) for each in told["members"]] == [("agent", EVIL), ("computer", "pc")]
+        nobody = await smcp("room", "attic", SMCP_NATS_URL=nats_url)
+        assert (nobody.returncode, nobody.stdout) == (0, "")
+        assert "no members" in nobody.stderr
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_watch_shows_what_happened_but_no_arguments_and_nothing_that_a_terminal_obeys(
+    nats_url: str, as_json: bool
+) -> None:
+    options = ["--json"] if as_json else []
+    command = born(SMCP, "watch", "lab", "--count", "2", *options, knows=KNOWN)
+    async with member_process(nats_url) as member, service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
+        await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
+        for body in (b"no json", b"[]", b"{}", orjson.dumps(RECORD), orjson.dumps({"kind": "leave", "ms": None})):
+            await member.bus.publish("smcp.v1.lab.audit.call", body)
+        assert await watch.exit_code() == 0
+        call, leave = watch.output
+        assert "hunter2" not in call
+        if as_json:
+            assert json.loads(call) == {
+                field: RECORD.get(field)
+                for field in (
+                    *("at", "kind", "office", "role", "name", "computer", "tool", "outcome", "ms"),
+                    *("req_id", "trace_id"),
+                )
+            }
+            assert json.loads(leave)["kind"] == "leave"
+        else:
+            assert call.split("  ", 1)[1] == "call  agent a\ufffdb  -> pc echo red  ok  12.5 ms"
+            assert leave == "leave"
+
+
+async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str, tmp_path: Path) -> None:
+    credential = tmp_path / "creds.json"
+    credential.write_text('{"name": "x", "secret": "y", "inbox_prefix": "_INBOX.x", "kind": "gateway"}')
+    for arguments, environment, code, said in (
+        (["room", "a\nb"], {}, 2, "OFFICE: a name holds no control characters"),
+        (["watch", "x" * 10_000], {}, 2, "OFFICE: a name has 1 to 128 characters"),
+        (["offices"], {"SMCP_NATS_URL": "http://x"}, 2, "SMCP_NATS_URL"),
+        (
+            ["offices"],
+            {"SMCP_NATS_CREDS": str(credential)},
+            2,
+            "is the credential of a gateway, and this is a operator",
+        ),
+        (["offices"], {"SMCP_NATS_URL": "nats://127.0.0.1:1"}, 1, "could not be reached"),
+        (["offices"], {"SMCP_NATS_URL": nats_url}, 1, "no registry answers"),
+    ):
+        ended = await smcp(*arguments, **environment)
+        assert (ended.returncode, ended.stdout) == (code, ""), ended.stderr
+        assert said in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
