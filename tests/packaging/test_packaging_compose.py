@@ -144,7 +144,7 @@ def test_the_collector_defines_what_its_pipelines_use() -> None:
 
 def scraped() -> dict[str, list[str]]:
     """Whom Prometheus asks, by job."""
-    told = yaml.safe_load((DOCKER / "compose" / "prometheus.yaml").read_text(encoding="utf-8"))
+    told = yaml.safe_load((ROOT / "deploy" / "observe" / "prometheus-compose.yaml").read_text(encoding="utf-8"))
     return {
         job["job_name"]: [to for each in job["static_configs"] for to in each["targets"]]
         for job in told["scrape_configs"]
@@ -203,7 +203,7 @@ def status(address: str, path: str) -> int:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("profiles", [("core",), ("core", "observe"), ("demo",)], ids="+".join)
+@pytest.mark.parametrize("profiles", [("core",), ("core", "observe"), ("demo",), ("operator",)], ids="+".join)
 def test_docker_compose_accepts_every_profile(profiles: tuple[str, ...]) -> None:
     require_engine()
     options = [part for profile in profiles for part in ("--profile", profile)]

@@ -42,6 +42,10 @@ async def test_a_large_body_arrives_whole_both_ways(nats_url: str, size: int) ->
         assert reply == Reply(body, {"Mine": "kept"})
         await eventually(lambda: server.stats().outgoing_bytes == server.stats().pending == 0)
         assert asker.stats().pending == asker.stats().budget_used == server.stats().budget_used == 0
+        parts = int(size > MIB // 2)
+        for bus in (asker, server):
+            assert bus.transfers.counts == {"in": parts, "out": parts, "in_failed": 0}
+            assert bus.transfers.bytes == {"in": parts * size, "out": parts * size}
 
 
 async def test_one_byte_above_the_limit_is_refused_both_ways(nats_url: str) -> None:

@@ -91,6 +91,7 @@ async def test_a_repeated_call_joins_the_running_one_or_gets_its_result() -> Non
         assert len(tool.calls) == 1
         assert owner.running == 0
         assert tool.stopped == []
+        assert owner.repeats == {"running": 1, "kept": 1, "expired": 0}
 
 
 @pytest.mark.rule("answers.calls.dedup.other")
@@ -346,6 +347,7 @@ async def test_a_dropped_result_leaves_its_key_and_is_not_run_again() -> None:
         assert result["meta"] == {"a2c_result_expired": True}
         assert "pad" in await tool.call("r2")
         assert len(tool.calls) == 2
+        assert owner.repeats == {"running": 0, "kept": 1, "expired": 1}
 
 
 @given(st.lists(st.integers(0, 100) | st.none(), max_size=20))

@@ -233,6 +233,7 @@ async def test_an_answer_is_remembered_where_the_user_says_so(answer: Answer, qu
     assert await asked(confirmation, push())
     assert await asked(confirmation, push())
     assert user.asked == questions
+    assert {of: count for of, count in confirmation.answers.items() if count} == {answer: questions}
 
 
 async def test_another_tool_under_the_same_name_is_asked_about_again_and_a_denied_one_is_not_run() -> None:

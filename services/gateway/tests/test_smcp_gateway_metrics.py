@@ -71,6 +71,10 @@ async def test_calls_are_counted_by_event_and_outcome(nats_url: str) -> None:
         assert after["smcp_gateway_calls_in_flight", ()] == 0
         assert after["smcp_lease_held", ()] == 1
         assert after["smcp_lease_renewals_total", ()] >= 1
+        assert after["smcp_gateway_computer_requests_total", (("owner", "bus"),)] >= 6
+        assert after["smcp_gateway_computer_requests_total", (("owner", "here"),)] == 0
+        for name, label in (("moves", ("way", "away")), ("connections_refused", ("why", "token"))):
+            assert after[f"smcp_gateway_{name}_total", (label,)] == 0
 
 
 async def test_names_from_clients_do_not_become_labels(nats_url: str) -> None:

@@ -129,7 +129,7 @@ def test_only_an_agent_may_take_its_seat_back_from_a_suspended_owner(
 
 def test_a_member_that_claims_another_name_is_refused_with_a_reason() -> None:
     decision = decided(record("mine", process="p1", name="old"), claim(), Owner.NOT_ASKED)
-    assert decision == Decision(Action.REFUSE, why="the name of a member cannot change")
+    assert decision == Decision(Action.REFUSE, why="the name of a member cannot change", reason="name")
 
 
 def test_a_claim_writes_the_claimants_data_and_the_announcement() -> None:
@@ -264,6 +264,7 @@ def test_a_seat_changes_hands_only_by_its_owner_a_gone_or_silent_owner_or_a_move
     else:
         assert decision.action is {
             Owner.NOT_ASKED: Action.ASK_OWNER, Owner.ALIVE: Action.REFUSE, Owner.GONE: Action.CLAIM,
+                Owner.NO_SESSION: Action.CLAIM,
             Owner.SILENT: Action.CLAIM if before.identity == wanted.identity else Action.REFUSE,
         }[owner]  # fmt: skip
 

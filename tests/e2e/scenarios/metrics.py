@@ -15,6 +15,8 @@ from tests.e2e.actors.bare import FlatError, member
 from tests.e2e.worlds.world import LAB, Part, World
 
 TABLE: Final = Path(__file__).parents[3] / "docs" / "metrics.md"
+OBSERVE: Final = Path(__file__).parents[3] / "deploy" / "observe"
+USED: Final = re.compile(r"\b(?:smcp|process)_\w+")
 ROW: Final = re.compile(r"^\| `(smcp_\w+)` \| ([\w, ]+) \|", re.MULTILINE)
 CALLS: Final = 3
 KINDS: Final = ("gateway", "registry", "Computer")
@@ -30,13 +32,21 @@ async def each_process_serves_the_documented_metrics(world: World) -> None:
         gateway, computer = world.gateway(0).part, host.part
         before, host_before = await scraped(gateway), await scraped(computer)
         for _ in range(CALLS):
+            await agent.call("alpha", "echo", {"text": "counted"}, req_id="again")
+        for _ in range(CALLS - 1):
             await agent.call("alpha", "echo", {"text": "counted"})
         with pytest.raises(FlatError):
             await agent.call("nobody", "echo", {"text": "not here"})
         after, host_after = await scraped(gateway), await scraped(computer)
-        assert _calls(after, "ok") - _calls(before, "ok") == CALLS
+        assert _calls(after, "ok") - _calls(before, "ok") == 2 * CALLS - 1
         assert _calls(after, "404") - _calls(before, "404") == 1
-        assert _runs(host_after) - _runs(host_before) == CALLS
+        assert _runs(host_after) - _runs(host_before) == 2 * CALLS - 1
+        assert _total(host_after, "smcp_computer_mcp_server_calls_total", outcome="ok") == CALLS + _total(
+            host_before, "smcp_computer_mcp_server_calls_total", outcome="ok"
+        )
+        assert _total(host_after, "smcp_calls_repeated_total", found="kept") == CALLS - 1 + _total(
+            host_before, "smcp_calls_repeated_total", found="kept"
+        )
         assert after["smcp_gateway_members", (("role", "agent"),)] >= 1
         for registry in world.registries:
             await eventually(partial(_knows_an_agent, registry))
@@ -45,9 +55,15 @@ async def each_process_serves_the_documented_metrics(world: World) -> None:
             "Computer": await _names(computer),
             "registry": set().union(*[await _names(each) for each in world.registries]),
         }
+        samples = [after, host_after, *[await scraped(each) for each in world.registries]]
     for kind, names in told.items():
         expected = _table(kind)
         assert names == expected, f"{kind}: {sorted(names ^ expected)}"
+    shown = {name for each in samples for name, _ in each}
+    for file in ("alerts.yaml", "dashboards/operators.json", "dashboards/office.json"):
+        used = set(USED.findall((OBSERVE / file).read_text(encoding="utf-8")))
+        assert used <= shown, f"{file} names what nothing exports: {sorted(used - shown)}"
+        assert used, file
 
 
 async def one_process_serves_the_metrics_of_its_gateway(world: World) -> None:
@@ -93,6 +109,10 @@ def _table(kind: str) -> set[str]:
 def _calls(samples: Samples, outcome: str) -> float:
     labels = (("event", "client:tool_call"), ("outcome", outcome))
     return samples.get(("smcp_gateway_call_duration_seconds_count", labels), 0)
+
+
+def _total(samples: Samples, name: str, **labels: str) -> float:
+    return sum(value for (each, of), value in samples.items() if each == name and labels.items() <= dict(of).items())
 
 
 def _runs(samples: Samples) -> float:

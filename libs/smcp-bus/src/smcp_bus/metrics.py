@@ -1,19 +1,37 @@
-"""Metrics of the connection to NATS."""
+"""Metrics of the connection to NATS, and of an `Owner`."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from smcp_bus.audit import Trail
 from smcp_bus.bus import Connection
 from smcp_bus.nats.bus import NatsBus
+from smcp_bus.owner import Owner
 
 
 class Instruments(Protocol):
     """As `smcp_service.metrics.Metrics`."""
 
     def gauge(self, name: str, description: str, read: Callable[[], float], *, unit: str = "1") -> None: ...
-    def counter(self, name: str, description: str, read: Callable[[], float]) -> None: ...
+    def counter(
+        self,
+        name: str,
+        description: str,
+        read: Callable[[], float | Mapping[str, float]],
+        *,
+        unit: str = "1",
+        label: str = "",
+    ) -> None: ...
+
+
+def measure_owner(metrics: Instruments, owner: Owner) -> None:
+    metrics.counter(
+        "smcp_calls_repeated",
+        "Calls that were asked for again and not run again, by what there was of them",
+        lambda: owner.repeats,
+        label="found",
+    )
 
 
 def measure_bus(metrics: Instruments, bus: NatsBus) -> Callable[[], None]:
@@ -23,6 +41,9 @@ def measure_bus(metrics: Instruments, bus: NatsBus) -> Callable[[], None]:
     gauge("smcp_bus_connected", "1 while connected to NATS, else 0", lambda: bus.connected)
     counter("smcp_bus_reconnects", "Connections that came back", lambda: seen[Connection.UP])
     counter("smcp_bus_slow_consumers", "Times that messages were dropped on the way in", lambda: seen[Connection.SLOW])
+    transfers = bus.transfers
+    counter("smcp_bus_transfers", "Bodies that went in parts, by their way", lambda: transfers.counts, label="way")
+    counter("smcp_bus_transferred", "Bytes of these bodies", lambda: transfers.bytes, unit="By", label="way")
     gauge("smcp_bus_pending", "Requests and bodies that are awaited", lambda: stats().pending)
     gauge("smcp_bus_handlers_running", "Handlers that run", lambda: stats().running)
     gauge("smcp_bus_messages_waiting", "Messages that wait for a handler", lambda: stats().waiting)

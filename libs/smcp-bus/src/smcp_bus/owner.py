@@ -116,6 +116,8 @@ class Owner:
         self._tombstones: OrderedDict[CancelKey, float] = OrderedDict()
         self._tidy_every_s = max(min(keeping.results_s, keeping.keys_s, keeping.tombstones_s), 0.02)
         self._tidies: asyncio.TimerHandle | None = None
+        self.repeats = {"running": 0, "kept": 0, "expired": 0}
+        """Calls that were asked for again and not run again, by what there was of them."""
 
     @property
     def running(self) -> int:
@@ -179,6 +181,7 @@ class Owner:
             _same(call, digest, subject)
             event("smcp.joined")
             call.asked_at = self._loop.time()
+            self.repeats["running"] += 1
         else:
             known = self._replay(key, request, digest, subject, seat, left)
             if known is not None:
@@ -322,8 +325,10 @@ class Owner:
         if ended is not None:
             _same(ended, digest, subject)
             if ended.error is None:
+                self.repeats["expired" if ended.body is None else "kept"] += 1
                 return ended.body if ended.body is not None else exact_json.written(tool_results.expired())
             if ended.error.details.get("may_have_run") is not False:
+                self.repeats["kept"] += 1
                 raise _again(ended.error)
             del self._ended[key]
         if (seat.office, request.agent, request.req_id) in self._tombstones:

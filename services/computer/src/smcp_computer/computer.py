@@ -13,6 +13,7 @@ from typing import Any, Final, TypedDict, Unpack
 from smcp_bus import registry_contract
 from smcp_bus.audit import Trail
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Tracing
+from smcp_bus.metrics import measure_owner
 from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
@@ -34,7 +35,7 @@ from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import OfficeMembership
 from smcp_computer.metadata_cache import MetadataCache
-from smcp_computer.metrics import calls_timed, measure, measure_resources
+from smcp_computer.metrics import calls_timed, measure, measure_calls, measure_resources
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient, ResourceChanges
 from smcp_computer.reshaping import Results
 from smcp_computer.resources.index import ResourceIndex
@@ -191,6 +192,8 @@ class Computer:
         self._config = shown(config)
         self._head_start_s = max(HEAD_START_S, settings.move_s / 2 if settings.restart else 0.0)
         measure(self.metrics, self.fleet, self.owner, may_tell)
+        measure_owner(self.metrics, self.owner)
+        measure_calls(self.metrics, self.seat, self.fleet, self.calls.by_server, self.confirmation.answers)
         measure_resources(self.metrics, self.resources.index, self.resources.cache)
 
     async def _get_config(self, request: GetComputerConfigReq, call: Call) -> GetComputerConfigRet:

@@ -109,6 +109,8 @@ class Confirmation:
         self._remembered: dict[ToolRef, tuple[object, float]] = {}
         """Tools that may run without another question: what was allowed, and until when (`time.monotonic`)."""
         self._over = False
+        self.answers: dict[str, float] = dict.fromkeys((*Answer, WITHDRAWN), 0)
+        """Questions, by how they ended."""
 
     @property
     def policy(self) -> str:
@@ -183,6 +185,7 @@ class Confirmation:
                 answer = await self._asker.ask(target.ref, agent, params, destructive=destructive)
                 answered_with = answer.value
             finally:
+                self.answers[answered_with] += 1
                 answered(answered_with)
         if answer in (Answer.ALWAYS, Answer.HOUR):
             until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")

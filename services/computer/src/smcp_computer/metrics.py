@@ -1,11 +1,12 @@
 """The metrics of a Computer."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
+from smcp_bus.ownership import Seat
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.status import ServerStatus, State
 from smcp_computer.metadata_cache import MetadataCache
@@ -94,6 +95,36 @@ def measure_servers(metrics: Metrics, fleet: Fleet) -> None:
         unit="By",
         label="server",
     )
+
+
+def measure_calls(
+    metrics: Metrics,
+    seat: Seat,
+    fleet: Fleet,
+    ended: Mapping[tuple[str, ...], float],
+    answers: Mapping[str, float],
+) -> None:
+    """`ended`: calls by MCP server and outcome; `answers`: those to questions whether a tool may run."""
+
+    def configured() -> dict[tuple[str, ...], float]:
+        return {(seat.office, seat.computer): 1}
+
+    def of_servers() -> dict[tuple[str, ...], float]:
+        return {key: count for key, count in ended.items() if key[0] in fleet.config.servers}
+
+    metrics.gauge(
+        "smcp_computer_info",
+        "1, with the office and the name that this Computer is configured with",
+        configured,
+        label=("office", "computer"),
+    )
+    metrics.counter(
+        "smcp_computer_mcp_server_calls",
+        "Calls that the MCP server was to run, and how they ended",
+        of_servers,
+        label=("server", "outcome"),
+    )
+    metrics.counter("smcp_computer_approvals", "Questions whether a tool may run", lambda: answers, label="answer")
 
 
 def measure(metrics: Metrics, fleet: Fleet, owner: Owner, joined: Callable[[], bool]) -> None:

@@ -139,7 +139,20 @@ class Gateway:
         )
         self._probe = OwnerProbe(bus, registry, calls, lease_s=settings.lease_s)
         measure_strangers(front.metrics, front.listener.strangers)
-        measure(front.metrics, sessions, self.offices, calls, self.computers, self._lease, self.transport, quotas)
+        measure(
+            front.metrics,
+            sessions,
+            self.offices,
+            calls,
+            self.computers,
+            self._lease,
+            self.transport,
+            quotas,
+            self._memberships,
+            self._moves,
+            self.route,
+            front.guard,
+        )
         self.readiness.add("nats", lambda: bus.problem)
         self.readiness.add("registry", lambda: None if self._lease.acquired else "no lease yet")
 

@@ -2,11 +2,15 @@
 
 from smcp_bus.dispatch import Ended
 from smcp_bus.lease import LeaseKeeper
+from smcp_bus.metrics import measure_owner
 from smcp_bus.tracing import counted
-from smcp_gateway.calls.table import CallTable
+from smcp_gateway.auth.guard import Guard
+from smcp_gateway.calls.table import CallRoute, CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.resources import ListResources
+from smcp_gateway.moves import Moves
 from smcp_gateway.quotas import Quotas
+from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
@@ -49,9 +53,13 @@ def measure(
     lease: LeaseKeeper,
     transport: SocketIoServer,
     quotas: Quotas,
+    memberships: Memberships,
+    moves: Moves,
+    route: CallRoute,
+    guard: Guard | None,
 ) -> None:
     """Register the gauges and counters."""
-    gauge = metrics.gauge
+    gauge, counter = metrics.gauge, metrics.counter
     gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
     gauge("smcp_gateway_members", "Clients that are in an office", lambda: _by_role(sessions), label="role")
     gauge("smcp_gateway_offices", "Offices of which members are here", lambda: len(offices))
@@ -63,14 +71,34 @@ def measure(
     )
     gauge("smcp_gateway_computer_calls", "Calls that run at Computers on Socket.IO", lambda: computers.running)
     gauge("smcp_gateway_draining", "1 while it stops, else 0", lambda: transport.draining)
-    metrics.counter(
+    counter(
+        "smcp_gateway_moves",
+        "Members that were sent to other gateways, and that came from them, with their seats kept",
+        lambda: {"away": moves.kept, "here": memberships.taken_up},
+        label="way",
+    )
+    counter(
+        "smcp_gateway_computer_requests",
+        "Requests to Computers, by where their owners are: in this process, or behind the bus",
+        lambda: route.requests,
+        label="owner",
+    )
+    counter(
+        "smcp_gateway_connections_refused",
+        "Clients without an acceptable token, and those that tried too often",
+        lambda: {"token": 0, "throttled": 0} if guard is None else guard.refusals,
+        label="why",
+    )
+    counter("smcp_gateway_slow_clients", "Clients that were cut off, since they did not read", lambda: transport.slow)
+    measure_owner(metrics, computers.owner)
+    counter(
         "smcp_gateway_quota_refusals",
         "Events, joins and connections above a quota",
         lambda: quotas.refused,
         label="quota",
     )
     gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
-    metrics.counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
+    counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
     gauge("smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s")
 
 

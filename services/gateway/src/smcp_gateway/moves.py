@@ -98,6 +98,8 @@ class Moves:
         self._going: set[Session] = set()
         """Those above the fair share whose seat is being kept."""
         self._draining = False
+        self.kept = 0
+        """Members whose seats the registry keeps, or kept, since they were sent away."""
         self._share: int | None = None
 
     async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
@@ -114,6 +116,7 @@ class Moves:
                         break
                     if answer.outcome is not AssertOutcome.UNAVAILABLE and session.membership is membership:
                         session.moving = True
+                        self.kept += 1
                         membership.revision = max(membership.revision, answer.revision)
                         break
                     await asyncio.sleep(PAUSE_S)

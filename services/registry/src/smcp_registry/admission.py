@@ -57,6 +57,8 @@ class Decision:
     """The message of a refusal, for the claimant."""
     taken_up: bool = False
     """The claim continues a member that was moving."""
+    reason: str = ""
+    """The kind of a refusal, for metrics."""
     holder: MemberRecord | None = None
     """Of a refusal: the Agent that has the office's seat."""
 
@@ -67,7 +69,7 @@ def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Rol
         return Decision(Action.CLAIM, _announce(leave=False, enter=claim.announce))
     if owned_by(record, claim):
         if record.name != name:
-            return Decision(Action.REFUSE, why="the name of a member cannot change")
+            return Decision(Action.REFUSE, why="the name of a member cannot change", reason="name")
         if claim.announce and not record.announced:
             return Decision(Action.CLAIM, Announce.ENTER)
         return Decision(Action.UNCHANGED)
@@ -133,7 +135,7 @@ def _announce(*, leave: bool, enter: bool) -> Announce:
 
 def _taken(record: MemberRecord, role: Role, name: str) -> Decision:
     if role == "computer":
-        return Decision(Action.REFUSE, why=f"the office has a Computer named {name!r} already")
+        return Decision(Action.REFUSE, why=f"the office has a Computer named {name!r} already", reason="taken")
     since = "" if record.since is None else f", since {time_of(record.since)}"
     why = f"the office has an Agent already: {printable(record.name)!r}{since}"
-    return Decision(Action.REFUSE, why=why, holder=record)
+    return Decision(Action.REFUSE, why=why, reason="taken", holder=record)

@@ -105,7 +105,7 @@ async def open_registry(
     seats = Seats(store, owners, audit, untouched=members.untouched, move_s=settings.move_s)
     sweeper = Sweeper(connection, store, members, leases, owners, announcer, audit, lease_s=lease_s)
     rate = RoomRate(settings.registry_room_events_per_s, asyncio.get_running_loop().time)
-    measure(metrics, members, leases, sweeper, announcer, rate)
+    measure(metrics, members, leases, seats, sweeper, announcer, rate)
     readiness.add("nats", lambda: bus.problem)
     readiness.add("members", lambda: None if members.synced else "the view of the members is not caught up")
     readiness.add("leases", lambda: None if leases.synced else "the view of the leases is not caught up")

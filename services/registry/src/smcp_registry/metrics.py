@@ -6,6 +6,7 @@ from smcp_registry.announcer import Announcer
 from smcp_registry.handlers.rooms import RoomRate
 from smcp_registry.leases import Leases
 from smcp_registry.members_view import MembersView
+from smcp_registry.seats import Seats
 from smcp_registry.sweeper import Sweeper
 from smcp_service.metrics import Metrics
 
@@ -18,7 +19,13 @@ def requests_timed(metrics: Metrics) -> Ended:
 
 
 def measure(
-    metrics: Metrics, view: MembersView, leases: Leases, sweeper: Sweeper, announcer: Announcer, rate: RoomRate
+    metrics: Metrics,
+    view: MembersView,
+    leases: Leases,
+    seats: Seats,
+    sweeper: Sweeper,
+    announcer: Announcer,
+    rate: RoomRate,
 ) -> None:
     """Members, offices and leases are those of the whole system, as seen from here."""
     gauge, counter = metrics.gauge, metrics.counter
@@ -39,4 +46,5 @@ def measure(
     counter(
         "smcp_registry_swept_members", "Members of dead processes that this registry removed", lambda: sweeper.swept
     )
+    counter("smcp_registry_claims_refused", "Seats that were refused, by why", lambda: seats.refused, label="why")
     counter("smcp_registry_refusals", "Joins, updates and lists above an office's rate", lambda: rate.refused)

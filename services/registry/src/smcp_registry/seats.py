@@ -41,6 +41,8 @@ class Seats:
         self._audit = audit
         self._untouched = untouched
         self._move_s = move_s
+        self.refused = {"taken": 0, "name": 0, "given_up": 0}
+        """Claims, by why they were refused."""
 
     async def claim(
         self, office: str, role: Role, name: str, claim: Claim, *, until: float, from_silent: bool = False
@@ -65,7 +67,7 @@ class Seats:
             if decision.action is Action.REFUSE:
                 return None
             if not _stands(stored.record, claim) and not await self._is_meant(claim, until):
-                decision = Decision(Action.REFUSE, why=GIVEN_UP)
+                decision = Decision(Action.REFUSE, why=GIVEN_UP, reason="given_up")
                 return None
             record = claimed(
                 stored.record,
@@ -84,6 +86,8 @@ class Seats:
         stored = await self._write(key, change, first=NOTHING if self._untouched(key) else None)
         if removed is not None and decision.action is Action.CLAIM:
             self._audit.removed(removed, "expired")
+        if decision.action is Action.REFUSE:
+            self.refused[decision.reason] += 1
         return decision, stored
 
     async def release(self, office: str, role: Role, name: str, claim: Claim) -> int:

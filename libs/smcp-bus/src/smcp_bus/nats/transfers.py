@@ -59,8 +59,13 @@ class Transfers:
         """Bytes of incoming bodies."""
         self.kept = ByteBudget(kept)
         """Bytes of answers being pulled; a single one may be larger."""
+        self.counts = {"in": 0, "out": 0, "in_failed": 0}
+        self.bytes = {"in": 0, "out": 0}
+        """Of bodies in parts, by their way; of outgoing ones when their first part goes."""
 
     def outgoing(self, body: bytes) -> Outgoing:
+        self.counts["out"] += 1
+        self.bytes["out"] += len(body)
         return Outgoing(self._send, body, self._client.chunk)
 
     async def pull(
@@ -100,7 +105,10 @@ class Transfers:
             timer.cancel()
             self.inbox.leave(token)
         if isinstance(result, BusError):
+            self.counts["in_failed"] += 1
             raise result
+        self.counts["in"] += 1
+        self.bytes["in"] += len(result)
         return result
 
     async def read_reply(

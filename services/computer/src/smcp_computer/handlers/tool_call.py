@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -108,6 +108,8 @@ class ToolCalls:
     def __post_init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight: set[CallRecord] = set()
+        self.by_server = Counter[tuple[str, ...]]()
+        """Calls that an MCP server was to run, by it and their outcome."""
         self._recent: dict[str, deque[CallRecord]] = {}
         """By server, those that ended, the newest last."""
 
@@ -160,6 +162,8 @@ class ToolCalls:
         finally:
             with suppress(Exception):  # neither may replace the answer
                 record.log()
+                if record.server:
+                    self.by_server[record.server, record.outcome] += 1
                 self.ended(record.seconds, record.outcome, trace_id=recorded_trace_id())
         return RawJson(body)
 

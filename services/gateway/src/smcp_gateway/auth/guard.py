@@ -88,6 +88,8 @@ class Guard:
         """Called with the address and the error of a connection that is refused by HTTP."""
         self._throttle = LoginThrottle()
         self._logged = LoginThrottle()
+        self.refusals = {"token": 0, "throttled": 0}
+        """Clients without an acceptable token, and those that tried too often."""
 
     async def run(self) -> None:
         """Refresh the issuer's keys until cancelled."""
@@ -174,8 +176,10 @@ class Guard:
         now = asyncio.get_running_loop().time()
         under = f"{source} {_key_id(token)}"
         if wait := self._throttle.retry_after(under, now):
+            self.refusals["throttled"] += 1
             raise RateLimited("too many wrong tokens came from this address", details={"retry_after_s": wait}) from None
         self._throttle.failed(under, now)
+        self.refusals["token"] += 1
         if not self._logged.retry_after(source, now):
             self._logged.failed(source, now)
             why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message

@@ -236,6 +236,8 @@ class CallRoute:
         self._here = here
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Reply]] = set()
+        self.requests = {"here": 0, "bus": 0}
+        """Requests to Computers, by where their owners are."""
         self.waiting_bytes = 0
         """Bytes of answers that are not admitted yet."""
 
@@ -256,6 +258,7 @@ class CallRoute:
         """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break."""
         computers = self._here.get(subjects.without_verb(subject)) if self._here else None
         handler = next((computer.handle for computer in computers if computer.takes_calls), None) if computers else None
+        self.requests["bus" if handler is None else "here"] += 1
         if handler is None:
             reply = await self.bus.request(
                 subject, body, timeout=timeout, headers=headers, progress=progress, admit=admit

@@ -55,6 +55,8 @@ class Memberships:
         self._calls = calls
         self._audit = audit
         self._stopping = asyncio.Event()
+        self.taken_up = 0
+        """Members that came here from another gateway, or came back, and kept their seats."""
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
         """Make `session` a member, or change nothing.
@@ -93,6 +95,7 @@ class Memberships:
             if present is not None and session.membership is None and isinstance(error, Exception):
                 await self._hang_up(session, "it is in no office after a switch that failed")
             raise
+        self.taken_up += joined.taken_up
         known_before = joined.taken_up or joined.unchanged  # unchanged: an earlier copy took it up
         self._computers.joined(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
         session.joining = session.joining_seat = None

@@ -193,6 +193,8 @@ class Engine(engineio.AsyncServer):
         driver = {"websocket": Connection, "translate_request": _environ}
         self._async: dict[str, Any] = {**self._async, **driver}
         self._outbox_limit = outbox_limit
+        self.cut_off = 0
+        """Clients that did not read what was sent to them."""
         self._pings: dict[str, asyncio.Task[Any]] = {}
         self.tasks: dict[object, asyncio.Task[None]] = {}
         """By what each was begun for; asyncio itself may forget tasks."""
@@ -281,6 +283,7 @@ class Engine(engineio.AsyncServer):
         client = next((each for each in self.sockets.values() if each.queue is outbox), None)
         if client is None:
             return
+        self.cut_off += 1
         _log.warning("a client does not read; it is cut off", extra={"waiting_bytes": outbox.bytes})
         if outbox.transport is not None:
             outbox.transport.abort()

@@ -229,6 +229,11 @@ class SocketIoServer:
         settled = session.leaving and session.in_flight == 0
         await self._engine.hang_up(session.engine_id, NOTHING_BEGUN if settled else WSCloseCode.OK)
 
+    @property
+    def slow(self) -> int:
+        """Clients that were cut off, since they did not read."""
+        return self._engine.cut_off
+
     def unsent_bytes(self, session: Session) -> int:
         """Of replies and notifications that are here, or may come, and that the client's socket has not taken yet."""
         outbox = self._engine.outbox(session.engine_id)
