@@ -114,16 +114,19 @@ def trace_id_of(call: Call) -> int:
 
 def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
     """For a dispatcher: `bind` gets what stands on each line of the log that is written in the middle of a call."""
-    return lambda call: bind(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call))
+    return lambda call: bind(
+        req_id=call.req_id, office=call.caller.office or office_of(call), trace_id=partial(trace_id_of, call)
+    )
 
 
-def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
+def sending(subject: str, current: Span | None = None) -> AbstractContextManager[Mapping[str, str]]:
     """A PRODUCER span round a message or a request to `subject`; gives the headers that carry the trace on.
 
-    An error that leaves the block marks it. Nothing is done where no request is traced.
+    An error that leaves the block marks it. Nothing is done where no request is traced. `current`: the current span,
+    where it is known.
     """
-    current = trace.get_current_span()
-    if not isinstance(current, RequestSpan):
+    current = current or trace.get_current_span()
+    if current is trace.INVALID_SPAN or not isinstance(current, RequestSpan):
         return _NOTHING
     span = current.child(*_destination("send", SpanKind.PRODUCER, subject))
     return _Current(span, span.headers)

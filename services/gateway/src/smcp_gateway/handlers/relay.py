@@ -156,7 +156,7 @@ class Relay:
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
         body = exact_json.written(self._with_age(call) if REPEAT in call.payload else call.payload)
-        with sending(subject) as trace_headers:
+        with sending(subject, pending.span) as trace_headers:
             headers = {**call.headers, **trace_headers}
             if call.caller.rights is not None:
                 headers |= to_headers(call.caller)
@@ -260,8 +260,11 @@ def checked(body: bytes) -> RawJson:
     Raises:
         Internal: it is no JSON, or nested too deeply.
     """
-    may_be_deep = exact_json.has_many(body, b"[") or exact_json.has_many(body, b"{")
-    read = orjson.loads if may_be_deep or len(body) <= exact_json.SHORT else exact_json.read
+    if is_short := len(body) <= exact_json.SHORT:
+        may_be_deep = body.count(b"[") + body.count(b"{") > DEEPEST
+    else:
+        may_be_deep = exact_json.has_many(body, b"[") or exact_json.has_many(body, b"{")
+    read = orjson.loads if may_be_deep or is_short else exact_json.read
     try:
         value = read(body)
     except orjson.JSONDecodeError:
