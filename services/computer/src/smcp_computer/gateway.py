@@ -173,14 +173,11 @@ class GatewayMembership:
     async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes) -> None:
         row = catalog.by_verb("server", verb)
         assert row is not None  # a verb of ours
-        await self._ask(SAID_AS.get(row.event, row.event), exact_json.read(body))
-
-    async def _ask(self, event: str, data: dict[str, Any]) -> Any:
-        connection = self.link.connection
+        event, connection = SAID_AS.get(row.event, row.event), self.link.connection
         if connection is None:
             raise NotConnected("there is no connection with a gateway now")
         try:
-            reply = await connection.request(event, data, timeout=ASK_S)
+            reply = await connection.request(event, exact_json.read(body), timeout=ASK_S)
         except ConnectionBroken as broken:
             raise (ConnectionLost if broken.sent else NotConnected)(broken.reason) from None
         except AckTimedOut:
@@ -190,7 +187,6 @@ class GatewayMembership:
             self.link.drop(connection)  # to join again is all there is to do
         if error is not None:
             raise error
-        return reply
 
     async def _answer(self, event: str, body: object) -> bytes:
         """The JSON of the acknowledgement of a request. The gateway vouches for the sender, an Agent of this office."""

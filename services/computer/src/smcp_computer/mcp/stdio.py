@@ -21,11 +21,11 @@ from smcp_bus import exact_json
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_computer.config.lint import CannotRun
 from smcp_computer.config.server_settings import HostSettings
-from smcp_computer.mcp.errors import KEPT, ROOM, AnswerTooLarge, in_its_place, message_of, unreadable
+from smcp_computer.mcp.errors import KEPT, ROOM, AnswerTooLarge, ServerHangs, in_its_place, message_of, unreadable
 from smcp_computer.mcp.isolation import check_sandbox, launch_of
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
-from smcp_computer.mcp.server_log import StderrLog
+from smcp_computer.mcp.server_log import StderrLog, first_of
 from smcp_computer.redaction import SEARCHED
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import MCPServerStdioParameters
@@ -113,7 +113,8 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int, max_values: int) -
 async def stdio_transport(
     parameters: MCPServerStdioParameters, host: HostSettings, watch: Watch, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
-    """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry.
+    """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry, and
+    where it hangs, at once: who does not answer for so long does not tidy up when asked to end, either.
 
     Raises ServerFailed: the program cannot be started; CannotRun: this host cannot do what `host` demands. A message
     above `max_message` bytes is let go as it comes, and its request gets an error.
@@ -128,7 +129,7 @@ async def stdio_transport(
         log.pid = process.pid
         pipes = _Pipes(process, parameters, log, max_message)
         to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
-        broken_off = False
+        broken_off = hangs = False
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(pipes.read, watch, to_session)
@@ -138,12 +139,13 @@ async def stdio_transport(
                     yield read_stream, pipes
                 except BaseException as error:
                     broken_off = isinstance(error, asyncio.CancelledError)
+                    hangs = isinstance(first_of(error), ServerHangs)
                     raise
                 finally:
                     with anyio.CancelScope(shield=True):
                         by_itself = pipes.ended
                         await read_stream.aclose()
-                        await process.stop(hurry=broken_off)
+                        await (process.kill() if hangs else process.stop(hurry=broken_off))
                     if by_itself:
                         log.died(process.status)
                     tasks.cancel_scope.cancel()

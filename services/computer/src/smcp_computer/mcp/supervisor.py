@@ -30,7 +30,7 @@ from smcp_computer.config.file import with_variables
 from smcp_computer.config.inputs import SETTING, InputResolver
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
 from smcp_computer.config.server_settings import HostSettings
-from smcp_computer.mcp.errors import RequestRefused, ServerFailed
+from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerHangs
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
@@ -326,7 +326,7 @@ class Supervisor:
             _log.warning(what, self.name, self.reason)
         while connection.watch.heard < asked and self._goes_on(connection):
             if time.monotonic() >= min(until, connection.busy_until):
-                raise ServerFailed("has stopped answering")
+                raise ServerHangs("has stopped answering")
             self._wake.clear()
             await set_within(silence_s / 30, self._wake)
         self._offer(self._listed)
