@@ -14,6 +14,7 @@ import logging
 import math
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from smcp_bus.errors import BusError
@@ -109,19 +110,19 @@ class Moves:
             async with asyncio.timeout(within), self._limit:
                 while (membership := session.membership) is not None:
                     assertion = Assertion(members=[asserted(membership, moving=True)])
-                    result = await self._registry.assert_members(assertion, again_s=KEEP_AGAIN_S)
-                    [answer] = result.members
-                    if answer.outcome is AssertOutcome.REFUSED:
-                        await self._memberships.lost(session)
-                        break
-                    if answer.outcome is not AssertOutcome.UNAVAILABLE and session.membership is membership:
-                        session.moving = True
-                        self.kept += 1
-                        membership.revision = max(membership.revision, answer.revision)
-                        break
+                    with suppress(BusError, SmcpError):
+                        [answer] = (await self._registry.assert_members(assertion, again_s=KEEP_AGAIN_S)).members
+                        if answer.outcome is AssertOutcome.REFUSED:
+                            await self._memberships.lost(session)
+                            break
+                        if answer.outcome is not AssertOutcome.UNAVAILABLE and session.membership is membership:
+                            session.moving = True
+                            self.kept += 1
+                            membership.revision = max(membership.revision, answer.revision)
+                            break
                     await asyncio.sleep(PAUSE_S)
-        except (BusError, SmcpError, TimeoutError) as error:
-            _log.warning("a member's seat cannot be kept: %s", type(error).__name__, extra={"session": session.id})
+        except TimeoutError:
+            _log.warning("a member's seat cannot be kept in time", extra={"session": session.id})
             return False
         return True
 
