@@ -18,6 +18,7 @@ from smcp_bus.request_spans import MOST_EVENTS, RequestSpan, child_span
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound, Unavailable
 from smcp_service.telemetry import RequestTracerProvider, sampler_from
+from smcp_testing.profiles import scaled
 
 ALICE = Caller(role="agent", office="lab", name="alice")
 REQ_ID = "0123456789abcdef0123456789abcdef"
@@ -40,8 +41,12 @@ class Recorded:
         self._monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
 
     @property
+    def all_spans(self) -> tuple[ReadableSpan, ...]:
+        return self._exporter.get_finished_spans()
+
+    @property
     def spans(self) -> dict[str, ReadableSpan]:
-        return {span.name.split(" smcp")[0]: span for span in self._exporter.get_finished_spans()}
+        return {span.name.split(" smcp")[0]: span for span in self.all_spans}
 
 
 @pytest.fixture
@@ -203,3 +208,32 @@ async def test_events_in_memory_are_bounded(recorded: Recorded) -> None:
 
     await dispatch(fail, tracing.client_spans())
     assert len(recorded.spans["client:tool_call"].events) == MOST_EVENTS
+
+
+async def test_among_many_calls_every_sampled_or_failed_one_has_one_whole_trace(recorded: Recorded) -> None:
+    recorded.sampling(OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.2")
+    count = scaled(ci=300, soak=10_000)
+    failed = {f"{number:032x}" for number in range(1, count + 1) if number % 3 == 0}
+
+    async def call(number: int) -> None:
+        async def tool(request: Any, call: Call) -> RawJson:
+            await asyncio.sleep(0)
+            if number % 15 == 0:
+                raise NotFound("no such tool")
+            return await (run_tool if number % 3 == 0 else succeed)(request, call)
+
+        await through_both(tool, req_id=f"{number:032x}")
+
+    await asyncio.gather(*(call(number) for number in range(1, count + 1)))
+    traces: dict[str, list[ReadableSpan]] = {}
+    for span in recorded.all_spans:
+        assert span.context is not None
+        traces.setdefault(f"{span.context.trace_id:032x}", []).append(span)
+    assert failed <= set(traces)
+    assert 0 < len(set(traces) - failed) < count - len(failed)
+    for req_id, spans in traces.items():
+        ids = {span.context.span_id for span in spans if span.context}
+        assert len(ids) == len(spans)
+        assert [span.name for span in spans if span.parent is None] == ["client:tool_call"]
+        assert all(span.parent.span_id in ids for span in spans if span.parent is not None)
+        assert len(spans) == 3 + (req_id in failed and int(req_id, 16) % 15 != 0)
