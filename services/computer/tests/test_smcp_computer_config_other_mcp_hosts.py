@@ -208,7 +208,7 @@ def test_a_time_without_a_unit_is_a_mistake_and_the_default_holds() -> None:
         ("${{ secrets.TOKEN }}", "write ${env:TOKEN}", True),
         ("${input:}", "write ${input:ID} or ${env:NAME}", True),
         ("${inputs.token}", "write ${input:ID} or ${env:NAME}", True),
-        ("${}", "only ${input:ID} and ${env:NAME} are replaced", True),
+        ("${}", "write ${input:ID} or ${env:NAME}", True),
         ("Bearer $TOKEN", "write ${env:TOKEN}", False),
         ("%APPDATA%/x", "write ${env:APPDATA}", False),
     ],

@@ -81,7 +81,8 @@ def _nats_url(value: str) -> str:
     return ",".join(urls)
 
 
-def _folded(value: object) -> object:
+def folded(value: object) -> object:
+    """A word in any case, for a validator."""
     return value.strip().lower() if isinstance(value, str) else value
 
 
@@ -135,13 +136,13 @@ class ServiceSettings(BaseSettings):
     health_host: BindHost = Field(default="127.0.0.1", description="where /livez, /readyz and /metrics are answered")
     health_port: Port = Field(default=0, description="port of /livez, /readyz and /metrics; 0 takes any free one")
     stats: bool = Field(default=False, description="answer /statz, too: how many of what this process holds")
-    log_level: Annotated[LogLevel, BeforeValidator(_folded)] = Field(
+    log_level: Annotated[LogLevel, BeforeValidator(folded)] = Field(
         default="info", description=f"one of {', '.join(get_args(LogLevel))}"
     )
-    log_format: Annotated[LogFormat, BeforeValidator(_folded)] = Field(
+    log_format: Annotated[LogFormat, BeforeValidator(folded)] = Field(
         default="auto", description="json, console, or auto: console on a terminal, json elsewhere"
     )
-    audit: Annotated[AuditMode, BeforeValidator(_folded)] = Field(
+    audit: Annotated[AuditMode, BeforeValidator(folded)] = Field(
         default="off",
         description="on: record who did what; required: and refuse what cannot be recorded; the same everywhere",
     )

@@ -12,6 +12,7 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretsError, SecretStore, is_sealed, unseal_file, write_private
 from smcp_computer.control_client import RunningComputer, find
+from smcp_computer.control_commands import Name, Office
 from smcp_computer.output import Json, plain, print_json
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_service.lifecycle import Failure
@@ -21,8 +22,6 @@ app = typer.Typer(
     no_args_is_help=True, help="Keep values of inputs encrypted on this host, and encrypt whole configurations."
 )
 
-OfficeOption = Annotated[str | None, typer.Option("--office", help="The Computer's office [SMCP_OFFICE]")]
-NameOption = Annotated[str | None, typer.Option("--name", help="The Computer's name [SMCP_NAME]")]
 _USED: Final = "a running server gets the value when you restart it: smcp-computer servers restart SERVER"
 
 
@@ -47,8 +46,8 @@ def _store(office: str | None, name: str | None) -> SecretStore:
 @app.command("set")
 def set_value(
     input_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the input")],
-    office: OfficeOption = None,
-    name: NameOption = None,
+    office: Office = None,
+    name: Name = None,
     as_json: Json = False,
 ) -> None:
     """Keep the value of an input; it is asked for, or read from standard input.
@@ -82,7 +81,7 @@ def set_value(
 
 
 @app.command("list")
-def list_names(office: OfficeOption = None, name: NameOption = None, as_json: Json = False) -> None:
+def list_names(office: Office = None, name: Name = None, as_json: Json = False) -> None:
     """Print the ids of the inputs whose values are kept; the values are never shown."""
     names = sorted(_done(_store(office, name).read))
     if as_json:
@@ -94,8 +93,8 @@ def list_names(office: OfficeOption = None, name: NameOption = None, as_json: Js
 @app.command("rm")
 def remove(
     input_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of the inputs")],
-    office: OfficeOption = None,
-    name: NameOption = None,
+    office: Office = None,
+    name: Name = None,
     as_json: Json = False,
 ) -> None:
     """Forget values."""
@@ -109,8 +108,8 @@ def remove(
 @app.command()
 def encrypt(
     file: Annotated[Path, typer.Argument(help="A configuration file; it is replaced")],
-    office: OfficeOption = None,
-    name: NameOption = None,
+    office: Office = None,
+    name: Name = None,
     as_json: Json = False,
 ) -> None:
     """Encrypt a whole configuration file. The commands read it as before."""

@@ -12,11 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from smcp_computer.config.server_settings import Confirm
 from smcp_computer.control_client import seat_directory
 from smcp_proto.member_names import Name
-from smcp_service.settings import MIB, Seconds, ServiceSettings, SettingsError
-
-
-def _folded(value: object) -> object:
-    return value.strip().lower() if isinstance(value, str) else value
+from smcp_service.settings import MIB, Seconds, ServiceSettings, SettingsError, folded
 
 
 def _command_line(text: str | None) -> str | None:
@@ -39,7 +35,7 @@ class ComputerSettings(ServiceSettings):
     token_file: Path | None = Field(
         default=None, description="or a file that has it, read before each connection: for tokens that are renewed"
     )
-    confirm: Annotated[Confirm | None, BeforeValidator(_folded)] = Field(
+    confirm: Annotated[Confirm | None, BeforeValidator(folded)] = Field(
         default=None,
         description="ask, allow or deny tools without auto_apply; unset: ask at a terminal, allow where there is none",
     )

@@ -215,7 +215,7 @@ def of_top_level(keys: Iterable[str]) -> Iterator[Warned]:
 
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     """The fields of a server of a type, and those of its parameters; of all servers where there is no such type."""
-    models = [SERVER_MODELS[kind]] if isinstance(kind, str) and kind in SERVER_MODELS else list(SERVER_MODELS.values())
+    models = _of_type(kind, SERVER_MODELS)
     fields = {name for model, _ in models for name in model.model_fields} | HostSettings.model_fields.keys()
     return fields, {name for _, model in models for name in model.model_fields}
 
@@ -258,12 +258,9 @@ def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[s
             name = found["name"] or found["bare"] or found["percent"] or ""
             # a shell that is started with it replaces a bare $NAME
             sure = found["braces"] is not None
-            if name.startswith(("input", "env")):
-                yield Warned(f"{place.field(path)}: write ${{input:ID}} or ${{env:NAME}}: this form is not replaced")
-            elif name:
-                yield Warned(f"{place.field(path)}: write ${{env:{name}}}: this form is not replaced", sure)
-            else:
-                yield Warned(f"{place.field(path)}: only ${{input:ID}} and ${{env:NAME}} are replaced", sure)
+            is_named = name and not name.startswith(("input", "env"))
+            form = f"${{env:{name}}}" if is_named else "${input:ID} or ${env:NAME}"
+            yield Warned(f"{place.field(path)}: write {form}: this form is not replaced", sure)
 
 
 def unknown_tools(server: MCPServerConfig, host: HostSettings, tools: Collection[str]) -> tuple[tuple[str, str], ...]:
@@ -306,11 +303,13 @@ def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def of_input(place: str, body: Mapping[str, Any]) -> Iterator[Warned]:
-    kind = body.get("type")
-    models = [INPUT_MODELS[kind]] if isinstance(kind, str) and kind in INPUT_MODELS else list(INPUT_MODELS.values())
-    fields = {name for model in models for name in model.model_fields}
+    fields = {name for model in _of_type(body.get("type"), INPUT_MODELS) for name in model.model_fields}
     for key in _unknown(body, fields):
         yield _ignored(f"{place}.{key}", key, fields)
+
+
+def _of_type(kind: Any, models: Mapping[str, T]) -> list[T]:
+    return [models[kind]] if isinstance(kind, str) and kind in models else list(models.values())
 
 
 def _is_http(url: str) -> bool:
