@@ -62,7 +62,7 @@ def add(a: int, b: int) -> int:
 
 server.run()
 """
-UNTIL_STOPPED: Final = ("up", "run", "watch", "-f", "smcp-gateway", "smcp-registry")
+UNTIL_STOPPED: Final = ("up", "run", "watch", "follow", "-f", "smcp-gateway", "smcp-registry")
 """What runs until ctrl-C, unless it has one of `ENDS`."""
 ENDS: Final = ("--check-config", "--for")
 START_S: Final = 60.0

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway import moves
+from smcp_gateway import handover
 from smcp_testing.gateway_world import Client, connected, reply
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call, gone, in_time, two_gateways
 from smcp_testing.waiting import eventually
@@ -53,7 +53,7 @@ async def test_members_move_to_another_gateway_and_their_office_hears_nothing(na
 async def test_running_calls_end_before_their_members_are_disconnected_and_later_calls_are_refused(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "smcp_gateway.moves")
+    caplog.set_level("INFO", "smcp_gateway.handover")
     async with (
         two_gateways(nats_url, drain_s=9) as (_, leaving, leave),
         connected(leaving.url) as anna,
@@ -222,7 +222,7 @@ async def test_a_stopping_gateway_refuses_new_connections_with_503(nats_url: str
 
 @pytest.mark.rule("answers.rooms.moving.turns")
 async def test_clients_are_sent_away_one_after_the_other(nats_url: str) -> None:
-    many = moves.PER_S
+    many = handover.PER_S
     async with two_gateways(nats_url) as (_, leaving, leave):
         clients = [connected(leaving.url) for _ in range(many)]
         here = [await each.__aenter__() for each in clients]
@@ -236,6 +236,6 @@ async def test_clients_are_sent_away_one_after_the_other(nats_url: str) -> None:
         noting = [asyncio.create_task(note(client)) for client in here]
         await in_time(leave(), 20)
         await asyncio.gather(*noting)
-        assert max(ends) - min(ends) > 0.5 * many / moves.PER_S
+        assert max(ends) - min(ends) > 0.5 * many / handover.PER_S
         for each in clients:
             await each.__aexit__(None, None, None)

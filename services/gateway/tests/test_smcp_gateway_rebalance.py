@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
 from smcp_gateway.app import Gateway
-from smcp_gateway.moves import PER_S, Moves, due, surplus
+from smcp_gateway.handover import PER_S, Moves, due, surplus
 from smcp_registry.bucket_watch import Change
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, agent_and_box, call, in_time, two_gateways

@@ -12,7 +12,7 @@ import pytest
 
 from smcp_bus.audit import Event, Trail
 from smcp_bus.audit_file import FileSink
-from smcp_standalone.audit_records import COLUMNS, Chains, Wanted, csv_line, read_file
+from smcp_standalone.audit_reader import COLUMNS, Chains, Wanted, csv_line, read_file
 
 
 def audit(*arguments: str) -> subprocess.CompletedProcess[str]:

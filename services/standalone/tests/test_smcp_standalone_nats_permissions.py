@@ -10,7 +10,7 @@ from nats.errors import NoRespondersError
 
 from smcp_bus import subjects
 from smcp_registry.bucket_watch import Change, View, follow
-from smcp_standalone.audit_records import READ
+from smcp_standalone.audit_reader import READ
 from smcp_standalone.nats_config_file import NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_testing.nats_peer import Peer, nats_peer

@@ -71,7 +71,7 @@ class AnswerCache:
         self._spawn = spawn
         self._size = size
         self.entries: OrderedDict[Query, _Entry] = OrderedDict()
-        """For others only to see whether there are any."""
+        """Read-only for other classes: they only test whether it is empty."""
 
     async def get(
         self,

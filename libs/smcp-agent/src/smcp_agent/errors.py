@@ -94,7 +94,7 @@ def not_among(what: str, name: str, names: Sequence[str], details: Mapping[str, 
 
 
 def not_had(error: SmcpError) -> str:
-    """What is said in a log of something that every Computer was asked for, and this one did not give."""
+    """The log message when one Computer did not answer a request that went to all of them."""
     return "is not for this Agent (403)" if isinstance(error, NotAllowed) else "could not be fetched"
 
 

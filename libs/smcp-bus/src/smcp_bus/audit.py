@@ -41,7 +41,7 @@ ANSWER_S: Final = 2.0
 MOST_WAITING: Final = 10_000
 """Records that wait for the sink; while there are so many, new ones are lost, which the next record says."""
 SENT_AGAIN: Final = 200
-"""Of them so many are sent again at a time: a stream that is full refuses each."""
+"""How many waiting records are sent again at a time: a full stream refuses each of them."""
 LONGEST_NAME: Final = 128
 """Characters of a name that may be legal (`member_names`); what is longer was refused."""
 LONGEST_TEXT: Final = 256
@@ -49,7 +49,7 @@ LONGEST_TEXT: Final = 256
 LONGEST_CONTENT: Final = 64 * 1024
 """Bytes of arguments or of a result; NATS takes 1 MiB in a message."""
 LINES_PER_S: Final = 50
-"""Refusals in the log in a second: a client can provoke any number. All have their record."""
+"""At most this many refusals are logged in a second, since a client can provoke any number. All are recorded."""
 
 _SECRET_NAME: Final = re.compile(
     r"pass(word|wd|phrase)|secret|token|credential|authorization|api_?key|cookie", re.IGNORECASE

@@ -21,9 +21,9 @@ _LONG: Final = b"0" * len(str(2**63))
 _BEYOND: Final = 2.0**63
 _FEW: Final = 64
 SHORT: Final = 4096
-"""Bytes that are searched for long numbers sooner than the values that were read from them."""
+"""Up to this many bytes, searching the text for long numbers is faster than walking the parsed values."""
 MANY: Final = 128
-"""In JSON that is nested deeper than orjson writes (254 levels), one of the two brackets stands so many times."""
+"""JSON nested deeper than orjson can write (254 levels) contains `[` or `{` at least this many times."""
 
 
 def read(text: bytes) -> Any:
@@ -60,7 +60,7 @@ async def read_in_steps(text: bytes) -> Any:
 
 
 def has_many(text: bytes, mark: bytes) -> bool:
-    """Whether it stands there `MANY` times, also in strings; far cheaper than to count it where it does not."""
+    """Whether the bracket occurs at least `MANY` times, also in strings. Much cheaper than a count if it does not."""
     at = -1
     for _ in range(MANY):
         at = text.find(mark, at + 1)
@@ -88,8 +88,8 @@ def _exact(text: bytes, value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it surely holds no number that two parsers read differently. In a large text of few values that is seen
-    sooner than in the text itself."""
+    """True only if no number in it can be read differently by two parsers. For a large text with few values,
+    checking the parsed values is faster than searching the text."""
     waiting = [value]
     for _ in range(_FEW):
         if not waiting:

@@ -127,7 +127,7 @@ class RequestSpan(Span):
 
     @property
     def will_be_kept(self) -> bool:
-        """Whether it is recorded if it ends now, with its request."""
+        """Whether the span, and its request, would be recorded if it ended now."""
         request = self._request
         if request.is_kept is not None:
             return request.is_kept
@@ -162,7 +162,7 @@ class RequestSpan(Span):
             self.record()
 
     def record(self) -> None:
-        """Hand it over if it has ended; else `end` does."""
+        """Export the span now if it has ended; otherwise `end` exports it."""
         if not self._end_ns:
             return
         request, described, parent = self._request, self._described, self._parent

@@ -73,7 +73,7 @@ def notify_all(office: str) -> str:
 AUDIT_ALL: Final = f"{ROOT}.*.audit.*"
 """Every record of the audit trail (`smcp_bus.audit`)."""
 NO_OFFICE: Final = "="
-"""The token of records of no office: no name is encoded so."""
+"""The subject token for records without an office. No office name encodes to it."""
 
 
 def audit(office: str, kind: str) -> str:

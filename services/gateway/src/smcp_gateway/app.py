@@ -24,9 +24,9 @@ from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resources import ListResources, metered, resource_updated
 from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_room, update
+from smcp_gateway.handover import Moves
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import calls_timed, measure, measure_lists, measure_strangers
-from smcp_gateway.moves import Moves
 from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Listeners, Offices

@@ -8,7 +8,7 @@ from smcp_gateway.auth.guard import Guard
 from smcp_gateway.calls.table import CallRoute, CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.resources import ListResources
-from smcp_gateway.moves import Moves
+from smcp_gateway.handover import Moves
 from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices

@@ -46,7 +46,7 @@ from smcp_service.telemetry import wrong_endpoints
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_files import read_model
 from smcp_standalone.nats_server import NatsServer, find_command, open_nats_server
-from smcp_standalone.operator_access import shared_access
+from smcp_standalone.operator_connection import shared_access
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""

@@ -14,7 +14,7 @@ from smcp_proto.printable import printable
 from smcp_service.lifecycle import Failure, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
-from smcp_standalone.audit_records import (
+from smcp_standalone.audit_reader import (
     COLUMNS,
     Chains,
     Line,
@@ -24,7 +24,7 @@ from smcp_standalone.audit_records import (
     read_stream,
     stream_info,
 )
-from smcp_standalone.operator_access import operator_bus
+from smcp_standalone.operator_connection import operator_bus
 
 app = typer.Typer(
     name="audit",
@@ -77,6 +77,8 @@ def list_records(
             if wanted.matches(record) and number not in seen:  # one that was sent again may be there twice
                 seen.add(number)
                 show(record, line.raw)
+        if not seen:
+            typer.echo("no record matches", err=True)
 
     _run(main)
 

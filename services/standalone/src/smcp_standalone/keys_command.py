@@ -25,7 +25,7 @@ from smcp_proto.validation import reason_of
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings
-from smcp_standalone.operator_access import CONNECT_S
+from smcp_standalone.operator_connection import CONNECT_S
 
 app = typer.Typer(
     name="keys",

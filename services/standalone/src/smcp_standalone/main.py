@@ -23,7 +23,7 @@ from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
 from smcp_standalone import audit_command, keys_command, nats_files, operator_commands, trace_command
 from smcp_standalone.nats_server_conf import grants
-from smcp_standalone.operator_access import all_answers, operator_bus
+from smcp_standalone.operator_connection import all_answers, operator_bus
 
 _ANSWERS_S: Final = 0.5
 """How long processes may take to answer an operator (seconds): nobody knows how many there are."""

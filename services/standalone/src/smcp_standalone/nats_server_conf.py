@@ -29,7 +29,7 @@ from smcp_bus.subjects import (
 )
 from smcp_proto.member_names import encode_name
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
-from smcp_standalone.audit_records import READ
+from smcp_standalone.audit_reader import READ
 from smcp_standalone.nats_config_file import Cluster, ComputerHost, NatsModel
 
 PING_S: Final = 5

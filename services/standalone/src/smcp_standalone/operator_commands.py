@@ -22,7 +22,7 @@ from smcp_proto.printable import printable, printable_json
 from smcp_service.lifecycle import Failure, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
-from smcp_standalone.operator_access import operator_bus
+from smcp_standalone.operator_connection import operator_bus
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -1,7 +1,7 @@
 """`smcp trace`: the trace of a call from a store with Jaeger's query API, as a tree.
 
-The store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`; `trace_store` knows
-its API. This module imports little, since people wait for the command: `__main__` runs it without the others.
+The store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`; `jaeger_client`
+knows its API. This module imports little, since people wait for the command: `__main__` runs it without the others.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from smcp_proto.printable import printable, printable_json
-from smcp_standalone.trace_store import Span, StoreError, TraceStore
+from smcp_standalone.jaeger_client import Span, StoreError, TraceStore
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -74,7 +74,7 @@ def _parse_limit(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:  # nor is it NaN, which is in no range
-        raise typer.BadParameter(f"{text!r} is no number of seconds above 0")
+        raise typer.BadParameter(f"{text!r} is not a positive number of seconds")
     return seconds
 
 

@@ -98,7 +98,7 @@ def read_config(path: Path) -> ComputerConfig:
 
 
 def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
-    """What a configuration file of ours holds for a file of any host, or a `server.json`; and what was read of that.
+    """Converts the configuration of another MCP host, or a `server.json`, to ours. Also returns the parsed original.
 
     Raises ConfigError: it cannot be read, or is not valid.
     """

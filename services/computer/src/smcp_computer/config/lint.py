@@ -291,7 +291,7 @@ HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The valid parameters of a server that nothing can be connected with, and why; placeholders are not looked at."""
+    """Parameters that are valid but cannot lead to a connection, with the reason. Placeholders are ignored."""
     url = parameters.get("url", "${")
     if "${" not in url and not _is_http(url):
         yield "url", "is no URL like http://host:port/path or https://host/path"

@@ -33,7 +33,7 @@ ANSWER_S: Final = 1.0
 AT_ONCE: Final = 16
 """Windows that one server is asked for at a time."""
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of windows that are kept at most: hundreds of what a model can read."""
+"""At most this many bytes of windows are kept: hundreds of times what a model can read."""
 _HEAD: Final = b'{"desktops":['
 _LATE: Final = "did not answer in time: its windows are from an earlier read, or left out"
 _NOT_LISTED: Final[Json] = {"uri": "window://not-listed-yet"}
