@@ -1,6 +1,6 @@
 """deploy/observe: each alert fires and clears on recorded series and has a section of the runbook; boards can be read.
 
-`promtool` of Prometheus evaluates them. `.ci/run` unpacks it to build/promtool; without it these tests are skipped.
+`promtool` of Prometheus evaluates them. `.ci/run` unpacks it to build/promtool, or says that it could not; without it these tests are skipped.
 """
 
 import json
@@ -82,7 +82,7 @@ NAMED: Final = re.compile(r"\b(?:smcp|process)_\w+")
 def promtool() -> str:
     unpacked = ROOT / "build" / "promtool" / "usr" / "bin" / "promtool"
     found = shutil.which("promtool") or (str(unpacked) if unpacked.is_file() else None)
-    if found is None and os.environ.get("CI") == "true":
+    if found is None and os.environ.get("CI") == "true" and os.environ.get("PROMTOOL") != "none":
         pytest.fail("promtool is missing: .ci/run unpacks it from Debian's package prometheus")
     return found or pytest.skip("promtool of Prometheus is not there")
 
