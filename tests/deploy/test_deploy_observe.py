@@ -1,6 +1,7 @@
 """deploy/observe: each alert fires and clears on recorded series and has a section of the runbook; boards can be read.
 
-`promtool` of Prometheus evaluates them. `.ci/run` unpacks it to build/promtool, or says that it could not; without it these tests are skipped.
+`promtool` of Prometheus evaluates them. `.ci/run` unpacks it to build/promtool, or says that it could not;
+without it these tests are skipped.
 """
 
 import json

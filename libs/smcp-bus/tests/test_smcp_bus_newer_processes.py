@@ -8,6 +8,8 @@ from pydantic import BaseModel
 from smcp_bus import registry_contract
 
 CLAIM = {"session": "s", "credential": "c", "process": "p", "incarnation": "i", "identity": "who"}
+SUMMARY = {"office": "lab", "agent": None, "since": None, "computers": 1}
+MEMBER = {"role": "agent", "name": "anna", "since": None, "by": "gateway", "a2c_version": None, "moving": False}
 MESSAGES: dict[str, dict[str, Any]] = {
     "AliveAnswer": {},
     "AliveQuestion": {},
@@ -23,8 +25,14 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "LeaseState": {"renewed": True, "lease_s": 10.0},
     "Left": {"revision": 1},
     "Member": {"office": "lab", "role": "agent", "name": "alpha", "claim": CLAIM},
+    "Offices": {"offices": [SUMMARY], "more": False},
+    "OfficesQuestion": {},
+    "OfficeSummary": SUMMARY,
     "PendingAnswer": {"unknown": []},
     "PendingQuestion": {"calls": []},
+    "Room": {"office": "lab", "members": [MEMBER]},
+    "RoomMember": MEMBER,
+    "RoomQuestion": {"office": "lab"},
 }
 
 
@@ -47,4 +55,4 @@ def test_the_samples_cover_every_message_between_processes() -> None:
 @pytest.mark.parametrize("name", MESSAGES)
 def test_an_unknown_field_of_a_newer_process_is_ignored(name: str) -> None:
     model, message = models()[name], MESSAGES[name]
-    assert model.model_validate({**message, "since": "a later version"}) == model.model_validate(message)
+    assert model.model_validate({**message, "added_by": "a later version"}) == model.model_validate(message)

@@ -12,7 +12,6 @@ MODULES = [
     "catalog",
     "schemas",
     "uris",
-    "version",
     "trace_ids",
     "validation",
     "errors",
