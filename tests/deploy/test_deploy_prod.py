@@ -107,4 +107,4 @@ async def test_services_run_on_a_three_node_cluster_with_the_certificates_of_the
         kubelet.places["http://smcp-gateway-any:8000"] = gateway.url
         await start(stack, kubelet, "computer-nodes")
         copies = await asyncio.to_thread(copies_of_buckets, servers[NODES[0]].monitoring_url)
-        assert copies == {"KV_members": 3, "KV_leases": 3, "KV_moving": 3}
+        assert copies == {"KV_members": 3, "KV_leases": 3, "KV_moving": 3, "AUDIT": 3}

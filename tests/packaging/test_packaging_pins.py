@@ -48,7 +48,7 @@ def test_digests_of_images_of_others_are_written_behind_their_tags_and_renewed(t
         assert f"docker/image.sh node:22-bookworm-slim@{digest} node" in script
         assert f"image: ${{NATS_IMAGE:-nats:2.15@{digest}}}\n" in compose
         assert f'newName: nats\n    newTag: "2.15@{digest}"\n' in overlay
-        assert compose.count("@sha256") == 5
+        assert compose.count("@sha256") == 6
         assert "dev@" not in compose + overlay
     assert run(tree, f"echo {DIGEST}", "--check") == ""
 

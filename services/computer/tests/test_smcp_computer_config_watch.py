@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -84,15 +84,6 @@ async def test_a_file_that_changed_since_it_was_read_is_noticed_at_once(tmp_path
         await anext(changes)
 
 
-@pytest.fixture
-def _hangups_come() -> Iterator[None]:
-    """Also where the tests run under nohup, which ignores them."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("_hangups_come")
 async def test_the_signal_reloads_while_the_file_is_followed_and_does_nothing_afterwards() -> None:
     reloads: list[None] = []
     with hangups(lambda: reloads.append(None)):

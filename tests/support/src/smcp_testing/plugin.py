@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Computers of tests keep their state in a directory of this run, and know no keyring: not the user's. Programs of
-    tests can be interrupted, also where a shell started the tests in the background, which ignores SIGINT in all that
-    it starts."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    tests can be interrupted and hung up on, also where a shell started the tests in the background, which ignores
+    SIGINT in all that it starts, or where nohup did, which ignores SIGHUP."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
     _leave_terminal()
     os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
     state = TemporaryDirectory(prefix="smcp-state-", ignore_cleanup_errors=True)
