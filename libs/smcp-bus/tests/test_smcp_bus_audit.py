@@ -5,10 +5,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 
-from smcp_bus.audit import FIELDS, Event, Trail, sha256
+from smcp_bus import subjects
+from smcp_bus.audit import FIELDS, MESSAGE_ID, Event, StreamSink, Trail, sha256
 from smcp_bus.audit_file import FileSink
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import Unavailable
 
 LOG = logging.getLogger("test.audit")
@@ -191,3 +194,21 @@ async def test_a_record_after_one_that_was_cut_begins_a_line(tmp_path: Path) -> 
     path.write_bytes(b'{"kind":"call","at')
     Trail(LOG, writer="a", open_sink=lambda made: FileSink(path, made)).write(Event("call", "ok"))
     assert json.loads(path.read_text().splitlines()[1])["seq"] == 1
+
+
+async def test_the_id_of_a_message_does_not_follow_from_what_others_can_see(nats_url: str) -> None:
+    client = await nats.connect(nats_url)
+    subscription = await client.subscribe(subjects.AUDIT_ALL)
+    await client.flush()
+    try:
+        async with open_bus(BusConfig(url=nats_url)) as bus:
+            written = Trail(LOG, writer="gateway-1/a", open_sink=lambda made: StreamSink(bus, made))
+            written.write(Event("call", "ok", office="lab"))
+            message = await subscription.next_msg(timeout=10)
+            await written.close()
+            unseen, _, number = (message.headers or {})[MESSAGE_ID].rpartition("-")
+            assert (len(unseen), number) == (32, "1")
+            assert unseen not in message.reply
+            assert bus.process not in unseen
+    finally:
+        await client.close()

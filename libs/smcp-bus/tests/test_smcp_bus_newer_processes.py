@@ -13,6 +13,7 @@ MEMBER = {"role": "agent", "name": "anna", "since": None, "by": "gateway", "a2c_
 MESSAGES: dict[str, dict[str, Any]] = {
     "AliveAnswer": {},
     "AliveQuestion": {},
+    "Approval": {"outcome": "yes", "name": "alpha", "tool": "t", "req_id": "r"},
     "AssertedMember": {"outcome": "unchanged"},
     "Assertion": {"members": []},
     "AssertionResult": {"members": []},

@@ -54,7 +54,6 @@ def test_a_computers_permissions_are_its_own_names_in_its_own_office() -> None:
         "smcp.v1.lab.server.computer.rack=201.>",
         "smcp.v1.lab.server.computer.rack=202.>",
         "smcp.hosts.v1.rack-1.*.lease",
-        "smcp.v1.lab.audit.approval",
     )
     assert grant.subscribe == (
         "smcp.v1.lab.client.rack=201.> owner",

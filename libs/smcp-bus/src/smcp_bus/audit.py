@@ -80,6 +80,8 @@ class Event:
     """The name of the refused event; or what was done with a key."""
     why: str | None = None
     arguments: Any = None
+    args_sha256: str | None = None
+    """Where the arguments themselves are not known."""
     result: bytes | None = field(default=None, repr=False)
     request_bytes: int | None = None
     reply_bytes: int | None = None
@@ -227,7 +229,9 @@ class Trail:
         self.failures += 1
 
     def _record(self, event: Event) -> bytes:
-        arguments = event.arguments
+        arguments, hashed = event.arguments, event.args_sha256
+        if arguments is not None:
+            hashed = sha256(exact_json.written(arguments, sort_keys=True))
         record: dict[str, Any] = {
             "at": self._now(),
             "kind": event.kind,
@@ -240,7 +244,7 @@ class Trail:
             "outcome": event.outcome,
             "ms": None if event.seconds is None else round(1000 * event.seconds, 1),
             "req_id": event.req_id,
-            "args_sha256": None if arguments is None else sha256(exact_json.written(arguments, sort_keys=True)),
+            "args_sha256": hashed,
         }
         if event.trace_id is not None:
             record["trace_id"] = f"{event.trace_id:032x}"
@@ -306,7 +310,8 @@ class StreamSink:
         # Nobody else who may write into this process's inbox can guess where its answers arrive.
         root = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
         self._reply, self._cut = root, len(root)
-        self._id = f"{MESSAGE_ID}: {bus.process}-".encode()
+        # Nor the ids: who published one first would have our record dropped as its duplicate.
+        self._id = f"{MESSAGE_ID}: {secrets.token_hex(16)}-".encode()
         self._subscription = self._client.attach(f"{root}*", "", self._answered)
         self._stop = bus.watch(self._on_connection)
 

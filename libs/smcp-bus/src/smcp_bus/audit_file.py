@@ -90,6 +90,7 @@ async def open_trail(
     *,
     content: bool = False,
     name: str = "",
+    sink: Callable[[Trail], Sink] | None = None,
 ) -> AsyncIterator[Trail]:
     """The trail of a process while the body runs; then what waits is given a moment.
 
@@ -97,6 +98,7 @@ async def open_trail(
         logger: the name of the logger of its events.
         bus: None: records go to a file, or nowhere.
         name: of the process, where there is no bus.
+        sink: in place of the stream.
     """
     path, mode = settings.audit_file, settings.audit
     writer = f"{bus.credential}/{bus.process}" if bus is not None else f"{name}/{uuid4().hex}"
@@ -104,7 +106,7 @@ async def open_trail(
     if mode != "off" and path is not None:
         open_sink = lambda trail: FileSink(path, trail)  # noqa: E731 -- one of two
     elif mode != "off" and bus is not None:
-        open_sink = lambda trail: StreamSink(bus, trail)  # noqa: E731
+        open_sink = sink or (lambda trail: StreamSink(bus, trail))
     trail = Trail(
         logging.getLogger(logger), writer=writer, open_sink=open_sink, required=mode == "required", content=content
     )

@@ -14,8 +14,9 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import subjects
+from smcp_bus.audit import ANSWER_S, Trail
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
-from smcp_bus.errors import NoResponder, RequestTimedOut
+from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
 from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, REQ_ID
 from smcp_bus.registry_contract import (
     GATEWAY_LEASE,
@@ -135,6 +136,12 @@ class RegistryClient:
         body = assertion.model_dump_json(exclude_none=True).encode()
         return await self._ask(subject, body, AssertionResult, timeout=ROOM_S, again_s=again_s)
 
+    async def record_approval(self, office: str, computer: str, record: bytes) -> None:
+        """Have an `Approval` of that Computer recorded. Raises Unavailable where it is not."""
+        subject = subjects.server(office, "computer", computer, "approval")
+        # Each registry that is asked writes a record, so another one is asked late.
+        await self._send(subject, record, NO_HEADERS, timeout=ANSWER_S, again_s=ANSWER_S / 2)
+
     async def _ask(
         self,
         subject: str,
@@ -186,6 +193,33 @@ class RegistryClient:
                 for question in asked | ended:
                     question.cancel()
                 await asyncio.gather(*asked, *ended, return_exceptions=True)  # several may have failed at once
+
+
+class ApprovalSink:
+    """Where the approvals of a Computer on NATS go (`smcp_bus.audit.Sink`): it may not write to the stream itself."""
+
+    def __init__(self, registry: RegistryClient, office: str, computer: str, trail: Trail) -> None:
+        self._registry = registry
+        self._seat = office, computer
+        self._trail = trail
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def send(self, number: int, subject: str, record: bytes) -> None:
+        task = asyncio.create_task(self._ask(number, record), name="approval")
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def close(self) -> None:
+        for task in self._asking:
+            task.cancel()
+
+    async def _ask(self, number: int, record: bytes) -> None:
+        try:
+            await self._registry.record_approval(*self._seat, record)
+        except (SmcpError, BusError) as error:
+            self._trail.refused(number, f"a registry: {str(error) or type(error).__name__}")
+        else:
+            self._trail.taken(number)
 
 
 def _refusal(reply: Reply, *, others: bool) -> SmcpError:

@@ -10,6 +10,7 @@ On `smcp.v1.<office>.server.<role>.<name>.<verb>` (the sender is the member name
 | `confirm` | empty | `Smcp-Claim` | `Confirmed`: read from the view, so it works without quorum |
 | `find` | `FindComputer` | | `Found`: the question after "no responder"; 4103 where the asker is no member |
 | `find` | `FindComputer` | `Smcp-After` | the same, asked by a Computer of itself after an outage; 503 |
+| `approval` | `Approval`, by a Computer | | empty: the registry has recorded it; 503 where it cannot |
 | `update_*`, `tool_call_cancel` | as the event | | empty; the registry publishes the notification |
 
 On `smcp.hosts.v1.<credential>.<process>.<verb>`:
@@ -37,6 +38,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from smcp_proto.catalog import Ack, Row, SizeClass, TimeClass
 from smcp_proto.member_names import Name, Role
 from smcp_proto.schemas import SessionInfo
+
+LONGEST_TEXT: Final = 4096
+"""Characters of a text of an approval: the Computer has cut it to 256 (`smcp_bus.audit`), and escaped some."""
 
 
 class _Contract(BaseModel):
@@ -109,6 +113,19 @@ class FindComputer(_Contract):
 class Found(_Contract):
     member: bool
     moving: bool = False
+
+
+class Approval(_Contract):
+    """What a Computer says of an answer to the question whether a tool may run. Its office and its name are those of
+    the subject. The Computer sends the record that it would write; what stands here is taken from it."""
+
+    outcome: str = Field(pattern=r"^[a-z_]{1,32}$")
+    subject: str | None = Field(default=None, max_length=LONGEST_TEXT)
+    name: str = Field(max_length=LONGEST_TEXT)
+    """The Agent."""
+    tool: str = Field(max_length=LONGEST_TEXT)
+    req_id: str = Field(max_length=LONGEST_TEXT)
+    args_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
 
 class LeaseRenewal(_Contract):
@@ -270,6 +287,7 @@ def _row(event: str, request: type[BaseModel], reply: type[BaseModel], size: Siz
 
 CONFIRM: Final = _row("server:confirm", Nothing, Confirmed)
 FIND: Final = _row("server:find", FindComputer, Found)
+APPROVAL: Final = _row("server:approval", Approval, Nothing)
 LEASE: Final = _row("hosts:lease", LeaseRenewal, LeaseState)
 GATEWAY_LEASE: Final = _row("hosts:gateway_lease", LeaseRenewal, LeaseState)
 ASSERT: Final = _row("hosts:assert", Assertion, AssertionResult, SizeClass.BODY)
@@ -279,7 +297,7 @@ PENDING: Final = _row("client:pending", PendingQuestion, PendingAnswer, SizeClas
 OFFICES: Final = _row("operators:offices", OfficesQuestion, Offices)
 SHOW_ROOM: Final = _row("operators:room", RoomQuestion, Room)
 
-SERVER_ROWS: Final = {row.verb: row for row in (CONFIRM, FIND)}
+SERVER_ROWS: Final = {row.verb: row for row in (CONFIRM, FIND, APPROVAL)}
 HOST_ROWS: Final = {row.verb: row for row in (LEASE, GATEWAY_LEASE, ASSERT, ALIVE)}
 CLIENT_ROWS: Final = {row.verb: row for row in (PENDING,)}
 OPERATOR_ROWS: Final = {row.verb: row for row in (OFFICES, SHOW_ROOM)}

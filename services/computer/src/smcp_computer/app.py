@@ -21,7 +21,7 @@ from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials
 from smcp_bus.ownership import Ownership, owned
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_client import ApprovalSink, RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_bus.subjects import computer_route, host_route, request_handler, serve_requests
 from smcp_bus.tracing import bus_spans, caused_by
@@ -138,7 +138,11 @@ async def open_service(
                 bus = await stack.enter_async_context(
                     open_bus(bus_config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
                 )
-                options["trail"] = await stack.enter_async_context(open_trail(EVENTS, settings, bus, metrics))
+                registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
+                sink = partial(ApprovalSink, registry, settings.office, settings.name)
+                options["trail"] = await stack.enter_async_context(
+                    open_trail(EVENTS, settings, bus, metrics, sink=sink)
+                )
                 await stack.enter_async_context(serve_log_level(bus, "smcp-computer", LEVEL))
                 computer = await stack.enter_async_context(open_computer(settings, bus, **options))
             except BusError as error:

@@ -121,6 +121,7 @@ async def open_registry(
             "server:update_capabilities": limited(partial(update_capabilities, bus=bus, callers=callers, seats=seats)),
             registry_contract.CONFIRM.event: partial(confirm, callers=callers),
             registry_contract.FIND.event: partial(find, callers=callers),
+            registry_contract.APPROVAL.event: limited(audit.approval),
             registry_contract.LEASE.event: partial(lease, leases=leases),
             registry_contract.GATEWAY_LEASE.event: partial(gateway_lease, leases=leases),
             registry_contract.ASSERT.event: partial(assert_members, seats=seats, callers=callers, audit=audit),

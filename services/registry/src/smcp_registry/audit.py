@@ -1,5 +1,6 @@
-"""What the registry records (`smcp_bus.audit`): joins, leaves and refusals of Computers on NATS, and the leaves that it
-decides about itself. What a gateway asks for its clients, that gateway records: it knows whose key or token it was.
+"""What the registry records (`smcp_bus.audit`): joins, leaves, refusals and approvals of Computers on NATS, and the
+leaves that it decides about itself. What a gateway asks for its clients, that gateway records: it knows whose key or
+token it was.
 """
 
 from collections.abc import Awaitable
@@ -10,10 +11,11 @@ from pydantic import ValidationError
 from smcp_bus.audit import NOT_WRITTEN, Event, Kind, Trail
 from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call, failed
 from smcp_bus.headers import CLAIM
-from smcp_bus.registry_contract import Claim
+from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing
 from smcp_bus.tracing import trace_id_of
-from smcp_proto.errors import Unavailable
+from smcp_proto.errors import NotAllowed, Unavailable
 from smcp_proto.schemas.rooms import RESTARTS
+from smcp_proto.trace_ids import trace_id
 from smcp_registry.leases import Leases
 from smcp_registry.member_records import MemberRecord
 from smcp_registry.members_view import MembersView
@@ -30,7 +32,9 @@ class Audit:
     ) -> Awaitable[Answer] | None:
         """See `smcp_bus.dispatch.Conclude`."""
         name, caller = call.row.event, call.caller
-        if answer is None or not name.startswith("server:") or (answer.error is None and name not in (JOIN, LEAVE)):
+        if answer is None or not name.startswith("server:") or name == APPROVAL.event:
+            return None
+        if answer.error is None and name not in (JOIN, LEAVE):
             return None
         if caller.role != "computer" or (credential := self._host(call)) is None:
             return None
@@ -54,6 +58,21 @@ class Audit:
     def back(self, record: MemberRecord) -> None:
         """A member whose seat was taken away has it again: its owner's process lives."""
         self._changed("join", record, "back")
+
+    async def approval(self, request: Approval, call: Call) -> Nothing:
+        """A Computer tells what was answered when it asked whether a tool may run. What it may not say is where: that
+        is in the subject, which nats-server lets nobody else use."""
+        office, computer = call.caller.office, call.caller.name
+        if call.caller.role != "computer" or office is None:
+            raise NotAllowed("Computers alone tell of approvals")
+        if self.trail.sink is None:
+            raise Unavailable("the registries record nothing (SMCP_AUDIT)")
+        self.trail.check()
+        event = Event("approval", role="agent", office=office, computer=computer, **request.model_dump())
+        event.trace_id = trace_id(office, request.name, request.req_id)
+        if (written := self.trail.write(event)) is not None and not await written:
+            raise Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True})
+        return Nothing()
 
     def _changed(self, kind: Kind, record: MemberRecord, outcome: str) -> None:
         self.trail.write(

@@ -75,7 +75,6 @@ def _computer(host: ComputerHost) -> Grant:
         publish=(
             *(f"{room}.server.computer.{token}.>" for token in tokens),
             f"{own}.*.lease",
-            f"{room}.audit.approval",
         ),
         subscribe=(
             *(f"{room}.client.{token}.> {OWNER_QUEUE}" for token in tokens),

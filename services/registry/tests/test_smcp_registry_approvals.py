@@ -1,0 +1,73 @@
+"""Approvals: a Computer tells a registry, which records them."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smcp_bus.audit import NOT_WRITTEN, Event, Trail
+from smcp_bus.audit_file import FileSink
+from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.registry_client import ApprovalSink, RegistryClient
+from smcp_proto.errors import ErrorCode
+from smcp_registry.app import open_registry
+from smcp_registry.settings import RegistrySettings
+from smcp_testing.registry_world import asking, send
+
+LOG = logging.getLogger("test.approvals")
+SAID = {"outcome": "yes", "name": "anna", "tool": "delete", "req_id": "r1", "subject": "key-1"}
+
+
+def trail(file: Path) -> Trail:
+    return Trail(LOG, writer="registry-1/a", open_sink=lambda made: FileSink(file, made), required=True)
+
+
+def records(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_subject(
+    nats_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "trail"
+    forged = {"kind": "call", "office": "attic", "computer": "other", "writer": "gateway-1/x", "seq": 7, "role": "x"}
+    async with (
+        open_bus(BusConfig(url=nats_url)) as bus,
+        open_registry(RegistrySettings(nats_url=nats_url), bus, trail=trail(file)),
+        asking(nats_url) as computer,
+    ):
+        assert await send(computer, "lab", "computer", "pc", "approval", {**SAID, **forged}) is None
+        assert await send(computer, "lab", "agent", "anna", "approval", SAID) == ErrorCode.NOT_ALLOWED
+        for wrong in ({"outcome": "yes\n"}, {"tool": "x" * 5000}, {"args_sha256": "z"}, {"req_id": 7}):
+            said = {**SAID, **wrong}
+            assert await send(computer, "lab", "computer", "pc", "approval", said) == ErrorCode.MALFORMED
+    [record] = records(file)
+    assert record | SAID == record
+    assert (record["kind"], record["office"], record["computer"]) == ("approval", "lab", "pc")
+    assert (record["writer"], record["seq"], record["role"]) == ("registry-1/a", 1, "agent")
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_computer_learns_whether_its_approval_is_written(nats_url: str, tmp_path: Path, written: bool) -> None:
+    file = tmp_path / "trail" if written else tmp_path
+    async with (
+        open_bus(BusConfig(url=nats_url)) as bus,
+        open_registry(RegistrySettings(nats_url=nats_url), bus, trail=trail(file)),
+        asking(nats_url) as own,
+    ):
+        registry = RegistryClient(own, credential="rack", process="p")
+        sink = lambda made: ApprovalSink(registry, "lab", "pc", made)  # noqa: E731 -- as open_trail's
+        told = Trail(LOG, writer="rack/p", open_sink=sink, required=True)
+        event = Event("approval", "no", role="agent", name="anna", tool="t", req_id="r", arguments={"a": 1})
+        answer = told.write(event)
+        assert answer is not None
+        assert await answer is written
+        assert (told.problem is None) is written
+        if not written:
+            assert NOT_WRITTEN in str(told.problem)
+        await told.close()
+    if written:
+        [record] = records(file)
+        assert (record["outcome"], record["name"], len(record["args_sha256"])) == ("no", "anna", 64)
