@@ -1,5 +1,6 @@
 """The audit trail of a process: its records, their chain, and what becomes of those that are not taken."""
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -13,6 +14,7 @@ from smcp_bus.audit import FIELDS, MESSAGE_ID, Event, StreamSink, Trail, sha256
 from smcp_bus.audit_file import FileSink
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import Unavailable
+from smcp_testing.waiting import eventually
 
 LOG = logging.getLogger("test.audit")
 
@@ -78,11 +80,13 @@ async def test_arguments_are_recorded_as_a_hash_that_does_not_depend_on_their_or
 async def test_arguments_that_are_asked_for_are_without_secrets() -> None:
     written, sink = trail(content=True)
     said = {"user": "eve", "password": "hunter2", "deep": [{"api_key": "k1"}], "note": "my key is smcp_1_abcdef"}
+    said |= {"pwd": "p1234", "private_key": "PEM", "text": "run it with password=hunter3 and sk-abcdefghijklmnop0"}
     written.write(Event("call", "ok", arguments=said, result=b'{"token":"t0p","content":[]}'))
     [record] = sink.records()
     assert record["arguments"]["user"] == "eve"
+    assert record["arguments"]["text"] == "run it with password=<redacted> and <redacted>"
     assert record["result"]["content"] == []
-    for secret in (b"hunter2", b"k1", b"smcp_1_abcdef", b"t0p"):
+    for secret in (b"hunter", b"k1", b"smcp_1_abcdef", b"t0p", b"p1234", b"PEM", b"sk-abc"):
         assert secret not in sink.sent[0][2]
 
 
@@ -161,6 +165,68 @@ async def test_the_next_record_says_how_many_were_lost(monkeypatch: pytest.Monke
     assert written.lost == 3
     assert [record.get("lost") for record in sink.records()] == [None, None, 3]
     assert [record["seq"] for record in sink.records()] == [1, 2, 3]
+
+
+async def test_bytes_that_wait_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_bus.audit.MOST_WAITING_BYTES", 1)
+    written, sink = trail()
+    written.write(Event("call", "ok"))
+    written.write(Event("call", "ok"))
+    assert (len(sink.sent), written.lost) == (1, 1)
+    written.taken(1)
+    written.write(Event("call", "ok"))
+    assert (len(sink.sent), written.lost) == (2, 1)
+
+
+async def test_without_answers_all_records_are_refused_and_sent_again_in_portions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_bus.audit.ANSWER_S", 0.1)
+    monkeypatch.setattr("smcp_bus.audit.SENT_AGAIN", 3)
+    written, sink = trail(required=True)
+    waits = [written.write(Event("call", "ok")) for _ in range(8)]
+    running = asyncio.create_task(written.run())
+    async with asyncio.timeout(10):
+        assert [await wait for wait in waits if wait is not None] == [False] * 8
+    running.cancel()
+    assert [number for number, _, _ in sink.sent[8:]] == [1, 2, 3]
+
+
+async def test_after_an_outage_each_portion_that_is_taken_brings_the_next() -> None:
+    written, sink = trail()
+    for number in range(1, 451):
+        written.write(Event("call", "ok"))
+        written.refused(number, "no connection")
+    sink.sent.clear()
+    written.send_again()
+    for portion in (range(1, 201), range(201, 401), range(401, 451)):
+        assert [number for number, _, _ in sink.sent] == list(portion)
+        sink.sent.clear()
+        for number in portion:
+            written.taken(number)
+        await asyncio.sleep(0)
+    assert (written.waiting, written.problem) == (0, None)
+
+
+async def test_what_has_failed_is_sent_once_more_at_the_end_and_waited_for() -> None:
+    written, sink = trail()
+    written.write(Event("call", "ok"))
+    written.refused(1, "full")
+    closing = asyncio.create_task(written.close(30))
+    async with asyncio.timeout(10):
+        await eventually(lambda: len(sink.sent) == 2)
+        assert not closing.done()
+        written.taken(1)
+        await closing
+
+
+async def test_content_that_is_too_long_is_not_searched_for_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, sink = trail(content=True)
+    monkeypatch.setattr("smcp_bus.audit.SECRET_WORD", None)
+    written.write(Event("call", "ok", arguments={"a": "x" * 70_000}, result=b'"%b"' % (b"y" * 70_000)))
+    [record] = sink.records()
+    assert (record["arguments"], record["result"]) == ("<too long>", "<too long>")
+    assert record["args_sha256"]
 
 
 async def test_a_file_is_rotated_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from smcp_testing.event_payloads import GOOD, OFFICE
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.scraping import scraped
 from smcp_testing.socketio_pair import couple, serve
+from smcp_testing.waiting import eventually
 
 ASKED = GOOD["client:get_tools"]
 FEW = dict.fromkeys(NAMES, 0.0)
@@ -200,6 +201,29 @@ async def test_calls_above_the_quota_of_an_office_are_429_and_another_office_is_
         counted = await scraped(world.health_url)
         assert counted["smcp_gateway_quota_refusals_total", (("quota", "calls_per_s"),)] == 2
         assert counted["smcp_gateway_quota_refusals_total", (("quota", "sockets"),)] == 0
+
+
+async def test_what_waits_for_the_quota_of_bytes_is_unanswered_and_is_not_begun_after_its_client_is_gone(
+    nats_url: str,
+) -> None:
+    box = Box()
+    slow = {"quota_bytes_per_s": 100_000.0, "quota_burst_s": 0.1}
+    async with (
+        gateway_world(nats_url, settings=slow) as world,
+        world.computer(OFFICE, "box", box.serve),
+        connected(world.url) as anna,
+    ):
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        [session] = world.gateways[0].sessions
+        large = {**ASKED, "padding": "x" * 65_470}
+        waiting = [asyncio.create_task(anna.call("client:get_tools", large)) for _ in range(2)]
+        assert await waiting[0] == {}
+        assert session.in_flight == 1
+        await world.gateways[0].transport.hang_up(session, "a test")
+        await eventually(lambda: session.closed and session.in_flight == 0)
+        assert box.asked == 1
+        waiting[1].cancel()
+        await asyncio.wait(waiting)
 
 
 async def update(client: Client, name: str) -> Any:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, Literal, Protocol
 
 import orjson
@@ -27,6 +28,7 @@ from smcp_bus.nats.bus import NatsBus
 from smcp_bus.subjects import audit
 from smcp_proto.errors import Unavailable
 from smcp_proto.printable import printable
+from smcp_proto.secret_patterns import IN_TEXT, SECRET_WORD
 
 Kind = Literal["join", "leave", "refusal", "call", "cancel", "approval", "key"]
 Mode = Literal["off", "on", "required"]
@@ -40,6 +42,8 @@ ANSWER_S: Final = 2.0
 """After this long without an answer a record counts as not written, and is sent again (seconds)."""
 MOST_WAITING: Final = 10_000
 """Records that wait for the sink; while there are so many, new ones are lost, which the next record says."""
+MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""The same in bytes: with arguments and results a record has up to some 128 KiB."""
 SENT_AGAIN: Final = 200
 """How many waiting records are sent again at a time: a full stream refuses each of them."""
 LONGEST_NAME: Final = 128
@@ -51,10 +55,7 @@ LONGEST_CONTENT: Final = 64 * 1024
 LINES_PER_S: Final = 50
 """At most this many refusals are logged in a second, since a client can provoke any number. All are recorded."""
 
-_SECRET_NAME: Final = re.compile(
-    r"pass(word|wd|phrase)|secret|token|credential|authorization|api_?key|cookie", re.IGNORECASE
-)
-_SECRET_VALUE: Final = re.compile(r"smcp_[0-9a-z]+_[A-Za-z0-9_-]+|\bBearer +\S+", re.IGNORECASE)
+_OWN_SECRETS: Final = re.compile(r"smcp_[0-9a-z]+_[A-Za-z0-9_-]+|\bBearer +\S+", re.IGNORECASE)
 _REDACTED: Final = "<redacted>"
 
 
@@ -131,6 +132,9 @@ class Trail:
         self._number = 0
         self._prev = ""
         self._waiting: dict[int, _Waiting] = {}
+        self._waiting_bytes = 0
+        self._last_again = 0
+        """The last record of the portion that was sent again."""
         self._failing = 0
         self._why = ""
         self._lines = (0, 0)
@@ -160,7 +164,7 @@ class Trail:
         self._say(event)
         if self.sink is None:
             return None
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
             self.lost += 1
             self._failed()
             return _never() if self.required else None
@@ -169,6 +173,7 @@ class Trail:
         subject = _subject(event.office or "", event.kind)
         written = self._loop.create_future() if self.required else None
         self._waiting[number] = _Waiting(subject, record, self._loop.time(), written=written)
+        self._waiting_bytes += len(record)
         self.sink.send(number, subject, record)
         return None if written is None else asyncio.shield(written)
 
@@ -177,10 +182,13 @@ class Trail:
         if (waiting := self._waiting.pop(number, None)) is None:
             return
         self.written += 1
+        self._waiting_bytes -= len(waiting.record)
         if waiting.failed:
             self._failing -= 1
             if not self._failing:
                 self.log.warning("the audit trail is written again")
+            elif number == self._last_again:
+                self._loop.call_soon(self.send_again)  # the sink takes records: the next portion
         elif waiting.written is not None and not waiting.written.done():
             waiting.written.set_result(True)
 
@@ -202,24 +210,31 @@ class Trail:
         while self.sink is not None:
             await asyncio.sleep(ANSWER_S / 2)
             overdue = self._loop.time() - ANSWER_S
-            for number, waiting in list(self._waiting.items())[:SENT_AGAIN]:
-                if waiting.sent_at <= overdue:
-                    self.refused(number, "no answer in time")
-                    self.send_again(number, waiting)
+            late = [number for number, waiting in self._waiting.items() if waiting.sent_at <= overdue]
+            for number in late:
+                self.refused(number, "no answer in time")
+            self._send_again(late[:SENT_AGAIN])
 
-    def send_again(self, number: int | None = None, waiting: _Waiting | None = None) -> None:
-        """Without arguments: all that wait, since the connection came back."""
+    def send_again(self) -> None:
+        """The first that wait: the connection came back. `run` sends the others."""
+        self._send_again(list(islice(self._waiting, SENT_AGAIN)))
+
+    def _send_again(self, numbers: list[int]) -> None:
         assert self.sink is not None
-        for each, one in list(self._waiting.items()) if number is None or waiting is None else [(number, waiting)]:
-            one.sent_at = self._loop.time()
-            self.sink.send(each, one.subject, one.record)
+        self._last_again = numbers[-1] if numbers else 0
+        for number in numbers:
+            if (waiting := self._waiting.get(number)) is not None:
+                waiting.sent_at = self._loop.time()
+                self.sink.send(number, waiting.subject, waiting.record)
 
     async def close(self, within: float = ANSWER_S) -> None:
         """Wait until the sink has all records, for so long at most."""
         if self.sink is None:
             return
         ends = self._loop.time() + within
-        while self._waiting and self._loop.time() < ends and not self._failing:  # noqa: ASYNC110 -- once, at the end
+        if self._failing:
+            self.send_again()
+        while self._waiting and self._loop.time() < ends:  # noqa: ASYNC110 -- once, at the end
             await asyncio.sleep(0.02)
         if self._waiting:
             self.log.error("records of the audit trail are lost: %d", len(self._waiting))
@@ -229,9 +244,10 @@ class Trail:
         self.failures += 1
 
     def _record(self, event: Event) -> bytes:
-        arguments, hashed = event.arguments, event.args_sha256
-        if arguments is not None:
-            hashed = sha256(exact_json.written(arguments, sort_keys=True))
+        arguments, hashed = None, event.args_sha256
+        if event.arguments is not None:
+            arguments = exact_json.written(event.arguments, sort_keys=True)
+            hashed = sha256(arguments)
         record: dict[str, Any] = {
             "at": self._now(),
             "kind": event.kind,
@@ -252,7 +268,11 @@ class Trail:
             if (value := getattr(event, name)) is not None:
                 record[name] = value
         if self._content and event.kind == "call":
-            record |= {"arguments": _content(arguments), "result": _result(event.result)}
+            short = arguments is None or len(arguments) <= LONGEST_CONTENT
+            record |= {
+                "arguments": _redacted(event.arguments) if short else _TOO_LONG,
+                "result": _result(event.result),
+            }
         if self.lost:
             record["lost"] = self.lost
         record |= {"writer": self._writer, "seq": self._number, "prev": self._prev}
@@ -386,17 +406,11 @@ def _subject(office: str, kind: str) -> str:
     return audit(office, kind)
 
 
-def _content(value: Any) -> Any:
-    """Arguments as they are recorded where that is asked for."""
-    hidden = _redacted(value)
-    return hidden if len(exact_json.written(hidden)) <= LONGEST_CONTENT else _TOO_LONG
-
-
 def _result(body: bytes | None) -> Any:
     if body is None:
         return None
     try:
-        return _content(orjson.loads(body)) if len(body) <= LONGEST_CONTENT else _TOO_LONG
+        return _redacted(orjson.loads(body)) if len(body) <= LONGEST_CONTENT else _TOO_LONG
     except orjson.JSONDecodeError:
         return None
 
@@ -408,11 +422,18 @@ def _redacted(value: Any) -> Any:
     match value:
         case dict():
             return {
-                name: _REDACTED if _SECRET_NAME.search(str(name)) and inner else _redacted(inner)
+                name: _REDACTED if SECRET_WORD.search(str(name)) and inner else _redacted(inner)
                 for name, inner in value.items()
             }
         case list():
             return [_redacted(inner) for inner in value]
         case str():
-            return _SECRET_VALUE.sub(_REDACTED, value)
+            value = _OWN_SECRETS.sub(_REDACTED, value)
+            for pattern in IN_TEXT:
+                value = pattern.sub(_without_secret, value)
     return value
+
+
+def _without_secret(found: re.Match[str]) -> str:
+    start = found.start()
+    return found[0][: found.start("secret") - start] + _REDACTED + found[0][found.end("secret") - start :]

@@ -24,6 +24,9 @@ CANCEL: Final = "server:tool_call_cancel"
 REPEATED_S: Final = 2.5
 """So long after a call's time is up no repeat of it comes any more: our SDK gives up after 2 s (seconds)."""
 
+ENDED_S: Final = 10.0
+"""So long a client is known that is gone: its calls are broken off at once (seconds)."""
+
 Key = tuple[str, str, str]
 """(office, Agent, req_id)"""
 
@@ -42,6 +45,9 @@ class Audit:
         self.trail = trail
         self._sessions = sessions
         self._open: dict[Key, _Open] = {}
+        self._not_written: dict[Key, tuple[Any, ...]] = {}
+        """Calls answered with `NOT_WRITTEN`, whose records are sent again: what their repeats say, too."""
+        self._ended: dict[str, Session] = {}
         self._loop = asyncio.get_running_loop()
 
     def before(self, handler: Handler) -> Handler:
@@ -69,8 +75,10 @@ class Audit:
         event = self._event(call, answer, seconds, size)
         if event is None:
             return None
+        key = (event.office or "", event.name or "", event.req_id or "")
+        if name == CALL and self._not_written and self._not_written.get(key) == _asked(call):
+            return None
         if name == CALL and event.kind == "call":
-            key = (event.office or "", event.name or "", event.req_id or "")
             self._forget(key)
             if answer is None or self._is_repeated(call, answer):
                 self._keep(key, event, call)
@@ -78,7 +86,15 @@ class Audit:
         written = self.trail.write(event)
         if written is None or answer is None or event.kind == "refusal":
             return None
-        return _when_written(written, answer)
+        return self._when_written(written, answer, key, call)
+
+    async def _when_written(self, written: Awaitable[bool], answer: Answer, key: Key, call: Call) -> Answer:
+        if await written:
+            return answer
+        if call.row.event == CALL:
+            self._not_written[key] = _asked(call)
+            self._loop.call_at(call.deadline + REPEATED_S, self._not_written.pop, key, None)
+        return failed(Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True}).body())
 
     def _takes_calls(self) -> bool:
         """Whether a call leaves anything, a record or a line."""
@@ -122,12 +138,19 @@ class Audit:
         """Whether calls of that session may be repeated."""
         return any(each.session == session for each in self._open.values())
 
-    def orphaned(self, session: str, *, elsewhere: bool) -> None:
-        """The session has ended. An Agent that is at another gateway repeats its calls there, which records them."""
+    def ended(self, session: Session) -> None:
+        """A client is gone; what it had begun is concluded soon, and tells who it was."""
+        if session.in_flight:
+            self._ended[session.id] = session
+            self._loop.call_later(ENDED_S, self._ended.pop, session.id, None)
+
+    def orphaned(self, session: Session, *, elsewhere: bool) -> None:
+        """The session has ended. Our SDK, if it is at another gateway now, repeats its calls there, which records
+        them."""
         for key, each in list(self._open.items()):
-            if each.session != session:
+            if each.session != session.id:
                 continue
-            if elsewhere:
+            if elsewhere and session.flat_errors:
                 self._forget(key)
             else:
                 self._write(key)
@@ -156,7 +179,7 @@ class Audit:
 
     def _event(self, call: Call, answer: Answer | None, seconds: float, size: int | None) -> Event | None:
         caller, payload, name = call.caller, call.payload, call.row.event
-        session = self._sessions.get(caller.session)
+        session = self._sessions.get(caller.session) or self._ended.get(caller.session)
         if answer is not None and answer.error is not None and not (name == CALL and _may_have_run(answer)):
             event = Event("refusal", str(answer.error), event=name, why=_message(answer))
         elif name == CALL:
@@ -195,10 +218,9 @@ def _subject(session: Session | None, caller: Caller) -> str | None:
     return session.principal.subject
 
 
-async def _when_written(written: Awaitable[bool], answer: Answer) -> Answer:
-    if await written:
-        return answer
-    return failed(Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True}).body())
+def _asked(call: Call) -> tuple[Any, ...]:
+    """What is the same in a repeat of a call, beside its `Key`."""
+    return tuple(call.payload.get(name) for name in ("computer", "tool_name", "params"))
 
 
 def _may_have_run(answer: Answer) -> bool:

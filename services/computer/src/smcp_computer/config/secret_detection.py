@@ -23,27 +23,13 @@ from smcp_proto.schemas.config import (
     MCPServerPickStringInput,
     MCPServerPromptStringInput,
 )
+from smcp_proto.secret_patterns import IN_TEXT, SCHEME, SECRET_WORD
 
 _SECRET_MAPS: Final = frozenset({"env", "headers"})
 _NAMES: Final = frozenset({"name", "type", "forbidden_tools"})
 """Fields with names that Agents know anyway; a long one may look like a secret."""
-_WORD: Final = (
-    r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|passphrase|pwd|credential|cookie|bearer"
-    r"|authorization)"
-)
-_SCHEME: Final = r"(?:(?:Bearer|Basic|Token)\s+)?"
-_SECRET_WORD: Final = re.compile(_WORD, re.IGNORECASE)
 _IN_TEXT: Final = (
-    re.compile(
-        # `token=X`, and as a header, in JSON or in VRL: `Authorization: Bearer X`, `"token": "X"`, `.token = "X"`
-        rf"{_WORD}s?(?:[=:]\s*|[\"']?\s*[=:]\s*[\"']){_SCHEME}(?P<secret>[^\s&,;\"']+)",
-        re.IGNORECASE,
-    ),
-    re.compile(r"\w://(?P<secret>[^/\s@]+)@"),
-    re.compile(
-        r"\b(?P<secret>sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}"
-        r"|AKIA[0-9A-Z]{16}|glpat-[\w-]{16,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
-    ),
+    *IN_TEXT,
     # hexadecimal, or upper and lower case with digits: words of a language have no such mixture
     re.compile(r"(?<!sha256:)\b(?P<secret>[0-9a-f]{32,}|(?=\w*[A-Z])(?=\w*[a-z])(?=\w*\d)\w{24,})\b"),
 )
@@ -52,10 +38,10 @@ _IN_URL: Final = (
     re.compile(r"(?<!/)/(?P<secret>(?=[\w.~%-]*\d)(?=[\w.~%-]*[A-Za-z])[\w.~%-]{20,})(?=[/?#\s]|$)"),
 )
 _PAIR_OPTIONS: Final = frozenset({"-H", "--header", "--headers", "-e", "--env"})
-_PAIR: Final = re.compile(rf"[\w.-]+\s*[:=]\s*{_SCHEME}(?P<secret>.+)", re.DOTALL | re.IGNORECASE)
+_PAIR: Final = re.compile(rf"[\w.-]+\s*[:=]\s*{SCHEME}(?P<secret>.+)", re.DOTALL | re.IGNORECASE)
 """A header or variable behind such an option."""
 _VARIABLE: Final = re.compile(
-    rf"(?:--(?:headers?|env)=[\w.-]+\s*[:=]|[A-Z][A-Z0-9_]+=)\s*{_SCHEME}(?P<secret>.+)", re.DOTALL
+    rf"(?:--(?:headers?|env)=[\w.-]+\s*[:=]|[A-Z][A-Z0-9_]+=)\s*{SCHEME}(?P<secret>.+)", re.DOTALL
 )
 """The same in one argument, as for `env`."""
 _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
@@ -129,7 +115,7 @@ def _secrets(value: Any, path: str = "", *, wide: bool) -> list[tuple[str, str]]
 
 def _secret_arguments(arguments: Mapping[str, str]) -> list[tuple[str, str]]:
     """Those of an input's program whose name says that the value is a secret."""
-    return [(key, value) for key, value in arguments.items() if _SECRET_WORD.search(key) and not is_pure(value)]
+    return [(key, value) for key, value in arguments.items() if SECRET_WORD.search(key) and not is_pure(value)]
 
 
 def literal_secrets(config: ComputerConfig) -> list[str]:
@@ -165,7 +151,7 @@ def _named_secrets(server: MCPServerConfig) -> Iterator[str]:
     parameters = server.server_parameters.model_dump(exclude_unset=True)
     for kind in sorted(_SECRET_MAPS & parameters.keys()):
         for name, value in (parameters[kind] or {}).items():
-            is_named = _SECRET_WORD.search(name) or name.lower() in _CREDENTIALS
+            is_named = SECRET_WORD.search(name) or name.lower() in _CREDENTIALS
             literals = [word for word in str(value).split() if "${" not in word]
             if (is_named and not _is_public(" ".join(literals))) or _secret_parts(str(value), "", wide=False):
                 yield f".{PARAMETERS}.{kind}.{name}"
@@ -196,7 +182,7 @@ def _without_maps(server: MCPServerConfig, *, exclude_unset: bool = False) -> di
 def _secret_words(name: str, value: str) -> Iterator[str]:
     """Of a variable or a header: its value, and the words of it, as a token stands behind `Bearer`."""
     words = value.split()
-    if _SECRET_WORD.search(name) or name.lower() in _CREDENTIALS:
+    if SECRET_WORD.search(name) or name.lower() in _CREDENTIALS:
         yield from words[-1:]
     if not _is_public(value):
         yield value
@@ -222,7 +208,7 @@ def _secret_parts(text: str, before: str, *, wide: bool) -> list[tuple[int, int]
 
     `before`: what is before it in a list, as in `--token X`.
     """
-    if before.startswith("-") and "=" not in before and _SECRET_WORD.search(before):
+    if before.startswith("-") and "=" not in before and SECRET_WORD.search(before):
         return [] if is_pure(text) else [(0, len(text))]
     patterns = (*_IN_TEXT, *_IN_URL) if wide and "://" in text else _IN_TEXT
     found = [match for pattern in patterns for match in pattern.finditer(text)]

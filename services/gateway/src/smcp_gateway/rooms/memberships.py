@@ -29,6 +29,11 @@ AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; lea
 GRACE_S: Final = ABSENT_S
 """How long an Agent whose connection broke has to come back before its calls are cancelled (seconds)."""
 
+LOOKS: Final = 10
+"""So often a gateway that stops looks whether an Agent is at another one, and repeats its calls there."""
+LOOK_S: Final = 0.1
+"""Before each of these looks (seconds)."""
+
 HangUp = Callable[[Session, str], Awaitable[None]]
 """Closes a client's connection, saying why in the log."""
 
@@ -144,6 +149,7 @@ class Memberships:
         """
         req_ids = self._tracked_calls(session)
         lost_at = None if goodbye else asyncio.get_running_loop().time()
+        self._audit.ended(session)
         self._calls.abandon(session.id)
         membership = session.membership
         if membership is None:
@@ -264,13 +270,22 @@ class Memberships:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(lost_at + GRACE_S):
                     await self._stopping.wait()
-                    self._audit.orphaned(session.id, elsewhere=True)
+                    elsewhere = session.flat_errors and await self._is_elsewhere(session, membership)
+                    self._audit.orphaned(session, elsewhere=elsewhere)
                     return
         if await self._is_free(membership):
             await self._cancel(session, membership, req_ids)
-            self._audit.orphaned(session.id, elsewhere=False)
+            self._audit.orphaned(session, elsewhere=False)
         elif not self._is_here(membership):
-            self._audit.orphaned(session.id, elsewhere=True)
+            self._audit.orphaned(session, elsewhere=True)
+
+    async def _is_elsewhere(self, session: Session, membership: Membership) -> bool:
+        """Whether an Agent is at another gateway soon; also if nothing waits for that. Raises as `_is_free`."""
+        for _ in range(LOOKS):
+            await asyncio.sleep(LOOK_S)
+            if not (self._audit.waits_for(session.id) and await self._is_free(membership)):
+                return True
+        return False
 
     async def _cancel(self, session: Session, membership: Membership, req_ids: list[str]) -> None:
         """Raises Unavailable, BusError."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
@@ -219,6 +220,16 @@ class Session:
     @property
     def seat(self) -> SeatKey | None:
         return None if self.membership is None else self.membership.seat
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Something of it is read, and waits until it may begin: that counts as unanswered."""
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            self.answered()
 
     def answered(self) -> None:
         """Something was answered: see `idle`."""

@@ -6,7 +6,9 @@ size an event may have, and which shape its acknowledgement has. Every event tha
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 import orjson
@@ -84,6 +86,9 @@ UPLOAD_S: Final = 60.0
 STRANGER_POST: Final = 48 * 1024
 """Bytes of a stranger's polling request: with its headers it stays below what a stranger may send at all."""
 
+_PAUSES_END: Final[ContextVar[float]] = ContextVar("pauses_end", default=math.inf)
+"""From then on (loop time) no pause is made for what a polling request holds: its handler would be cancelled."""
+
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
 KeepSeat = Callable[[Session], Awaitable[bool]]
@@ -160,6 +165,7 @@ class SocketIoServer:
             return _response(TooLarge("connect to the namespace first", details=details), 413)
         if request.method != "POST":
             return await self._handled(request)
+        _PAUSES_END.set(self._loop.time() + UPLOAD_S / 2)
         try:
             async with asyncio.timeout(UPLOAD_S if outbox.is_let_in else CONNECT_S):
                 return await self._handled(request)
@@ -285,25 +291,27 @@ class SocketIoServer:
 
     async def _on_polled(self, engine_id: str, data: str | bytes) -> None:
         if isinstance(data, str):  # bytes are attachments, which nobody waits for
-            work = self._on_packet(engine_id, data.encode("utf-8", "replace"), 0)
+            longest = _PAUSES_END.get() - self._loop.time()
+            work = self._on_packet(engine_id, data.encode("utf-8", "replace"), 0, min(longest, LONGEST_PAUSE_S))
             if work is not None:
                 await work
 
-    def _on_packet(self, engine_id: str, text: bytes, start: int) -> Work | None:
+    def _on_packet(self, engine_id: str, text: bytes, start: int, longest_s: float = LONGEST_PAUSE_S) -> Work | None:
         """Returns what is done before the next packet is read."""
         session = self._sessions.of_connection(engine_id)
         if session is not None and (session.was_refused or len(text) >= LARGE):
             late_s = self._quotas.arrived(session, len(text)) if len(text) >= LARGE else 0.0
             if session.was_refused:
                 late_s, session.was_refused = max(late_s, REFUSED_PAUSE_S), False
-            if late_s > 0:
-                return self._read_late(min(late_s, LONGEST_PAUSE_S), session, text, start)
+            if (late_s := min(late_s, longest_s)) > 0:
+                return self._read_late(late_s, session, text, start)
         return self._read(session, engine_id, text, start)
 
     async def _read_late(self, late_s: float, session: Session, text: bytes, start: int) -> None:
-        await asyncio.sleep(late_s)
-        if (work := self._read(session, session.engine_id, text, start)) is not None:
-            await work
+        with session.waiting():
+            await asyncio.sleep(late_s)
+            if not session.closed and (work := self._read(session, session.engine_id, text, start)) is not None:
+                await work
 
     def _read(self, session: Session | None, engine_id: str, text: bytes, start: int) -> Work | None:
         match read_packet(text, start):
@@ -329,16 +337,17 @@ class SocketIoServer:
         self._arrivals.expect(engine_id, expected_s)
 
     async def _begin_late(self, turn: asyncio.Future[None], session: Session, event: ClientEvent) -> None:
-        await turn
-        self._begin(session, event)
+        with session.waiting():
+            await turn
+            if not session.closed:
+                self._begin(session, event)
 
     def _begin(self, session: Session, event: ClientEvent) -> None:
+        session.in_flight += 1
+        session.in_flight_bytes += len(event.body or b"")
         self._engine.tasks[event] = self._loop.create_task(self._on_event(session, event))
 
     async def _on_event(self, session: Session, event: ClientEvent) -> None:
-        size = len(event.body or b"")
-        session.in_flight += 1
-        session.in_flight_bytes += size
         share = ReplyShare(session, self._quotas.arrived)
         row = catalog.lookup(event.name)
         try:
@@ -359,7 +368,7 @@ class SocketIoServer:
             del self._engine.tasks[event]
             share.release()
             session.in_flight -= 1
-            session.in_flight_bytes -= size
+            session.in_flight_bytes -= len(event.body or b"")
             if session.idle is not None:
                 session.answered()
         if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:

@@ -1,0 +1,76 @@
+"""What the gateway records of calls that are broken off or repeated."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import orjson
+import pytest
+
+from smcp_bus.audit import NOT_WRITTEN, Trail
+from smcp_bus.dispatch import Answer, Call
+from smcp_gateway.audit import CALL, Audit
+from smcp_gateway.sockets.session import Session, Sessions
+from smcp_proto.catalog import CATALOG
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+
+    def send(self, number: int, subject: str, record: bytes) -> None:
+        self.records.append(json.loads(record))
+
+    def close(self) -> None:
+        pass
+
+
+def opened(*, required: bool = False, flat_errors: bool = True) -> tuple[Audit, Kept, Session, Sessions]:
+    sink, sessions = Kept(), Sessions()
+    session = Session("s1", "e1", flat_errors=flat_errors, address="192.0.2.1", role="agent", name="eve")
+    sessions.add(session)
+    trail = Trail(logging.getLogger("test"), open_sink=lambda _: sink, required=required)
+    return Audit(trail, sessions), sink, session, sessions
+
+
+def call(session: Session, tool: str = "echo") -> Call:
+    payload = {"agent": "eve", "req_id": "r1", "computer": "pc", "tool_name": tool, "params": {"a": 1}}
+    return Call(CATALOG[CALL], session.caller(), "r1", asyncio.get_running_loop().time() + 5, payload)
+
+
+@pytest.mark.parametrize(("flat_errors", "elsewhere"), [(True, False), (False, True), (False, False)])
+async def test_a_call_that_nobody_repeats_is_recorded_as_broken_off(flat_errors: bool, elsewhere: bool) -> None:
+    audit, sink, session, sessions = opened(flat_errors=flat_errors)
+    session.in_flight = 1
+    sessions.remove(session.id)
+    audit.ended(session)
+    audit.concluded(call(session), None, 1.0, 10)
+    audit.orphaned(session, elsewhere=elsewhere)
+    [record] = sink.records
+    assert (record["outcome"], record["address"]) == ("broken_off", "192.0.2.1")
+
+
+async def test_a_call_that_our_sdk_repeats_at_another_gateway_is_recorded_there() -> None:
+    audit, sink, session, _ = opened()
+    audit.concluded(call(session), None, 1.0, 10)
+    audit.orphaned(session, elsewhere=True)
+    audit.close()
+    assert sink.records == []
+
+
+async def test_repeats_of_a_call_whose_record_is_late_are_not_recorded_and_other_calls_are() -> None:
+    audit, sink, session, _ = opened(required=True)
+    waiting = audit.concluded(call(session), Answer(b"{}"), 1.0, 10)
+    assert waiting is not None
+    audit.trail.refused(1, "no answer in time")
+    answer = await waiting
+    assert NOT_WRITTEN in orjson.loads(answer.body)["message"]
+    for repeated in (answer, Answer(b"{}")):
+        assert audit.concluded(call(session), repeated, 1.0, 10) is None
+    assert len(sink.records) == 1
+    other = audit.concluded(call(session, tool="delete_file"), Answer(b"{}"), 1.0, 10)
+    assert other is not None
+    audit.trail.taken(2)
+    await other
+    assert [record["tool"] for record in sink.records] == ["echo", "delete_file"]
