@@ -31,9 +31,12 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "OfficeSummary": SUMMARY,
     "PendingAnswer": {"unknown": []},
     "PendingQuestion": {"calls": []},
+    "Records": {"records": [], "first": 1, "last": 0, "deleted": 0},
+    "RecordsQuestion": {},
     "Room": {"office": "lab", "members": [MEMBER]},
     "RoomMember": MEMBER,
     "RoomQuestion": {"office": "lab"},
+    "StoredRecord": {"seq": 1, "subject": "smcp.v1.lab.audit.call", "raw": "e30="},
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from smcp_bus import subjects
+from smcp_bus.audit import STREAM
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import (
     Assertion,
@@ -15,10 +16,13 @@ from smcp_bus.registry_contract import (
     Member,
     Offices,
     OfficesQuestion,
+    Records,
+    RecordsQuestion,
     Room,
     RoomQuestion,
 )
 from smcp_proto.errors import NotAllowed
+from smcp_registry.audit import PAGE
 from smcp_registry.members_view import Entry
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.registry_world import asking, registries
@@ -103,6 +107,40 @@ async def test_a_second_agent_learns_who_has_the_seat_and_since_when(nats_url: s
         assert refusal.message == f"the office has an Agent already: 'anna\ufffd', since {since}"
         assert refusal.details["holder"] == "anna\u202e"
         assert (await refused(other, "bob")).details["since"] == since
+
+
+async def records(url: str, **question: Any) -> Records:
+    return await asked(url, "records", RecordsQuestion(**question), Records)
+
+
+async def test_records_come_in_pages_as_they_were_written(nats_url: str) -> None:
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        js = bus.jetstream()
+        await js.add_stream(name=STREAM, subjects=[subjects.AUDIT_ALL])
+        assert await records(nats_url) == Records(records=[], first=0, last=0, deleted=0)
+        for number in range(PAGE + 2):
+            await js.publish(subjects.audit("lab", "call"), b"\xff%d" % number)
+        await js.publish(subjects.audit("attic", "join"), b"{}")
+        await js.delete_msg(STREAM, 2)
+        page = await records(nats_url)
+        assert (page.first, page.last, page.deleted) == (1, PAGE + 3, 1)
+        assert [each.seq for each in page.records] == [1, *range(3, PAGE + 2)]
+        rest = await records(nats_url, after=page.records[-1].seq)
+        assert [(each.raw, each.subject) for each in rest.records] == [
+            (b"\xff%d" % (PAGE + 1), "smcp.v1.lab.audit.call"),
+            (b"{}", "smcp.v1.attic.audit.join"),
+        ]
+        joins = await records(nats_url, subject="smcp.v1.*.audit.join")
+        assert [each.seq for each in joins.records] == [PAGE + 3]
+        assert (await records(nats_url, after=PAGE + 3)).records == []
+        assert not await js.consumers_info(STREAM)
+
+
+@pytest.mark.parametrize(("question", "code"), [({}, "404"), ({"subject": "$KV.>"}, "400"), ({"after": -1}, "400")])
+async def test_records_that_cannot_be_read_are_an_error(nats_url: str, question: dict[str, Any], code: str) -> None:
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        reply = await bus.request(subjects.operators("me", "records"), orjson.dumps(question), timeout=30)
+        assert reply.headers[ERROR] == code
 
 
 def held_by(entry: Entry | None, process: str) -> list[Entry]:

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
-from smcp_bus.audit import Event, Trail
-from smcp_bus.audit_file import FileSink
-from smcp_standalone.audit_reader import COLUMNS, Chains, Wanted, csv_line, read_file
+from smcp_bus.audit import MOST_WAITING, Event, Trail, sha256
+from smcp_bus.audit_file import FileSink, former
+from smcp_standalone.audit_reader import COLUMNS, Chains, Line, Wanted, csv_line, read_file
 
 
 def audit(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +38,17 @@ async def path(tmp_path: Path) -> Path:
         Event("call", "tool_error", office="lab", subject="alice", computer="pc", tool="add", req_id="r3"),
     )
     return file
+
+
+def chained(*numbers: int) -> Chains:
+    """Of a stream whose first records have expired."""
+    chains, prev = Chains(whole=False), ""
+    for number in range(1, max(numbers) + 1):
+        raw = orjson.dumps({"kind": "join", "writer": "w", "seq": number, "prev": prev})
+        prev = sha256(raw)
+        if number in numbers:
+            chains.add(Line(raw, f"message {number}"))
+    return chains
 
 
 def problems(path: Path) -> list[str]:
@@ -109,7 +121,61 @@ async def test_csv_has_no_formulas(path: Path) -> None:
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx"])
 def test_a_cell_that_a_spreadsheet_would_run_is_text(cell: str) -> None:
     [row] = csv.reader(io.StringIO(csv_line([cell, "a,b\nc"])))
-    assert row == [f"'{cell}", "a,b\nc"]
+    assert row == [f"'{cell}".replace("\r", "\n"), "a,b\nc"]
+
+
+def test_what_a_terminal_obeys_is_gone_before_a_formula_is_looked_for() -> None:
+    assert csv_line(["\x1b[31m=1+1", "\u202ea", 5, None]) == "'=1+1,\ufffda,5,"
+
+
+async def test_no_command_prints_what_a_terminal_obeys_and_json_keeps_its_value(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    record = {"kind": "join", "name": "a\u202e\u009b31mb", "writer": "w\u009b31m\u202e", "seq": 2, "prev": ""}
+    file.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
+    listed = audit("list", "--file", str(file), "--json")
+    assert json.loads(listed.stdout) == record
+    broken = audit("verify", "--file", str(file))
+    assert broken.returncode == 1
+    for output in (listed.stdout, broken.stderr, audit("list", "--file", str(file), "--csv").stdout):
+        assert not {"\u202e", "\u009b", "\x1b"} & set(output)
+
+
+@pytest.mark.parametrize(
+    ("subject", "whole"),
+    [
+        ("smcp.v1.lab.audit.call", True),
+        ("smcp.v1.lab.audit.join", False),
+        ("smcp.v1.attic.audit.call", False),
+        ("smcp.v1.=.audit.call", False),
+    ],
+)
+def test_a_record_that_says_something_else_than_its_subject_is_in_no_chain(subject: str, whole: bool) -> None:
+    chains = Chains(whole=True)
+    raw = orjson.dumps({"kind": "call", "office": "lab", "writer": "w", "seq": 1, "prev": ""})
+    chains.add(Line(raw, "message 7", subject))
+    said = "message 7: says another kind or office than the subject that it was written on"
+    assert chains.check() == ([] if whole else [said])
+
+
+def test_where_the_beginning_has_expired_records_that_were_sent_again_may_stand_alone() -> None:
+    assert chained(3, 5, 6, 9, 10).check() == []
+    late = MOST_WAITING + 10
+    [problem] = chained(3, 5, *range(late - 5, late), late + 1).check()
+    assert f"the record before it, {late} of w, is missing" in problem
+    [problem] = chained(1, 2, 4).check()
+    assert "the record before it, 3 of w, is missing" in problem
+
+
+def test_a_rotation_while_files_are_read_skips_none_and_shows_none_twice(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    for number in range(3):
+        former(file, number).write_text(f"{number}\n")
+    lines = read_file(file)
+    first = next(lines)
+    for number in (2, 1, 0):
+        former(file, number).rename(former(file, number + 1))
+    file.write_text("new\n")
+    assert [line.raw for line in (first, *lines)] == [b"2", b"1", b"0"]
 
 
 def test_wanted_compares_times_and_narrows_the_subject() -> None:

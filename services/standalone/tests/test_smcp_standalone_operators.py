@@ -10,10 +10,12 @@ from pathlib import Path
 import orjson
 import pytest
 
+from smcp_bus.audit import STREAM
 from smcp_bus.registry_contract import Claim
+from smcp_bus.subjects import AUDIT_ALL
 from smcp_testing.fork_server import born
 from smcp_testing.member_process import MemberProcess, member_process
-from smcp_testing.registry_world import registries
+from smcp_testing.registry_world import asking, registries
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 
@@ -118,8 +120,35 @@ async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str
         ),
         (["offices"], {"SMCP_NATS_URL": "nats://127.0.0.1:1"}, 1, "could not be reached"),
         (["offices"], {"SMCP_NATS_URL": nats_url}, 1, "no registry answers"),
+        (["audit", "list"], {"SMCP_NATS_URL": nats_url}, 1, "no registry answers"),
+        (["audit", "verify"], {"SMCP_NATS_URL": nats_url}, 1, "no registry answers"),
     ):
         ended = await smcp(*arguments, **environment)
         assert (ended.returncode, ended.stdout) == (code, ""), ended.stderr
         assert said in ended.stderr
         assert len(ended.stderr.splitlines()) == 1
+
+
+async def test_follow_shows_each_record_once_and_none_is_missing_after_an_interruption(nats_url: str) -> None:
+    def record(number: int) -> bytes:
+        return orjson.dumps({**RECORD, "writer": "w", "seq": number, "prev": ""})
+
+    command = born(SMCP, "audit", "follow", "--json", knows=KNOWN)
+    async with asking(nats_url) as bus:
+        js = bus.jetstream()
+        await js.add_stream(name=STREAM, subjects=[AUDIT_ALL])
+        await js.publish("smcp.v1.lab.audit.call", record(1))
+        async with service_process(*command, env={"SMCP_NATS_URL": nats_url}) as follow:
+            async with registries(nats_url, count=1):
+                await follow.logged("following; ctrl-C ends it")
+                for number in (2, 2):
+                    await js.publish("smcp.v1.lab.audit.call", record(number))
+                await eventually(lambda: len(follow.output) == 1)
+            nobody = "no registry answers: none runs, it is an older one, or NATS does not permit it"
+            await follow.logged(f"{nobody}; it is asked again")
+            await js.publish("smcp.v1.lab.audit.join", record(3))  # its kind is another one
+            await js.publish("smcp.v1.lab.audit.call", record(4))
+            async with registries(nats_url, count=1):
+                await eventually(lambda: len(follow.output) == 2)
+            await follow.logged("message 4: says another kind or office than the subject that it was written on")
+        assert [json.loads(line)["seq"] for line in follow.output] == [2, 4]

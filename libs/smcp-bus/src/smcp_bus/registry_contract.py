@@ -22,18 +22,19 @@ On `smcp.hosts.v1.<credential>.<process>.<verb>`:
 | `assert` | gateway → registry | `Assertion` | `AssertionResult` |
 | `alive` | registry → process | `AliveQuestion` | `AliveAnswer` |
 
-On `smcp.operators.v1.<credential>.<verb>`, answered from the view, so without quorum, too:
+On `smcp.operators.v1.<credential>.<verb>`, `offices` and `room` answered from the view, so without quorum, too:
 
 | verb | body | reply |
 |---|---|---|
 | `offices` | `OfficesQuestion` | `Offices` |
 | `room` | `RoomQuestion` | `Room` |
+| `records` | `RecordsQuestion` | `Records`: a page of the audit trail; 404 where there is no stream, 503 |
 """
 
 from enum import StrEnum
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from smcp_proto.catalog import Ack, Row, SizeClass, TimeClass
 from smcp_proto.member_names import Name, Role
@@ -241,6 +242,31 @@ class Room(_Contract):
     members: list[RoomMember]
 
 
+class RecordsQuestion(_Contract):
+    after: int = Field(default=0, ge=0)
+    """The number of the last message of the page before."""
+    subject: str | None = Field(default=None, pattern=r"^smcp\.v1\.[^.\s>]+\.audit\.[^.\s>]+$", max_length=1024)
+    """Those on this subject (or pattern) only."""
+
+
+class StoredRecord(_Contract):
+    seq: int
+    subject: str
+    raw: Base64Bytes
+    """The message as it was written, whatever it holds."""
+
+
+class Records(_Contract):
+    """A page of the audit trail's stream; an empty one: there are no more."""
+
+    records: list[StoredRecord]
+    first: int
+    """The number of the oldest message that is kept."""
+    last: int
+    deleted: int
+    """Messages that were taken out of the middle."""
+
+
 BOTH: Final[frozenset[Role]] = frozenset({"agent", "computer"})
 
 
@@ -296,8 +322,9 @@ PENDING: Final = _row("client:pending", PendingQuestion, PendingAnswer, SizeClas
 
 OFFICES: Final = _row("operators:offices", OfficesQuestion, Offices)
 SHOW_ROOM: Final = _row("operators:room", RoomQuestion, Room)
+RECORDS: Final = _row("operators:records", RecordsQuestion, Records)
 
 SERVER_ROWS: Final = {row.verb: row for row in (CONFIRM, FIND, APPROVAL)}
 HOST_ROWS: Final = {row.verb: row for row in (LEASE, GATEWAY_LEASE, ASSERT, ALIVE)}
 CLIENT_ROWS: Final = {row.verb: row for row in (PENDING,)}
-OPERATOR_ROWS: Final = {row.verb: row for row in (OFFICES, SHOW_ROOM)}
+OPERATOR_ROWS: Final = {row.verb: row for row in (OFFICES, SHOW_ROOM, RECORDS)}

@@ -88,7 +88,7 @@ def hosts(credential: str, process: str, verb: str) -> str:
 
 
 def operators(credential: str, verb: str) -> str:
-    """Ask the registry as an operator (`offices`, `room`)."""
+    """Ask the registry as an operator (`offices`, `room`, `records`)."""
     return f"{OPERATORS}.{encode_name(credential)}.{verb}"
 
 

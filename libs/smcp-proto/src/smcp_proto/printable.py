@@ -22,5 +22,9 @@ def printable(text: str, *, newline: str = " ") -> str:
 
 def printable_json(value: Any, *, indent: int | None = 2) -> str:
     """`value` as JSON for programs that a terminal may get, too: `\\u202e` stands for what `printable` replaces."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return escaped_json(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def escaped_json(text: str) -> str:
+    """The same for JSON that is written already and has no white space between lines but newlines."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -17,7 +17,7 @@ from smcp_bus.dispatch import Dispatcher
 from smcp_bus.subjects import host_route, operator_route, registry_route, serve_requests
 from smcp_bus.tracing import bus_spans, log_fields
 from smcp_registry.announcer import Announcer
-from smcp_registry.audit import Audit
+from smcp_registry.audit import Audit, read_records
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.hosts import assert_members, gateway_lease, lease
@@ -127,6 +127,7 @@ async def open_registry(
             registry_contract.ASSERT.event: partial(assert_members, seats=seats, callers=callers, audit=audit),
             registry_contract.OFFICES.event: partial(list_offices, callers=callers),
             registry_contract.SHOW_ROOM.event: partial(show_room, callers=callers),
+            registry_contract.RECORDS.event: partial(read_records, js=js),
         },
         otherwise=lambda row: notify if row.notifies is not None else None,
         tracing=bus_spans(),

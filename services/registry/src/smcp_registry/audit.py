@@ -1,24 +1,40 @@
 """What the registry records (`smcp_bus.audit`): joins, leaves, refusals and approvals of Computers on NATS, and the
 leaves that it decides about itself. What a gateway asks for its clients, that gateway records: it knows whose key or
-token it was.
+token it was. And what operators read of all records (`read_records`).
 """
 
+import asyncio
+from base64 import b64encode
 from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Final
 
+import nats.errors
 import orjson
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext, api
+from nats.js.errors import NotFoundError
 from pydantic import ValidationError
 
-from smcp_bus.audit import NOT_WRITTEN, Event, Kind, Trail
+from smcp_bus.audit import NOT_WRITTEN, STREAM, Event, Kind, Trail
+from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call, failed
 from smcp_bus.headers import CLAIM
-from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing
+from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing, Records, RecordsQuestion, StoredRecord
 from smcp_bus.tracing import trace_id_of
-from smcp_proto.errors import NotAllowed, Unavailable
+from smcp_proto.errors import NotAllowed, NotFound, Unavailable
 from smcp_proto.schemas.rooms import RESTARTS
 from smcp_proto.trace_ids import trace_id
 from smcp_registry.leases import Leases
 from smcp_registry.member_records import MemberRecord
 from smcp_registry.members_view import MembersView
+
+PAGE: Final = 200
+"""Messages in a page at most."""
+PAGE_BYTES: Final = 4 * 1024 * 1024
+"""A page ends after so many bytes: with arguments and results a record may have 128 KiB."""
+PAGE_S: Final = 2.0
+"""How long JetStream may take for a page (seconds)."""
 
 
 class Audit:
@@ -107,3 +123,50 @@ async def _when_written(written: Awaitable[bool], answer: Answer) -> Answer:
     if await written:
         return answer
     return failed(Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True}).body())
+
+
+async def read_records(request: RecordsQuestion, call: Call, *, js: JetStreamContext) -> Records:
+    """For operators, who do not reach JetStream: a page of the stream."""
+    messages: list[Msg] = []
+    try:
+        async with asyncio.timeout(PAGE_S):
+            state = (await js.stream_info(STREAM)).state
+            if state.last_seq > request.after:
+                messages = await _page(js, request)
+        raise_if_cancelled()
+    except NotFoundError:
+        raise NotFound("there is no audit trail in NATS (is SMCP_AUDIT on at a registry?)") from None
+    except (nats.errors.Error, TimeoutError) as error:
+        raise Unavailable("the audit trail does not answer now") from error
+    records: list[StoredRecord] = []
+    size = 0
+    for message in messages:
+        size += len(message.data)
+        if records and size > PAGE_BYTES:
+            break
+        seq = message.metadata.sequence.stream
+        records.append(StoredRecord(seq=seq, subject=message.subject, raw=b64encode(message.data)))
+    return Records(records=records, first=state.first_seq, last=state.last_seq, deleted=state.num_deleted or 0)
+
+
+async def _page(js: JetStreamContext, request: RecordsQuestion) -> list[Msg]:
+    plan = api.ConsumerConfig(
+        deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=request.after + 1,
+        filter_subject=request.subject,
+        ack_policy=api.AckPolicy.NONE,
+        num_replicas=1,
+        mem_storage=True,
+    )
+    consumer = await js.add_consumer(STREAM, plan)
+    try:
+        if not consumer.num_pending:
+            return []
+        subscription = await js.pull_subscribe_bind(consumer=consumer.name, stream=STREAM)
+        try:
+            return await subscription.fetch(min(PAGE, consumer.num_pending), timeout=PAGE_S)
+        finally:
+            await subscription.unsubscribe()
+    finally:
+        with suppress(nats.errors.Error):
+            await js.delete_consumer(STREAM, consumer.name)

@@ -3,14 +3,15 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from smcp_bus.bus import Incoming
-from smcp_proto.printable import printable
+from smcp_bus.audit import MOST_WAITING
+from smcp_proto.printable import escaped_json, printable
 from smcp_service.lifecycle import Failure, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
@@ -20,9 +21,10 @@ from smcp_standalone.audit_reader import (
     Line,
     Wanted,
     csv_line,
+    lines_of,
     read_file,
+    read_page,
     read_stream,
-    stream_info,
 )
 from smcp_standalone.operator_connection import operator_bus
 
@@ -31,7 +33,13 @@ app = typer.Typer(
     help="Who did what: joins, leaves, refusals, calls, cancels, approvals and keys, as SMCP_AUDIT records them.",
     no_args_is_help=True,
 )
+POLL_S: Final = 1.0
+"""`follow` asks for new records so often (seconds): a subscription would lose those of an interruption."""
+REMEMBERED: Final = 2 * MOST_WAITING
+"""Of so many records it is known that they were shown: one that was sent again may be there twice."""
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_BLANKS: Final = str.maketrans("\t\r\n", "   ")
+"""In JSON they stand between values only."""
 _SPAN: Final = re.compile(r"(\d{1,6})([smhd])")
 
 File = Annotated[
@@ -45,7 +53,7 @@ Outcome = Annotated[str | None, typer.Option(help="Only with this outcome: ok, t
 KindOf = Annotated[str | None, typer.Option("--kind", help="join, leave, refusal, call, cancel, approval or key.")]
 ReqId = Annotated[str | None, typer.Option(help="Only of this request.")]
 Since = Annotated[str | None, typer.Option(metavar="WHEN", help="90m, 12h, 7d, or a time like 2027-01-31T12:00Z.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One record a line, as it was written.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One record a line; what cannot be seen as \\u202e.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="For a spreadsheet.")]
 
 
@@ -64,20 +72,12 @@ def list_records(
 ) -> None:
     """Show the records, the oldest first."""
     wanted = Wanted(office, subject, tool, outcome, req_id, kind, _since(since))
-    show = _shown(as_json=as_json, as_csv=as_csv)
-    seen: set[tuple[object, object]] = set()
+    shown = _Shown(wanted, as_json=as_json, as_csv=as_csv)
 
     async def main(stop: asyncio.Event) -> None:
         async for line in _lines(file, wanted):
-            record = line.record
-            if record is None:
-                typer.echo(f"{line.where}: is no whole record", err=True)
-                continue
-            number = record.get("writer"), record.get("seq")
-            if wanted.matches(record) and number not in seen:  # one that was sent again may be there twice
-                seen.add(number)
-                show(record, line.raw)
-        if not seen:
+            shown.take(line)
+        if not shown.any:
             typer.echo("no record matches", err=True)
 
     _run(main)
@@ -96,18 +96,31 @@ def follow(
 ) -> None:
     """Show records as they are made, until ctrl-C. They come from NATS."""
     wanted = Wanted(office, subject, tool, outcome, req_id, kind)
-    show = _shown(as_json=as_json, as_csv=as_csv)
-
-    async def take(incoming: Incoming) -> None:
-        record = Line(incoming.body, "").record
-        if record is not None and wanted.matches(record):
-            show(record, incoming.body)
+    shown = _Shown(wanted, as_json=as_json, as_csv=as_csv)
 
     async def main(stop: asyncio.Event) -> None:
         async with operator_bus() as bus:
-            await bus.listen(wanted.nats_subject, take)
+            after = (await read_page(bus, wanted, 0)).last
             typer.echo("following; ctrl-C ends it", err=True)
-            await stop.wait()
+            lost = False
+            while not stop.is_set():
+                try:
+                    page = await read_page(bus, wanted, after)
+                except Failure as error:  # what comes meanwhile is read later
+                    if not lost:
+                        typer.echo(f"{error}; it is asked again", err=True)
+                    lost = True
+                else:
+                    lost = False
+                    for line in lines_of(page):
+                        shown.take(line)
+                    after = (
+                        page.records[-1].seq if page.records else (after if after <= page.last else 0)
+                    )  # 0: the stream was made anew
+                    if page.records:
+                        continue
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), POLL_S)
 
     _run(main)
 
@@ -123,17 +136,18 @@ def verify(file: File = None) -> None:
                 chains.add(line)
         else:
             async with operator_bus() as bus:
-                info = await stream_info(bus)
-                chains, removed = Chains(whole=info.first <= 1), info.deleted
+                chains = Chains(whole=False)
                 async for line in read_stream(bus, Wanted()):
                     chains.add(line)
+                now = await read_page(bus, Wanted(), 0)  # what expired while it was read counts
+                chains.whole, removed = now.first <= 1, now.deleted
         problems = chains.check()
         if removed:
             problems.append(f"{removed} messages were deleted from the middle of the stream")
         for problem in problems:
-            typer.echo(problem, err=True)
+            typer.echo(printable(problem), err=True)
         if problems:
-            raise Failure(f"the audit trail is broken: {problems[0]}")
+            raise Failure(f"the audit trail is broken: {printable(problems[0])}")
         typer.echo(f"{chains.records} records: none is missing or changed")
 
     _run(main)
@@ -145,7 +159,6 @@ async def _lines(file: Path | None, wanted: Wanted) -> AsyncIterator[Line]:
             yield line
         return
     async with operator_bus() as bus:
-        await stream_info(bus)
         async for line in read_stream(bus, wanted):
             yield line
 
@@ -160,15 +173,37 @@ def _run(main: Any) -> None:
     raise typer.Exit(run(plain))
 
 
-def _shown(*, as_json: bool, as_csv: bool) -> Any:
-    if as_json and as_csv:
-        raise SettingsError("--csv: or --json, not both")
-    if as_csv:
-        typer.echo(csv_line(list(COLUMNS)))
-        return lambda record, raw: typer.echo(csv_line([record.get(column) for column in COLUMNS]))
-    if as_json:
-        return lambda record, raw: typer.echo(raw.decode("utf-8", "replace"))
-    return lambda record, raw: typer.echo(_line(record))
+class _Shown:
+    """Prints records that are wanted, each once."""
+
+    def __init__(self, wanted: Wanted, *, as_json: bool, as_csv: bool) -> None:
+        if as_json and as_csv:
+            raise SettingsError("--csv: or --json, not both")
+        self.any = False
+        self._wanted = wanted
+        self._json, self._csv = as_json, as_csv
+        self._seen: dict[tuple[str, str], None] = {}
+        if as_csv:
+            typer.echo(csv_line(list(COLUMNS)))
+
+    def take(self, line: Line) -> None:
+        record = line.read()
+        if isinstance(record, str):
+            typer.echo(f"{line.where}: {record}", err=True)
+            return
+        number = str(record.get("writer")), str(record.get("seq"))
+        if number in self._seen or not self._wanted.matches(record):
+            return
+        self._seen[number] = None
+        if len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        self.any = True
+        if self._csv:
+            typer.echo(csv_line([record.get(column) for column in COLUMNS]))
+        elif self._json:
+            typer.echo(escaped_json(line.raw.decode().translate(_BLANKS)))
+        else:
+            typer.echo(_line(record))
 
 
 def _line(record: dict[str, Any]) -> str:

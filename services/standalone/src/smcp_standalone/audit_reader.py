@@ -3,31 +3,28 @@
 `smcp_bus.audit` says what a record holds. A record is checked as the bytes that were written.
 """
 
-import asyncio
 import csv
 import io
+import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 
-from smcp_bus.audit import FIELDS, STREAM, sha256
-from smcp_bus.audit_file import former
+from smcp_bus.audit import FIELDS, MOST_WAITING, sha256
+from smcp_bus.audit_file import KEPT, former
 from smcp_bus.nats.bus import NatsBus
-from smcp_bus.nats.wire import decode_head
-from smcp_bus.subjects import ROOT
+from smcp_bus.registry_contract import Records, RecordsQuestion
+from smcp_bus.subjects import ROOT, audit
 from smcp_proto.member_names import encode_name
+from smcp_proto.printable import printable
 from smcp_service.lifecycle import Failure
+from smcp_standalone.operator_connection import ask
 
-BATCH: Final = 1000
-"""Records that are asked for at a time."""
-ANSWER_S: Final = 10.0
-"""How long NATS may take for them (seconds)."""
-READ: Final = (f"$JS.API.STREAM.INFO.{STREAM}", f"$JS.API.DIRECT.GET.{STREAM}")
-"""What has to be allowed to a reader of the stream."""
 COLUMNS: Final = (*FIELDS, "trace_id", "address", "event", "why", "request_bytes", "reply_bytes", "writer", "seq")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A spreadsheet takes a cell that begins so for a formula."""
@@ -40,15 +37,21 @@ class Line:
     raw: bytes
     where: str
     """For a message: its place in the stream or the file."""
+    subject: str | None = None
+    """Of a message in the stream: nats-server has checked who may write there."""
 
-    @property
-    def record(self) -> dict[str, Any] | None:
-        """None: it is no record."""
+    def read(self) -> dict[str, Any] | str:
+        """The record, or why it is none, to be shown behind `where`."""
         try:
             record = orjson.loads(self.raw)
         except orjson.JSONDecodeError:
-            return None
-        return record if isinstance(record, dict) and isinstance(record.get("kind"), str) else None
+            return "is no whole record"
+        if not isinstance(record, dict) or not isinstance(kind := record.get("kind"), str):
+            return "is no whole record"
+        office = record.get("office")
+        if self.subject is not None and self.subject != audit(office if isinstance(office, str) else "", kind):
+            return "says another kind or office than the subject that it was written on"
+        return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,66 +82,52 @@ class Wanted:
 
 def read_file(path: Path) -> Iterator[Line]:
     """The records of a file and of the former ones, the oldest first. Raises Failure: it cannot be read."""
-    number = 0
-    while former(path, number + 1).exists():
-        number += 1
-    for each in range(number, -1, -1):
-        file = former(path, each)
+    with ExitStack() as stack:
+        opened: list[tuple[Path, BinaryIO]] = []
+        number = 0
         try:
-            with file.open("rb") as lines:
+            # The newest first, and all before one is read: a rotation meanwhile moves files to where they are looked
+            # for next, so that one may come twice and none is skipped.
+            while number <= KEPT or former(path, number).exists():
+                with suppress(FileNotFoundError):
+                    file = stack.enter_context(former(path, number).open("rb"))
+                    if not any(os.path.sameopenfile(file.fileno(), other.fileno()) for _, other in opened):
+                        opened.append((former(path, number), file))
+                number += 1
+        except OSError as error:
+            raise Failure(f"{former(path, number)}: cannot be read: {error.strerror or error}") from None
+        if not opened:
+            raise Failure(f"{path}: cannot be read: there is no such file")
+        for name, lines in reversed(opened):
+            try:
                 for count, raw in enumerate(lines, 1):
                     if raw.strip():
                         cut = "" if raw.endswith(b"\n") else " (cut in the middle)"
-                        yield Line(raw.rstrip(b"\n"), f"{file}, line {count}{cut}")
-        except OSError as error:
-            raise Failure(f"{file}: cannot be read: {error.strerror or error}") from None
+                        yield Line(raw.rstrip(b"\n"), f"{name}, line {count}{cut}")
+            except OSError as error:
+                raise Failure(f"{name}: cannot be read: {error.strerror or error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    first: int
-    """The number of the oldest message that is kept."""
-    deleted: int
-    """Messages that were taken out of the middle."""
+async def read_page(bus: NatsBus, wanted: Wanted, after: int) -> Records:
+    """Messages of NATS's stream that may match. Raises Failure."""
+    return await ask(bus, "records", RecordsQuestion(after=after, subject=wanted.nats_subject), Records)
 
 
-async def stream_info(bus: NatsBus) -> Stream:
-    """Raises Failure: there is no stream, or it must not be read."""
-    reply = await bus.request(READ[0], b"", timeout=ANSWER_S)
-    said = orjson.loads(reply.body)
-    if "error" in said:
-        raise Failure(f"the audit trail in NATS: {said['error'].get('description')} (is SMCP_AUDIT on at a registry?)")
-    return Stream(said["state"]["first_seq"], said["state"].get("num_deleted", 0))
+def lines_of(page: Records) -> list[Line]:
+    return [Line(each.raw, f"message {each.seq}", each.subject) for each in page.records]
 
 
 async def read_stream(bus: NatsBus, wanted: Wanted) -> AsyncIterator[Line]:
-    """The records of NATS's stream that may match, the oldest first."""
-    came: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
-    inbox = f"{bus.inbox_prefix}.{bus.process}.records"
-    number = bus.client.attach(inbox, "", lambda subject, reply, head, body: came.put_nowait((head, body)))
-    try:
-        seq, pending = 1, True
-        while pending:
-            asked: dict[str, Any] = {"seq": seq, "batch": BATCH, "next_by_subj": wanted.nats_subject}
-            if wanted.since is not None and seq == 1:
-                asked = {**asked, "start_time": wanted.since.isoformat()}
-                del asked["seq"]
-            bus.client.check(READ[1], 0, 0)
-            bus.client.send(READ[1], inbox, b"", orjson.dumps(asked))
-            pending = False
-            while True:
-                async with asyncio.timeout(ANSWER_S):
-                    head, body = await came.get()
-                headers = decode_head(head)
-                if (found := headers.get("Nats-Sequence")) is None:
-                    break  # the end of this batch, or nothing (more) to find
-                seq, pending = int(found) + 1, int(headers.get("Nats-Num-Pending", "0")) > 0
-                yield Line(body, f"message {found}")
-    except TimeoutError:
-        raise Failure("NATS does not give the audit trail (may this credential read it?)") from None
-    finally:
-        bus.client.unsubscribe_at_server(number)
-        bus.client.detach(number)
+    """The records of NATS's stream that may match, the oldest first, up to the last one of now. Raises Failure."""
+    page = await read_page(bus, wanted, 0)
+    until = page.last
+    while page.records:
+        for line in lines_of(page):
+            yield line
+        after = page.records[-1].seq
+        if after >= until:
+            return
+        page = await read_page(bus, wanted, after)
 
 
 class Chains:
@@ -149,13 +138,13 @@ class Chains:
     """
 
     def __init__(self, *, whole: bool) -> None:
-        self._whole = whole
+        self.whole = whole
         self._writers: dict[str, dict[int, tuple[str, str, str]]] = {}
         self.records = 0
         self.problems: list[str] = []
 
     def add(self, line: Line) -> None:
-        record = line.record
+        record = line.read()
         self.records += 1
         match record:
             case {"writer": str(writer), "seq": int(seq), "prev": str(prev)}:
@@ -164,6 +153,8 @@ class Chains:
                 if seq in known and known[seq][0] != digest:
                     self.problems.append(f"{line.where}: another record has its number, {seq} of {writer}")
                 known[seq] = digest, prev, line.where
+            case str():
+                self.problems.append(f"{line.where}: {record}")
             case _:
                 self.problems.append(f"{line.where}: is no whole record")
 
@@ -176,15 +167,17 @@ class Chains:
         return found
 
     def _broken(self, writer: str, records: dict[int, tuple[str, str, str]]) -> str | None:
-        before: int | None = None
-        for seq in sorted(records):
+        first = before = min(records)
+        if first > 1 and self.whole:
+            return f"{records[first][2]}: the records before it, 1 to {first - 1} of {writer}, are missing"
+        # Where the beginning has expired, those that were sent again later than their neighbours outlive them.
+        begins = first + MOST_WAITING if first > 1 else 0
+        for seq in sorted(records)[1:]:
             _, prev, where = records[seq]
-            if before is None:
-                if seq > 1 and self._whole:
-                    return f"{where}: the records before it, 1 to {seq - 1} of {writer}, are missing"
-            elif seq != before + 1:
-                missing = f"{before + 1} to {seq - 1}" if seq - before > 2 else str(seq - 1)
-                return f"{where}: the record before it, {missing} of {writer}, is missing"
+            if seq != before + 1:
+                if before >= begins:
+                    missing = f"{before + 1} to {seq - 1}" if seq - before > 2 else str(seq - 1)
+                    return f"{where}: the record before it, {missing} of {writer}, is missing"
             elif records[before][0] != prev:
                 return f"{records[before][2]}: it was changed, record {before} of {writer}"
             before = seq
@@ -192,13 +185,14 @@ class Chains:
 
 
 def csv_line(values: list[object]) -> str:
-    """One line of CSV, in which no cell is a formula for a spreadsheet."""
+    """One line of CSV, in which no cell is a formula for a spreadsheet, or holds what a terminal obeys."""
     text = io.StringIO()
     csv.writer(text).writerow([_cell(value) for value in values])
     return text.getvalue().removesuffix("\r\n")
 
 
 def _cell(value: object) -> object:
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return value
+    if value is None or isinstance(value, int | float):
+        return value
+    text = printable(str(value), newline="\n")
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -29,7 +29,6 @@ from smcp_bus.subjects import (
 )
 from smcp_proto.member_names import encode_name
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
-from smcp_standalone.audit_reader import READ
 from smcp_standalone.nats_config_file import Cluster, ComputerHost, NatsModel
 
 PING_S: Final = 5
@@ -137,10 +136,12 @@ def _registry(credential: str) -> Grant:
 
 
 def _operator(credential: str) -> Grant:
-    """An operator looks, and changes nothing but what is logged."""
+    """An operator looks, and changes nothing but what is logged. It asks the registries, never JetStream: that
+    answers on any subject that a request names, such as one that deletes the stream.
+    """
     return Grant(
         {"kind": "operator"},
-        publish=(*READ, LOG_LEVEL, f"{OPERATORS}.{encode_name(credential)}.*"),
+        publish=(LOG_LEVEL, f"{OPERATORS}.{encode_name(credential)}.*"),
         subscribe=(AUDIT_ALL, f"{inbox_prefix(credential)}.>"),
     )
 

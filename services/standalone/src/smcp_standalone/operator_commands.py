@@ -4,31 +4,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import orjson
 import typer
-from pydantic import BaseModel
 
 from smcp_bus.bus import Connection, Incoming
-from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
-from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomQuestion
-from smcp_bus.subjects import audit, operators
-from smcp_proto.errors import ErrorBody
+from smcp_bus.subjects import audit
 from smcp_proto.member_names import check_name
 from smcp_proto.printable import printable, printable_json
-from smcp_service.lifecycle import Failure, plain_failures, run
+from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
-from smcp_standalone.operator_connection import operator_bus
+from smcp_standalone.operator_connection import ask, operator_bus
 
-Model = TypeVar("Model", bound=BaseModel)
-
-TRY_S: Final = 3.0
-"""How long one registry may take to answer (seconds); then NATS chooses one anew, `TRIES` times in all."""
-TRIES: Final = 3
 SHOWN: Final = ("at", "kind", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "trace_id")
 """The fields of an audit record that `watch` shows: never arguments or results, which a setting may put there."""
 
@@ -43,7 +34,7 @@ def offices(as_json: AsJson = False) -> None:
         found: list[OfficeSummary] = []
         page = Offices(offices=[], more=True)
         while page.more:
-            page = await _ask(bus, "offices", OfficesQuestion(after=found[-1].office if found else ""), Offices)
+            page = await ask(bus, "offices", OfficesQuestion(after=found[-1].office if found else ""), Offices)
             found += page.offices
         if as_json:
             typer.echo(printable_json({"offices": [each.model_dump() for each in found]}, indent=None))
@@ -59,7 +50,7 @@ def room(office: Office, as_json: AsJson = False) -> None:
     _check(office)
 
     async def show(bus: NatsBus, stop: asyncio.Event) -> None:
-        found = await _ask(bus, "room", RoomQuestion(office=office), Room)
+        found = await ask(bus, "room", RoomQuestion(office=office), Room)
         if as_json:
             typer.echo(printable_json(found.model_dump(), indent=None))
             return
@@ -118,27 +109,6 @@ def _look(show: Callable[[NatsBus, asyncio.Event], Awaitable[None]]) -> None:
                 await show(bus, stop)
 
     raise typer.Exit(run(main))
-
-
-async def _ask(bus: NatsBus, verb: str, question: BaseModel, answer: type[Model]) -> Model:
-    """Ask the registries. Raises Failure."""
-    subject, body = operators(bus.credential, verb), question.model_dump_json().encode()
-    for left in reversed(range(TRIES)):
-        try:
-            reply = await bus.request(subject, body, timeout=TRY_S)
-        except RequestTimedOut:
-            if left:
-                continue
-            raise Failure("no registry answers in time") from None
-        except NoResponder:
-            why = "none runs, it is an older one, or NATS does not permit it"
-            raise Failure(f"no registry answers: {why}") from None
-        except BusError as error:
-            raise Failure(str(error)) from None
-        if ERROR in reply.headers:
-            raise Failure(f"the registry refused: {ErrorBody.model_validate_json(reply.body).message}")
-        return answer.model_validate_json(reply.body)
-    raise AssertionError
 
 
 def _read(body: bytes) -> dict[str, Any]:

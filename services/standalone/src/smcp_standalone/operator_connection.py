@@ -9,15 +9,26 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Final, TypeVar
 
-from smcp_bus.errors import BusError, describe
+from pydantic import BaseModel
+
+from smcp_bus.errors import BusError, NoResponder, RequestTimedOut, describe
+from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
+from smcp_bus.subjects import operators
+from smcp_proto.errors import ErrorBody
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings
 
-CONNECT_S = 5.0
+CONNECT_S: Final = 5.0
 """A command says soon that nothing answers (seconds)."""
+TRY_S: Final = 3.0
+"""How long one registry may take to answer (seconds); then NATS chooses one anew, `TRIES` times in all."""
+TRIES: Final = 3
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @contextmanager
@@ -56,6 +67,27 @@ async def operator_bus() -> AsyncIterator[NatsBus]:
             yield bus
     except BusError as error:
         raise Failure(f"{describe(error)} (SMCP_NATS_URL, SMCP_NATS_CREDS)") from None
+
+
+async def ask(bus: NatsBus, verb: str, question: BaseModel, answer: type[Model]) -> Model:
+    """Ask the registries. Raises Failure."""
+    subject, body = operators(bus.credential, verb), question.model_dump_json().encode()
+    for left in reversed(range(TRIES)):
+        try:
+            reply = await bus.request(subject, body, timeout=TRY_S)
+        except RequestTimedOut:
+            if left:
+                continue
+            raise Failure("no registry answers in time") from None
+        except NoResponder:
+            why = "none runs, it is an older one, or NATS does not permit it"
+            raise Failure(f"no registry answers: {why}") from None
+        except BusError as error:
+            raise Failure(str(error)) from None
+        if ERROR in reply.headers:
+            raise Failure(f"the registry refused: {ErrorBody.model_validate_json(reply.body).message}")
+        return answer.model_validate_json(reply.body)
+    raise AssertionError
 
 
 async def all_answers(bus: NatsBus, subject: str, body: bytes, *, within: float) -> list[bytes]:
