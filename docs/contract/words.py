@@ -70,6 +70,7 @@ HEADERS: Final[Mapping[str, str]] = {
     headers.BUDGET: "request: the time that is left for it, in whole milliseconds",
     headers.REQ_ID: "request: the id of an event whose payload has no `req_id`",
     headers.CLAIM: "request to the registry: the claim that goes with the event, as JSON",
+    headers.PROOF: "request to the registry: the `proof` of its sender's lease",
     headers.AFTER: "request to the registry: the revision that its view must have reached",
     headers.REPLY_LIMIT: "request get_desktop or get_finder: bytes of the largest reply that the asker's client takes",
     headers.NOTIFICATION_ID: "request for a notification, and that notification: receivers drop a second one",
@@ -83,7 +84,7 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 """Headers on NATS. An identity is in the subject, but for an Agent's, which its gateway tells the Computer."""
 REQUEST_HEADERS: Final = (
-    headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.AFTER,
+    headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.PROOF, headers.AFTER,
     headers.REPLY_LIMIT, headers.NOTIFICATION_ID, headers.SUBJECT, headers.RIGHTS,
     headers.TRACEPARENT, headers.TRACESTATE,
 )  # fmt: skip

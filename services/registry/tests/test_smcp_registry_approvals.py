@@ -1,4 +1,4 @@
-"""Approvals: a Computer tells a registry, which records them."""
+"""What a registry records of Computers on NATS, whatever they say: their approvals, and their joins."""
 
 import json
 import logging
@@ -11,10 +11,12 @@ from smcp_bus.audit import NOT_WRITTEN, Event, Trail
 from smcp_bus.audit_file import FileSink
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_client import ApprovalSink, RegistryClient
+from smcp_bus.registry_contract import Claim, LeaseRenewal
 from smcp_proto.errors import ErrorCode
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.registry_world import asking, send
+from smcp_testing.waiting import eventually
 
 LOG = logging.getLogger("test.approvals")
 SAID = {"outcome": "yes", "name": "anna", "tool": "delete", "req_id": "r1", "subject": "key-1"}
@@ -71,3 +73,22 @@ async def test_a_computer_learns_whether_its_approval_is_written(nats_url: str, 
     if written:
         [record] = records(file)
         assert (record["outcome"], record["name"], len(record["args_sha256"])) == ("no", "anna", 64)
+
+
+async def test_a_join_is_recorded_of_a_computer_that_claims_to_be_a_gateways(nats_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "trail"
+    async with (
+        open_bus(BusConfig(url=nats_url)) as bus,
+        open_registry(RegistrySettings(nats_url=nats_url), bus, trail=trail(file)) as registry,
+        asking(nats_url) as own,
+    ):
+        gateway = RegistryClient(own, credential="gateway-1", process="p")
+        forger = RegistryClient(own, credential="gateway-1", process="p")
+        await gateway.renew_lease(LeaseRenewal(accepting=True))
+        await eventually(lambda: registry.leases.revision("gateway-1", "p"))
+        for client, name in ((gateway, "client"), (forger, "forger")):
+            claim = Claim(session=name, credential="gateway-1", process="p", incarnation="i", identity=name)
+            await client.join(
+                "lab", "computer", name, claim, b'{"office_id":"lab","name":"%b","role":"computer"}' % name.encode()
+            )
+    assert [(each["kind"], each["name"]) for each in records(file)] == [("join", "forger")]

@@ -26,6 +26,9 @@ REPLY_LIMIT: Final = "Smcp-Reply-Limit"
 """Request `get_desktop` or `get_finder`: bytes of the largest reply that the asker's client takes. A Computer leaves
 out what does not fit. The reply of one that does not know the header may be 413 at the gateway."""
 
+PROOF: Final = "Smcp-Proof"
+"""Request to the registry: what this process says in its lease, too, where nobody but registries reads it."""
+
 AFTER: Final = "Smcp-After"
 """Request to the registry: the revision that its view must have reached before it answers."""
 

@@ -7,6 +7,7 @@ Where the connection to NATS breaks, the `BusError` comes through.
 """
 
 import asyncio
+import secrets
 import uuid
 from typing import Final, TypeVar
 
@@ -17,7 +18,7 @@ from smcp_bus import subjects
 from smcp_bus.audit import ANSWER_S, Trail
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
-from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, REQ_ID
+from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, PROOF, REQ_ID
 from smcp_bus.registry_contract import (
     GATEWAY_LEASE,
     LEASE,
@@ -66,6 +67,7 @@ class RegistryClient:
         self._bus = bus
         self.credential = credential
         self.process = process
+        self._proof = secrets.token_hex(16)
         self.room_s = min(ROOM_S, lease_s)
 
     async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
@@ -126,6 +128,8 @@ class RegistryClient:
     async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
         """A renewal that says `accepting` is a gateway's, and goes where gateways alone may publish."""
         row = LEASE if renewal.accepting is None else GATEWAY_LEASE
+        if row is GATEWAY_LEASE:
+            renewal = renewal.model_copy(update={"proof": self._proof})
         subject = subjects.hosts(self.credential, self.process, row.verb)
         body = renewal.model_dump_json().encode()
         return await self._ask(subject, body, LeaseState, timeout=timeout)
@@ -165,7 +169,7 @@ class RegistryClient:
         ended: set[asyncio.Task[Reply]] = set()
         tried = False
         with sending(subject) as carried:
-            headers = {**headers, **carried}
+            headers = {**headers, **carried, PROOF: self._proof}
             try:
                 while (left := deadline - loop.time()) > 0:
                     asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))

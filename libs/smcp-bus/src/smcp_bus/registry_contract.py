@@ -137,6 +137,9 @@ class LeaseRenewal(_Contract):
     """For a gateway: whether it takes new sockets, which one that stops does not. None: it is no gateway (or an older
     one), and has no part in the fair share. Believed on `gateway_lease` alone."""
 
+    proof: str | None = Field(default=None, max_length=64)
+    """For a gateway: what its requests carry (`Smcp-Proof`), since anybody may claim to be its process. None: older."""
+
 
 class LeaseState(_Contract):
     renewed: bool

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from smcp_bus.audit import NOT_WRITTEN, STREAM, Event, Kind, Trail
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call, failed
-from smcp_bus.headers import CLAIM
+from smcp_bus.headers import CLAIM, PROOF
 from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing, Records, RecordsQuestion, StoredRecord
 from smcp_bus.tracing import trace_id_of
 from smcp_proto.errors import NotAllowed, NotFound, Unavailable
@@ -111,7 +111,7 @@ class Audit:
             owner = member.record.credential, member.record.process
         except ValidationError:
             return None
-        return None if self._leases.is_gateway(*owner) else owner[0]
+        return None if self._leases.is_gateway(*owner, call.headers.get(PROOF)) else owner[0]
 
 
 def _outcome(answer: Answer) -> str:

@@ -68,10 +68,11 @@ class Leases(View):
         lease = self._leases.get(lease_key(credential, process))
         return None if lease is None else lease[0]
 
-    def is_gateway(self, credential: str, process: str) -> bool:
-        """Whether that process holds the lease of a gateway: nats-server lets nobody else take one."""
+    def is_gateway(self, credential: str, process: str, proof: str | None) -> bool:
+        """Whether that process holds the lease of a gateway, which nats-server lets nobody else take, and who asks is
+        that process: it has the proof that the lease has."""
         lease = self._leases.get(lease_key(credential, process))
-        return lease is not None and lease[1].accepting is not None
+        return lease is not None and lease[1].accepting is not None and lease[1].proof in (None, proof)
 
     async def lives(self, credential: str, process: str) -> bool:
         return (await self._bucket.read(lease_key(credential, process))).value is not None
