@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import orjson
@@ -188,7 +189,9 @@ def test_wanted_compares_times_and_narrows_the_subject() -> None:
     ("arguments", "said"),
     [
         (["--since", "yesterday"], "--since: 'yesterday' is no time"),
-        (["--since", "2027-01-31"], "says no time zone"),
+        (["--since", "2027-01-31T12:00"], "says no time zone"),
+        (["--kind", "calls"], "--kind: 'calls' is none of join, leave, refusal, call, cancel, approval, key"),
+        (["--office", ""], "--office: is empty"),
         (["--json", "--csv"], "--csv: or --json, not both"),
         (["--file", "/does/not/exist"], "/does/not/exist: cannot be read"),
     ],
@@ -198,6 +201,27 @@ def test_what_is_wrong_with_an_option_is_said_in_a_line(arguments: list[str], sa
     assert found.returncode in (1, 2)
     assert said in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_verify_says_of_a_directory_that_it_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = audit("verify", "--file", ".")
+    assert found.returncode == 1
+    assert "cannot be read" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_follow_says_that_it_reads_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMCP_AUDIT_FILE", str(path))
+    found = audit("follow")
+    assert found.returncode == 2
+    assert "SMCP_AUDIT_FILE: follow reads NATS alone" in found.stderr
+
+
+async def test_a_date_is_a_time_in_utc(path: Path) -> None:
+    today = datetime.now(UTC).date()
+    assert len(audit("list", "--file", str(path), "--since", f"{today}").stdout.splitlines()) == 4
+    assert audit("list", "--file", str(path), "--since", f"{today + timedelta(days=2)}").stdout == ""
 
 
 async def test_records_are_json_with_the_promised_fields(path: Path) -> None:

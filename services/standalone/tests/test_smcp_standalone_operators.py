@@ -95,7 +95,7 @@ async def test_watch_shows_what_happened_but_no_arguments_and_nothing_that_a_ter
             assert json.loads(call) == {
                 field: RECORD.get(field)
                 for field in (
-                    *("at", "kind", "office", "role", "name", "computer", "tool", "outcome", "ms"),
+                    *("at", "kind", "office", "role", "name", "computer", "tool", "event", "outcome", "why", "ms"),
                     *("req_id", "trace_id"),
                 )
             }

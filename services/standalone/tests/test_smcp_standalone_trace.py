@@ -170,7 +170,7 @@ def answering(body: bytes, kind: str, status: int = 200) -> list[web.RouteDef]:
         (answering(b"{}", "application/json", 500), "answers with the status 500"),
         (answering(b"", "text/plain", 401), "answers with the status 401"),
         (answering(b'{"data":null}', "application/json", 404), "has no trace of"),
-        (answering(b"[]", "application/json"), "has no trace of"),
+        (answering(b"[]", "application/json"), "does not answer with Jaeger's JSON"),
     ],
 )
 async def test_a_store_without_the_trace_is_one_line(routes: list[web.RouteDef], said: str, req_id: str) -> None:
@@ -198,12 +198,14 @@ async def test_json_of_another_shape_is_one_line(body: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "127.0.0.1:16686", "http://", "http://a b/", "http://x:99999", ""]
+    "url",
+    ["file:///etc/passwd", "127.0.0.1:16686", "http://", "http://a b/", "http://x:99999", "", "http://u:secret@x/"],
 )
 async def test_a_url_of_no_store_is_named(url: str) -> None:
     shown = await run_trace(url or " ", REQ_ID)
-    assert (shown.exit_code, shown.stdout) == (1, "")
-    assert shown.stderr.startswith("error: SMCP_TRACES_URL: ")
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("error: the URL of the store of traces: ")
+    assert "secret" not in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
 
 
@@ -212,7 +214,7 @@ async def test_a_store_that_is_away_is_one_line() -> None:
         pass
     shown = await run_trace(url, REQ_ID)
     assert (shown.exit_code, shown.stdout) == (1, "")
-    assert shown.stderr.startswith(f"error: SMCP_TRACES_URL: {url} cannot be asked: ")
+    assert shown.stderr.startswith(f"error: {url} cannot be asked: ")
     assert len(shown.stderr.splitlines()) == 1
 
 

@@ -156,7 +156,7 @@ class Trail:
     def check(self) -> None:
         """Call it before something is done that has to be recorded. Raises Unavailable, in the mode `required`."""
         if self.required and self._failing:
-            raise Unavailable(f"{NOT_WRITTEN}: {self._why}", details={"may_have_run": False, "audit": True})
+            raise Unavailable(NOT_WRITTEN, details={"may_have_run": False, "audit": True})
 
     def write(self, event: Event) -> Awaitable[bool] | None:
         """Record what happened. Returns what to wait for, in the mode `required`: whether it is written now."""

@@ -1,18 +1,19 @@
 """`smcp audit`: shows, follows and checks the records of who did what."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from smcp_bus.audit import MOST_WAITING
+from smcp_bus.audit import MOST_WAITING, Kind
 from smcp_proto.printable import escaped_json, printable
-from smcp_service.lifecycle import Failure, plain_failures, run
+from smcp_service.lifecycle import Failure, counted, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_standalone.audit_reader import (
@@ -52,7 +53,9 @@ Tool = Annotated[str | None, typer.Option(help="Only calls of this tool.")]
 Outcome = Annotated[str | None, typer.Option(help="Only with this outcome: ok, tool_error, 403, …")]
 KindOf = Annotated[str | None, typer.Option("--kind", help="join, leave, refusal, call, cancel, approval or key.")]
 ReqId = Annotated[str | None, typer.Option(help="Only of this request.")]
-Since = Annotated[str | None, typer.Option(metavar="WHEN", help="90m, 12h, 7d, or a time like 2027-01-31T12:00Z.")]
+Since = Annotated[
+    str | None, typer.Option(metavar="WHEN", help="90m, 12h, 7d, or a date (UTC), or a time like 2027-01-31T12:00Z.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One record a line; what cannot be seen as \\u202e.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="For a spreadsheet.")]
 
@@ -71,7 +74,7 @@ def list_records(
     as_csv: AsCsv = False,
 ) -> None:
     """Show the records, the oldest first."""
-    wanted = Wanted(office, subject, tool, outcome, req_id, kind, _since(since))
+    wanted = _wanted(office, subject, tool, outcome, req_id, kind, _since(since))
     shown = _Shown(wanted, as_json=as_json, as_csv=as_csv)
 
     async def main(stop: asyncio.Event) -> None:
@@ -95,7 +98,9 @@ def follow(
     as_csv: AsCsv = False,
 ) -> None:
     """Show records as they are made, until ctrl-C. They come from NATS."""
-    wanted = Wanted(office, subject, tool, outcome, req_id, kind)
+    if file := os.environ.get("SMCP_AUDIT_FILE"):
+        raise SettingsError(f"SMCP_AUDIT_FILE: follow reads NATS alone; use tail -F {file}")
+    wanted = _wanted(office, subject, tool, outcome, req_id, kind)
     shown = _Shown(wanted, as_json=as_json, as_csv=as_csv)
 
     async def main(stop: asyncio.Event) -> None:
@@ -129,9 +134,11 @@ def follow(
 def verify(file: File = None) -> None:
     """Check that no record was removed or changed: each holds the hash of its writer's record before it."""
 
+    is_whole = file is None or not Path(f"{file}.1").exists()
+
     async def main(stop: asyncio.Event) -> None:
         if file is not None:
-            chains, removed = Chains(whole=not file.with_name(f"{file.name}.1").exists()), 0
+            chains, removed = Chains(whole=is_whole), 0
             for line in read_file(file):
                 chains.add(line)
         else:
@@ -147,8 +154,9 @@ def verify(file: File = None) -> None:
         for problem in problems:
             typer.echo(printable(problem), err=True)
         if problems:
-            raise Failure(f"the audit trail is broken: {printable(problems[0])}")
-        typer.echo(f"{chains.records} records: none is missing or changed")
+            raise Failure(f"the audit trail is broken: {counted(len(problems), 'problem')}")
+        said = f"{counted(chains.records, 'record')} of {chains.writers} processes: none is missing or changed"
+        typer.echo(said if file is None else f"{said}; nothing holds the hash of the last one of each process")
 
     _run(main)
 
@@ -161,6 +169,25 @@ async def _lines(file: Path | None, wanted: Wanted) -> AsyncIterator[Line]:
     async with operator_bus() as bus:
         async for line in read_stream(bus, wanted):
             yield line
+
+
+def _wanted(
+    office: str | None,
+    subject: str | None,
+    tool: str | None,
+    outcome: str | None,
+    req_id: str | None,
+    kind: str | None,
+    since: datetime | None = None,
+) -> Wanted:
+    """Raises SettingsError for what no record can have: it would look as if nothing had happened."""
+    given = {"office": office, "subject": subject, "tool": tool, "outcome": outcome, "req-id": req_id}
+    for option, value in given.items():
+        if value == "":
+            raise SettingsError(f"--{option}: is empty")
+    if kind is not None and kind not in (kinds := get_args(Kind)):
+        raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
+    return Wanted(office, subject, tool, outcome, req_id, kind, since)
 
 
 def _run(main: Any) -> None:
@@ -227,5 +254,7 @@ def _since(text: str | None) -> datetime | None:
     except ValueError:
         raise SettingsError(f"--since: {text!r} is no time: 90m, 12h, 7d, or like 2027-01-31T12:00Z") from None
     if since.tzinfo is None:
-        raise SettingsError(f"--since: {text!r} says no time zone: write it like 2027-01-31T12:00Z")
+        if len(text) > len("2027-01-31"):
+            raise SettingsError(f"--since: {text!r} says no time zone: write it like 2027-01-31T12:00Z")
+        since = since.replace(tzinfo=UTC)  # a date
     return since.astimezone(UTC)

@@ -143,6 +143,10 @@ class Chains:
         self.records = 0
         self.problems: list[str] = []
 
+    @property
+    def writers(self) -> int:
+        return len(self._writers)
+
     def add(self, line: Line) -> None:
         record = line.read()
         self.records += 1

@@ -41,6 +41,10 @@ class Event:
     attributes: Mapping[str, Any]
 
 
+class StoreUrlError(StoreError):
+    """The address of the store cannot be used."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     trace_id: str
@@ -62,7 +66,7 @@ class Span:
 
 class TraceStore:
     """Args:
-    url: with the path below which the API is, if any. Raises StoreError: it is none.
+    url: with the path below which the API is, if any. Raises StoreUrlError: it is none.
     """
 
     def __init__(self, url: str) -> None:
@@ -72,8 +76,10 @@ class TraceStore:
             usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
         except ValueError:
             usable = False
+        if "@" in url:
+            raise StoreUrlError("the URL of the store of traces: a login in it is not supported")
         if not usable or re.search(r"[\x00-\x20\x7f]", url) or not url.isascii():
-            raise StoreError(f"SMCP_TRACES_URL: {url!r} is no URL, such as http://127.0.0.1:16686")
+            raise StoreUrlError(f"the URL of the store of traces: {url!r} is no URL, such as http://127.0.0.1:16686")
         # As our other clients: without the proxies of the environment.
         self._open = build_opener(ProxyHandler({})).open
 
@@ -86,7 +92,7 @@ class TraceStore:
         answers = 0
         for path in ("/api/v3/traces/", "/api/traces/"):
             answer = self._get(path + trace_id)
-            answers += answer is not None
+            answers += isinstance(answer, dict)
             if spans := self._spans(answer):
                 return spans
         if not answers:
@@ -114,7 +120,7 @@ class TraceStore:
             ),
         ):
             listed = self._get(services_path)
-            answers += listed is not None
+            answers += isinstance(listed, dict)
             names = listed.get(key) if isinstance(listed, dict) else None
             services = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
             for service in sorted(services, key=lambda name: (not name.startswith("smcp"), name)):
@@ -132,7 +138,7 @@ class TraceStore:
         return {}
 
     def _not_jaeger(self) -> StoreError:
-        return StoreError(f"SMCP_TRACES_URL: {self.url} does not answer with Jaeger's JSON; is it Jaeger's query port?")
+        return StoreError(f"{self.url} does not answer with Jaeger's JSON; is it Jaeger's query port?")
 
     def _get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
         """The JSON of an answer; `{}`: it has nothing there; None: something else than JSON."""
@@ -145,7 +151,7 @@ class TraceStore:
                 status, body = error.code, error.read(MAX_BYTES)
         except (OSError, HTTPException, ValueError) as error:
             why = str(getattr(error, "reason", None) or error)[:200]
-            raise StoreError(f"SMCP_TRACES_URL: {self.url} cannot be asked: {why}") from None
+            raise StoreError(f"{self.url} cannot be asked: {why}") from None
         if len(body) > MAX_BYTES:
             raise StoreError(f"{self.url} answers with more than {MAX_BYTES >> 20} MiB")
         try:

@@ -20,7 +20,23 @@ from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_standalone.operator_connection import ask, operator_bus
 
-SHOWN: Final = ("at", "kind", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "trace_id")
+SHOWN: Final = (
+    *(
+        "at",
+        "kind",
+        "office",
+        "role",
+        "name",
+        "computer",
+        "tool",
+        "event",
+        "outcome",
+        "why",
+        "ms",
+        "req_id",
+        "trace_id",
+    ),
+)
 """The fields of an audit record that `watch` shows: never arguments or results, which a setting may put there."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
@@ -146,5 +162,6 @@ def _line(event: Mapping[str, Any]) -> str:
     who = " ".join(str(event[field]) for field in ("role", "name") if event[field] is not None)
     asked = " ".join(str(event[field]) for field in ("computer", "tool") if event[field] is not None)
     took = "" if event["ms"] is None else f"{event['ms']} ms"
-    words = [event["at"], event["kind"], who, f"-> {asked}" if asked else "", event["outcome"], took]
+    of = (event["event"], f"-> {asked}" if asked else "")
+    words = [event["at"], event["kind"], who, *of, event["outcome"], event["why"], took]
     return printable("  ".join(str(word) for word in words if word))

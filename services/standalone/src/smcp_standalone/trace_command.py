@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from smcp_proto.printable import printable, printable_json
-from smcp_standalone.jaeger_client import Span, StoreError, TraceStore
+from smcp_standalone.jaeger_client import Span, StoreError, StoreUrlError, TraceStore
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -42,7 +42,7 @@ def show_trace(
         traces = _find(store, req_id)
     except StoreError as error:
         typer.echo(f"error: {printable(str(error))}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(2 if isinstance(error, StoreUrlError) else 1) from None
     if as_json:
         found = [
             {"trace_id": id_, "url": store.link(id_), "spans": [_as_json(row) for row in _rows(spans)]}
