@@ -106,6 +106,17 @@ def test_a_wrong_variable_is_refused_by_its_name_with_the_reason(
     assert refused.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("below", "reason"), [("", "is a directory"), ("not/there.log", "does not exist")], ids=["directory", "no directory"]
+)
+def test_a_file_of_the_audit_trail_that_cannot_be_written_is_refused(
+    below: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMCP_AUDIT_FILE", str(tmp_path / below))
+    with pytest.raises(SettingsError, match=f"SMCP_AUDIT_FILE: .*{reason}"):
+        load_settings(ServiceSettings)
+
+
 def test_all_wrong_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMCP_LEASE_S", "x")
     monkeypatch.setenv("SMCP_HEALTH_PORT", "y")

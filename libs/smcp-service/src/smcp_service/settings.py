@@ -97,6 +97,14 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 BindHost = Annotated[str, AfterValidator(_bind_host)]
 
 
+def _file_to_write(path: Path) -> Path:
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory")
+    if not path.parent.is_dir():
+        raise ValueError(f"the directory {path.parent} does not exist")
+    return path
+
+
 class ServiceSettings(BaseSettings):
     """The settings that every process of the system has. Times are in seconds, sizes in bytes.
 
@@ -146,7 +154,7 @@ class ServiceSettings(BaseSettings):
         default="off",
         description="on: record who did what; required: and refuse what cannot be recorded; the same everywhere",
     )
-    audit_file: Path | None = Field(
+    audit_file: Annotated[Path, AfterValidator(_file_to_write)] | None = Field(
         default=None, description="file for the records of this machine's processes, in place of NATS's stream"
     )
 
