@@ -107,7 +107,9 @@ def test_a_wrong_variable_is_refused_by_its_name_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("below", "reason"), [("", "is a directory"), ("not/there.log", "does not exist")], ids=["directory", "no directory"]
+    ("below", "reason"),
+    [("", "is a directory"), ("not/there.log", "does not exist")],
+    ids=["directory", "no directory"],
 )
 def test_a_file_of_the_audit_trail_that_cannot_be_written_is_refused(
     below: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
