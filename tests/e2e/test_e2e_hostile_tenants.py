@@ -103,15 +103,17 @@ async def test_a_computer_that_announces_without_end_costs_the_registry_little(n
         assert await loud.join("computer", "loud", "here") == [True, None]
         assert await quiet.join("computer", "quiet", "here") == [True, None]
         assert await bob.join("computer", "bob", "there") == [True, None]
-        cpu, _ = used(here.registry)
+        before = [used(process)[0] for process in (here.registry, here.gateway)]
         answers: list[Any] = []
         for _ in range(UPDATES // AT_ONCE):
             sent = [await loud.event("server:update_desktop", '{"computer":"loud"}') for _ in range(AT_ONCE)]
             for other, name in ((quiet, "quiet"), (bob, "bob")):
                 assert await other.call("server:update_desktop", {"computer": name}) is None
             answers += [await loud.ack(number) for number in sent]
-        cpu_after, _ = used(here.registry)
+        after = [used(process)[0] for process in (here.registry, here.gateway)]
         refused = [answer for answer in answers if answer is not None]
         assert {answer["code"] for answer in refused} == {429}
         assert len(refused) > UPDATES / 2, "none before"
-        assert cpu_after - cpu < 0.6, "1.3 s before, and each was told to the office"
+        registry, gateway = (one - other for one, other in zip(after, before, strict=True))
+        # The gateway's CPU is the measure of the machine: 0.58 of it where none is refused, 0.28 where most are.
+        assert registry < 0.42 * gateway, "each was told to the office"
