@@ -4,15 +4,15 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
 from aiohttp import web
-from typer.testing import CliRunner, Result
 
 from smcp_standalone import trace_command
 from smcp_testing.fork_server import born
@@ -71,10 +71,27 @@ async def served(routes: list[web.RouteDef]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def run_trace(url: str, *arguments: str) -> Result:
+class Shown(NamedTuple):
+    exit_code: str | int | None
+    stdout: str
+    stderr: str
+
+
+async def run_trace(url: str, *arguments: str) -> Shown:
     """Beside the event loop, which serves the store."""
-    invoke = partial(CliRunner().invoke, trace_command.app, arguments, env={"SMCP_TRACES_URL": url})
-    return await anyio.to_thread.run_sync(invoke)
+
+    def run() -> Shown:
+        code: str | int | None = 0
+        with redirect_stdout(StringIO()) as said, redirect_stderr(StringIO()) as complained:
+            try:
+                trace_command.main(arguments)
+            except SystemExit as ended:
+                code = ended.code
+        return Shown(code, said.getvalue(), complained.getvalue())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SMCP_TRACES_URL", url)
+        return await anyio.to_thread.run_sync(run)
 
 
 @pytest.mark.parametrize(("v3", "legacy"), [(True, False), (False, True)])

@@ -9,10 +9,9 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.client import HTTPException
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
@@ -34,8 +33,7 @@ class StoreError(Exception):
     """A sentence about the store, or about what it does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     name: str
     at_ns: int
     attributes: Mapping[str, Any]
@@ -45,8 +43,7 @@ class StoreUrlError(StoreError):
     """The address of the store cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     trace_id: str
     id: str
     parent: str
@@ -59,8 +56,8 @@ class Span:
     error: str | None
     """`error.type`, or a sentence; None: it did not fail."""
     attributes: Mapping[str, Any]
-    events: list[Event] = field(default_factory=list)
-    links: list[tuple[str, str]] = field(default_factory=list)
+    events: list[Event]
+    links: list[tuple[str, str]]
     """Trace and span that it is linked to."""
 
 

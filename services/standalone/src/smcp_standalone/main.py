@@ -41,7 +41,6 @@ app = typer.Typer(
 )
 app.add_typer(keys_command.app)
 app.add_typer(audit_command.app)
-app.command("trace")(trace_command.show_trace)  # for `smcp --help`: `__main__` runs it without this module
 for look in (operator_commands.offices, operator_commands.room, operator_commands.watch):
     app.command()(look)
 
@@ -49,6 +48,12 @@ for look in (operator_commands.offices, operator_commands.room, operator_command
 @app.callback()
 def options(version: Annotated[bool, version_option("smcp-standalone", "smcp")] = False) -> None:
     """A2C-SMCP: Agents use the tools of Computers that share an office."""
+
+
+@app.command("trace", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def show_trace(context: typer.Context) -> None:
+    """Print the trace of a call: its spans as a tree, with times, processes and errors."""
+    trace_command.main(context.args)  # for `smcp --help`: `__main__` runs it without this module
 
 
 @app.command("up")

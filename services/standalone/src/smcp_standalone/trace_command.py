@@ -1,21 +1,20 @@
 """`smcp trace`: the trace of a call from a store with Jaeger's query API, as a tree.
 
 The store is asked by trace id (a `req_id` of 32 hex digits is one), then by the tag `smcp.req_id`; `jaeger_client`
-knows its API. This module imports little, since people wait for the command: `__main__` runs it without the others.
+knows its API. People wait for the command, so this module imports little (`__main__` runs it without the others, and
+without typer).
 """
 
+import argparse
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, NoReturn
-
-import typer
+from typing import Any, Final, NamedTuple
 
 from smcp_proto.printable import printable, printable_json
 from smcp_standalone.jaeger_client import Span, StoreError, StoreUrlError, TraceStore
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 DEFAULT_URL: Final = "http://127.0.0.1:16686"
 """Where Jaeger's own image answers."""
@@ -27,36 +26,32 @@ _SHOWN: Final = ("gen_ai.tool.name", "smcp.computer", "smcp.mcp_server")
 """Attributes that stand in the line of a span."""
 
 
-@app.command("trace")
-def show_trace(
-    req_id: Annotated[str, typer.Argument(metavar="REQ_ID", help="The req_id of a call, or the id of a trace.")],
-    url: Annotated[
-        str,
-        typer.Option(envvar="SMCP_TRACES_URL", show_envvar=True, help="A store of traces with Jaeger's query API."),
-    ] = DEFAULT_URL,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
-) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the trace of a call: its spans as a tree, with times, processes and errors."""
+    parser = argparse.ArgumentParser("smcp trace", description=main.__doc__)
+    parser.add_argument("req_id", metavar="REQ_ID", help="the req_id of a call, or the id of a trace")
+    parser.add_argument(
+        "--url",
+        default=os.environ.get("SMCP_TRACES_URL") or DEFAULT_URL,
+        help=f"a store of traces with Jaeger's query API [SMCP_TRACES_URL, or {DEFAULT_URL}]",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, for programs")
+    given = parser.parse_args(arguments)
     try:
-        store = TraceStore(url)
-        traces = _find(store, req_id)
+        store = TraceStore(given.url)
+        traces = _find(store, given.req_id)
     except StoreError as error:
-        typer.echo(f"error: {printable(str(error))}", err=True)
-        raise typer.Exit(2 if isinstance(error, StoreUrlError) else 1) from None
-    if as_json:
+        sys.stderr.write(f"error: {printable(str(error))}\n")
+        raise SystemExit(2 if isinstance(error, StoreUrlError) else 1) from None
+    if given.json:
         found = [
             {"trace_id": id_, "url": store.link(id_), "spans": [_as_json(row) for row in _rows(spans)]}
             for id_, spans in traces.items()
         ]
-        typer.echo(printable_json({"req_id": req_id, "traces": found}))
-        return
-    typer.echo("\n\n".join("\n".join(_lines(id_, spans, store.link(id_))) for id_, spans in traces.items()))
-
-
-def main() -> NoReturn:
-    """`smcp trace` without the rest of `smcp`."""
-    typer.main.get_command(app).main(prog_name="smcp trace")
-    raise SystemExit(0)
+        said = printable_json({"req_id": given.req_id, "traces": found})
+    else:
+        said = "\n\n".join("\n".join(_lines(id_, spans, store.link(id_))) for id_, spans in traces.items())
+    sys.stdout.write(f"{said}\n")
 
 
 def _find(store: TraceStore, req_id: str) -> dict[str, list[Span]]:
@@ -69,8 +64,7 @@ def _find(store: TraceStore, req_id: str) -> dict[str, list[Span]]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A span at its place in the tree."""
 
     span: Span
