@@ -105,9 +105,16 @@ async def _calls_under_faults(world: World) -> tuple[set[str], set[str], set[str
 
             await asyncio.gather(*(one_after_the_other() for _ in range(AT_A_TIME)))
 
+        def answered() -> int:
+            return len(ran) + len(refused) + len(unknown)
+
         async def faults() -> None:
             for part in (world.gateway(0).part, world.nats, world.registries[0], world.gateway(1).part):
-                await asyncio.sleep(1)
+
+                def more(enough: int = answered() + 50) -> bool:
+                    return answered() >= enough
+
+                await eventually(more, timeout=60)
                 await part.kill()
                 await part.start()
 

@@ -47,8 +47,12 @@ async def test_names_of_the_greatest_length_can_join_and_be_called(nats_url: str
         open_bus(BusConfig(url=nats_url)) as agent,
     ):
         body = json.dumps({"agent": longest, "req_id": "r", "computer": longest}).encode()
-        reply = await agent.request(subjects.client(longest, longest, "get_tools"), body, timeout=10)
-        assert "echo" in {tool["name"] for tool in json.loads(reply.body)["tools"]}
+
+        async def listed() -> bool:
+            reply = await agent.request(subjects.client(longest, longest, "get_tools"), body, timeout=10)
+            return "echo" in {tool["name"] for tool in json.loads(reply.body)["tools"]}
+
+        await eventually(listed, timeout=30)  # once its MCP server is up
 
 
 @pytest.mark.rule("answers.nats.gate")
