@@ -215,7 +215,8 @@ async def scene(world: World, directory: Path, urls: Mapping[str, Sequence[str]]
 
 def codes(calls: Collection[Call]) -> set[int | None]:
     """How they ended: the codes of errors, None for a result."""
-    assert all(call.code is not None or call.error is None for call in calls), "an error without a code"
+    without = [call for call in calls if call.code is None and call.error is not None]
+    assert not without, f"errors without a code: {without[:10]}"
     return {call.code for call in calls}
 
 

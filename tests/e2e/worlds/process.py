@@ -137,7 +137,8 @@ class Launched(ABC):
         if not self.log.exists():
             return ""
         text = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        told = [line for line in text if '"smcp_computer.mcp.stderr"' not in line and "[INF]" not in line]
+        small_talk = ('"smcp_computer.mcp.stderr"', "[INF]", "Healthcheck failed")
+        told = [line for line in text if not any(words in line for words in small_talk)]
         return "\n".join(told[-lines:])
 
     def _running(self) -> Child:
