@@ -287,7 +287,8 @@ async def test_a_file_that_cannot_be_used_is_said_to_the_user_with_its_path_and_
     nats_url: str,
 ) -> None:
     async with controlled(nats_url) as here:
-        said = json.loads((await command("reload", "--json")).stdout)
+        await here.computer.reload()
+        said = json.loads((await command("status", "--json")).stdout)
         assert said["config_problem"].startswith("unused: cannot be read")
         assert (await here.ask("get_status"))["config_problem"].startswith("cannot be read")
         assert "unused is invalid, the previous one stays in use" in (await command("status")).stderr

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.config.inputs import InputResolver, network_variables
+from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.status import State
@@ -115,47 +115,6 @@ async def test_the_environment_of_a_server_is_the_default_one_and_what_is_config
         assert (await call(servers["box"], "given", variable="A_SECRET_OF_THE_COMPUTER"))["structuredContent"] == {
             "result": None
         }
-
-
-NETWORK = {
-    "HTTPS_PROXY": "http://proxy:3128",
-    "no_proxy": "localhost",
-    "SSL_CERT_FILE": "/ca.pem",
-    "UV_DEFAULT_INDEX": "https://index.example/simple",
-    "npm_config_registry": "https://npm.example",
-}
-SECRETS = {
-    "HTTP_PROXY": "http://me:pass@proxy:3128",
-    "PIP_INDEX_URL": "https://token@index.example/simple",
-    "npm_config__authToken": "t",
-    "UV_PUBLISH_TOKEN": "t",
-    "MY_KEY": "k",
-}
-
-
-async def test_network_variables_are_passed_on_only_on_request_and_without_secrets() -> None:
-    passed = network_variables({**NETWORK, **SECRETS})
-    assert passed == NETWORK
-    mine = configs.stdio(env={"SSL_CERT_FILE": "/mine.pem"})
-    async with running(limits=Limits(environment=passed), box=configs.stdio(), mine=mine) as servers:
-        for name, value in NETWORK.items():
-            assert text(await call(servers["box"], "given", variable=name)) == value
-        assert text(await call(servers["mine"], "given", variable="SSL_CERT_FILE")) == "/mine.pem"
-
-
-@pytest.mark.parametrize(
-    ("said", "is_told"),
-    [("npm error code ENOTFOUND", True), ("invalid peer certificate", True), ("no such module", False)],
-)
-async def test_the_log_names_withheld_variables_of_a_program_that_failed_to_reach_something(
-    caplog: pytest.LogCaptureFixture, said: str, is_told: bool
-) -> None:
-    parameters = {"command": "sh", "args": ["-c", f"echo {said} >&2; exit 1"], "env": {"SSL_CERT_FILE": "x"}}
-    ends = {"type": "stdio", "server_parameters": parameters}
-    async with running(limits=Limits(withheld=("HTTPS_PROXY", "SSL_CERT_FILE")), ends=ends):
-        pass
-    hint = "it was not given HTTPS_PROXY: set SMCP_PASS_NETWORK_ENV=true if it needs them"
-    assert (hint in caplog.text) is is_told
 
 
 def _lives(pid: int) -> bool:

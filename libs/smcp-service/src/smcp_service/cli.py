@@ -15,7 +15,7 @@ import typer
 
 from smcp_service.lifecycle import Failure, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging, get_logger
-from smcp_service.settings import OF_SERVICES, ServiceSettings, SettingsError, shown, unknown_variables
+from smcp_service.settings import ServiceSettings, SettingsError, shown, unknown_variables
 from smcp_service.telemetry import check_telemetry, open_telemetry, wrong_endpoints
 
 YOUNGEST: Final = 5000
@@ -68,7 +68,8 @@ def serve_command(
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
-    for sentence in unknown_variables(type(settings), also_read={*also_read, *OF_SERVICES}, options=options):
+    unknown = unknown_variables(type(settings), also_read=also_read, options=options, only_similar=not also_read)
+    for sentence in unknown:
         log.warning(sentence)
     if problems := list(wrong_endpoints(os.environ)):
         raise SettingsError(*problems)

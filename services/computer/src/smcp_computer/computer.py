@@ -20,7 +20,7 @@ from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tracing import log_fields
 from smcp_computer.access import Access
 from smcp_computer.config.file import ComputerConfig, load_config, read_config
-from smcp_computer.config.inputs import InputResolver, network_variables
+from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import shown
 from smcp_computer.config.secret_store import SecretStore
@@ -108,7 +108,6 @@ class Computer:
     ) -> None:
         config = options.get("config") or load_config(settings.config)
         environ = options.get("environ", os.environ)
-        network = network_variables(environ)
         for warning in config.warnings:
             _log.warning("configuration: %s", warning)
         self.config_problem: str | None = None
@@ -143,8 +142,6 @@ class Computer:
                 wait_s=settings.wait_s,
                 silence_s=settings.silence_s,
                 logs=state_path(settings) / LOGS,
-                environment=network if settings.pass_network_env else {},
-                withheld=() if settings.pass_network_env else tuple(sorted(network)),
                 strict=settings.strict,
             ),
             on_change=lambda: self.outbox.changed(TOOL_LIST) if self.catalogue.refresh() else None,

@@ -12,7 +12,6 @@ come here: what they may know is in the handlers.
     POST /edit                    change a server in the configuration file: `edit.Edit`
     POST /servers/NAME/restart    restart one
     POST /retry                   start those that lacked something, as a value was kept; returns how they are
-    POST /reload                  read the configuration file again
 """
 
 import asyncio
@@ -101,7 +100,6 @@ class Control:
             web.post("/edit", self._edit),
             web.post("/servers/{name}/restart", self._restart),
             web.post("/retry", self._retry),
-            web.post("/reload", self._reload),
         ]
 
     async def _who(self, request: web.Request) -> web.Response:
@@ -193,11 +191,6 @@ class Control:
         names = self._computer.fleet.retry_failed()
         await self._settled(*names)
         return _json({"servers": [each for each in self.status()["servers"] if each["name"] in names]})
-
-    async def _reload(self, request: web.Request) -> web.Response:
-        async with self._editing:
-            await self._computer.reload()
-        return _json(self.status())
 
     async def _settled(self, *names: str) -> None:
         """Return once these servers have started or failed, or take longer."""

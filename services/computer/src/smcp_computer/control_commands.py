@@ -48,12 +48,12 @@ Config = Annotated[
 Rewrite = Annotated[bool, typer.Option("--rewrite", help="Change a file with comments, too; they are removed")]
 
 
-def _asks(command: str, method: str, show: Callable[[Said], None], what: str) -> None:
+def _asks(command: str, show: Callable[[Said], None], what: str) -> None:
     """Define a command that asks just that, and shows what the Computer says."""
 
     @app.command(command, help=what)
     def ask(office: Office = None, name: Name = None, as_json: Json = False) -> None:
-        print_answer(find(office, name).ask(method, command), as_json, show)
+        print_answer(find(office, name).ask("GET", command), as_json, show)
 
 
 def _show_tools(said: Said) -> None:
@@ -69,15 +69,9 @@ def _show_inputs(said: Said) -> None:
     print_table(("Input", "Value from", "For", "Description"), rows, "No inputs.")
 
 
-_asks("status", "GET", print_status, "How the running Computer and its MCP servers are.")
-_asks("tools", "GET", _show_tools, "The tools as Agents see them.")
-_asks("inputs", "GET", _show_inputs, "The inputs, and where their values come from; no value is shown.")
-_asks(
-    "reload",
-    "POST",
-    print_status,
-    "Read the configuration file again now. This also happens whenever the file changes.",
-)
+_asks("status", print_status, "How the running Computer and its MCP servers are.")
+_asks("tools", _show_tools, "The tools as Agents see them.")
+_asks("inputs", _show_inputs, "The inputs, and where their values come from; no value is shown.")
 
 
 @app.command()

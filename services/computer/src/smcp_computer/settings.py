@@ -54,10 +54,6 @@ class ComputerSettings(ServiceSettings):
     strict: bool = Field(
         default=False, description="hide a server's tools while the configuration names a tool it does not have"
     )
-    pass_network_env: bool = Field(
-        default=False,
-        description="give MCP servers this host's variables for proxies, certificates and package indexes, too",
-    )
     vrl_s: Annotated[Seconds, Field(gt=0, le=60)] = Field(
         default=2.0, description="how long a server's script (vrl) may take for one result"
     )

@@ -12,8 +12,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from smcp_computer.config import jsonc
-from smcp_computer.config.file import content_of, parse_config, write_config
+from smcp_computer.config.file import content_of, has_comments, parse_config, read_jsonc, write_config
 from smcp_computer.config.host_checks import missing_on_host
 from smcp_computer.config.lint import ConfigError, checked
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS
@@ -75,10 +74,10 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
 
 def edited(raw: bytes | str, edit: Edit) -> dict[str, Any]:
     """What the file holds with the change; an empty one is one without servers. Raises ConfigError. Pure."""
-    document = jsonc.loads(raw) if raw.strip() else {"servers": {}}
+    document = read_jsonc(raw) if raw.strip() else {"servers": {}}
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")
-    if jsonc.has_comments(raw) and not edit.rewrite:
+    if has_comments(raw) and not edit.rewrite:
         raise ConfigError("has comments, which would get lost: change it by hand, or say --rewrite")
     _change(_servers_of(document), edit)
     parse_config(json.dumps(document))

@@ -6,6 +6,8 @@ The servers stand under `servers`, under `mcpServers`, or at the top level. Each
 
 import io
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any, Final
 
 from dotenv.parser import parse_stream
 
-from smcp_computer.config import jsonc, lint, other_mcp_hosts, server_json
+from smcp_computer.config import lint, other_mcp_hosts, server_json
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, checked
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
@@ -85,7 +87,9 @@ def read_config(path: Path) -> ComputerConfig:
             continue
         try:
             env_files.append(path.parent / _expanded(env_file))
-            servers[name] = with_variables(server, read_env_file(env_files[-1]))
+            own = server.server_parameters
+            env = {**read_env_file(env_files[-1]), **(own.env or {})}
+            servers[name] = server.model_copy(update={PARAMETERS: own.model_copy(update={"env": env})})
         except ConfigError as error:
             problems.append(f"{config.places[name].field('env_file')}: {error}")
     return replace(
@@ -123,7 +127,7 @@ def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
     document = dict(added)
     if path.exists():
         raw = content_of(path)
-        if jsonc.has_comments(raw):
+        if has_comments(raw):
             raise ConfigError("has comments, which would be lost: add what is shown by hand")
         document = other_mcp_hosts.merged(_document(raw, _NO_VARIABLES), added)
     write_config(path, document)
@@ -199,24 +203,15 @@ def content_of(path: Path) -> bytes:
         raise ConfigError(str(error)) from None
 
 
-def with_variables(server: MCPServerConfig, variables: Mapping[str, str]) -> MCPServerConfig:
-    """A program gets them beside its own; a server over HTTP none."""
-    if not isinstance(server, MCPServerStdioConfig) or not variables:
-        return server
-    own = server.server_parameters
-    env = {**variables, **(own.env or {})}
-    return server.model_copy(update={PARAMETERS: own.model_copy(update={"env": env})})
-
-
 def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
-    document = jsonc.loads(raw)
+    document = read_jsonc(raw)
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")
     try:
-        with_variables: dict[str, Any] = other_mcp_hosts.with_variables(document, variables)
+        filled: dict[str, Any] = other_mcp_hosts.with_variables(document, variables)
     except RecursionError:
         raise ConfigError("nested too deeply") from None
-    return with_variables
+    return filled
 
 
 def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
@@ -311,3 +306,59 @@ def _below(holder: str) -> Callable[[str], str]:
 def _ids(bodies: Any) -> list[str]:
     ids = [body.get("id") for body in bodies if isinstance(body, dict)] if isinstance(bodies, list) else []
     return [said for said in ids if isinstance(said, str)]
+
+
+_STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
+_WITH_COMMENTS: Final = re.compile(rf"{_STRING}|(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))", re.DOTALL)
+# a comma after an opening bracket, a colon or another comma is a mistake, and stays
+_WITH_COMMAS: Final = re.compile(rf"{_STRING}|[\[{{,:]\s*,|(?P<comma>,(?=\s*[}}\]]))")
+_WHY: Final = {
+    "Expecting ',' delimiter": "a comma or a closing bracket is missing",
+    "Expecting ':' delimiter": "a colon is missing",
+    "Expecting property name enclosed in double quotes": 'the name of a field is missing, in straight quotes ("")',
+    "Expecting value": "a value is missing, such as a text in straight quotes",
+    "Extra data": "{ } do not stand around all of it: it goes on",
+}
+"""For people, by the message of `json`."""
+_NOT_BLANK: Final = re.compile(r"\S")
+
+
+def read_jsonc(raw: bytes | str) -> Any:
+    """JSON with comments and trailing commas. Raises ConfigError: it is no JSON, or a key stands twice in one object.
+
+    Comments and trailing commas become blanks, so that the errors of `json` have the line and column of the file.
+    """
+    try:
+        text = raw.decode("utf-8-sig") if isinstance(raw, bytes) else raw
+        return json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
+    except json.JSONDecodeError as error:
+        why = _WHY.get(error.msg, error.msg)
+        raise ConfigError(f"not JSON: {why} at line {error.lineno}, column {error.colno}") from None
+    except (ValueError, RecursionError):
+        raise ConfigError("not JSON: not UTF-8 text, nested too deeply, or a number with very many digits") from None
+
+
+def has_comments(raw: bytes | str) -> bool:
+    """Whether something would be lost if the file were written anew."""
+    text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
+    return any(found["comment"] for found in _WITH_COMMENTS.finditer(text))
+
+
+def _plain(text: str) -> str:
+    without_comments = _WITH_COMMENTS.sub(lambda found: _blank(found[0], found["comment"]), text)
+    return _WITH_COMMAS.sub(lambda found: _blank(found[0], found["comma"]), without_comments)
+
+
+def _blank(whole: str, blanked: str | None) -> str:
+    return whole if blanked is None else _NOT_BLANK.sub(" ", blanked)
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for key, times in Counter(key for key, _ in pairs).items():
+        if times > 1:
+            raise ConfigError(f"{key!r} stands twice in one object")
+    return dict(pairs)
+
+
+def _refused(constant: str) -> Any:
+    raise ConfigError(f"not JSON: {constant} is no number of JSON")

@@ -275,21 +275,6 @@ class InputResolver:
             raise InputProgramFailed(f"{label} printed what is no UTF-8 text") from None
 
 
-SETTING: Final = "SMCP_PASS_NETWORK_ENV"
-
-_NAMES: Final = frozenset(
-    {
-        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
-        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
-        *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT"),
-        *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS"),
-    }
-)
-_NPM: Final = re.compile(r"npm_config_(?!.*(?:auth|token|passw|secret|key|otp|user))\w+", re.IGNORECASE)
-_LOGIN: Final = re.compile(r"//[^/\s@]+@")
-"""A user or a password in an address."""
-
-
 def take_secrets() -> dict[str, str]:
     """A copy of this process's environment, for the inputs of its configuration. The token and the values of inputs are
     taken out of the process's own, so that nothing inherits them but the programs of inputs."""
@@ -298,12 +283,3 @@ def take_secrets() -> dict[str, str]:
         if name == "SMCP_TOKEN" or name.startswith(_VARIABLE):
             del os.environ[name]
     return environ
-
-
-def network_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of `environ` for proxies, certificates and package indexes; without addresses with a login in them."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if (name.upper() in _NAMES or _NPM.fullmatch(name)) and not _LOGIN.search(value)
-    }

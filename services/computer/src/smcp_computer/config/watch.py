@@ -1,29 +1,19 @@
 """Says when the configuration may be another one: a file of it changed on disk, or the process got SIGHUP.
 
-It does not read the files: see `Computer.reload`. The directories of a file, and of the link to it, are watched rather
-than the file: editors put another file in its place, and Kubernetes swaps a link beside it.
+It does not read the files: see `Computer.reload`. They are looked at again and again, through their links: editors put
+another file in a file's place, Kubernetes swaps a link beside it, and some file systems tell of no changes.
 """
 
 import asyncio
-import logging
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from watchfiles import awatch
-
-_log = logging.getLogger("smcp_computer")
-logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every change in the directory
-
-POLL_MS: Final = 5000
-"""Files are looked at so often in any case: some file systems tell of no changes, and a directory may be replaced."""
-STEP_MS: Final = 50
-"""Changes that come within this time are one: an editor makes several. A change waits for one step or two."""
-BUSY_MS: Final = 500
-"""A directory where something changes all the time does not hold a change up for longer."""
+LOOK_S: Final = 0.2
+"""Between two looks. A change counts once two of them saw the same, since an editor makes several in a row."""
 
 
 async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[None, None]:
@@ -31,32 +21,14 @@ async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[
 
     `files` may return others after a change: the configuration file names some of them.
     """
-    state = None
+    read = seen = _state(files())
+    yield
     while True:
-        directories = _directories(files())
-        try:
-            while (now := _state(files())) != state:
-                state = now
-                yield
-            watching = awatch(
-                *directories,
-                watch_filter=None,
-                recursive=False,
-                step=STEP_MS,
-                debounce=BUSY_MS,
-                rust_timeout=POLL_MS,
-                yield_on_timeout=True,
-            )
-            async with aclosing(watching):
-                async for _ in watching:
-                    if (now := _state(files())) != state:
-                        state = now
-                        yield
-                    if _directories(files()) != directories:
-                        break
-        except OSError as error:  # a directory is gone, or the system has no watches left
-            _log.debug("cannot watch the configuration; it is checked every %g s: %s", POLL_MS / 1000, error)
-            await asyncio.sleep(POLL_MS / 1000)
+        await asyncio.sleep(LOOK_S)
+        before, seen = seen, _state(files())
+        if before == seen != read:
+            read = seen
+            yield
 
 
 def _state(files: Collection[Path]) -> dict[Path, tuple[int, ...]]:
@@ -70,15 +42,6 @@ def _state(files: Collection[Path]) -> dict[Path, tuple[int, ...]]:
         else:
             state[path] = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     return state
-
-
-def _directories(files: Collection[Path]) -> dict[Path, int]:
-    """Those to watch, with their inodes: another directory may take the place of one."""
-    found: dict[Path, int] = {}
-    for each in (place for path in files for place in (path.absolute(), path.resolve())):
-        if (directory := each.parent).is_dir():
-            found[directory] = directory.stat().st_ino
-    return found
 
 
 def spare_hangups() -> None:

@@ -95,13 +95,6 @@ LONGEST_NAME: Final = 150
 
 _NO_TEXT: Final = re.compile(r"[\u2500-\u259f\s]+")
 """What boxes are drawn with."""
-_OF_NETWORK: Final = re.compile(
-    r"prox|certificate|ssl|tls|dns|resol|addrinfo|ENOTFOUND|EAI_AGAIN|ECONN|ETIMEDOUT|connect|network|timed out|fetch",
-    re.IGNORECASE,
-)
-"""How programs tell that they did not reach something."""
-
-
 FILE_BYTES: Final = 1024 * 1024
 """A file of a server's log is replaced when it has so many; the one before is kept."""
 
@@ -199,13 +192,9 @@ class StderrLog:
         _log.info("MCP server %r is ready with %s", self.server, counted(tools, "tool"))
         self.note(f"it is ready with {counted(tools, 'tool')}")
 
-    def failed(self, error: BaseException, outlook: str, hint: str, *, was_ready: bool) -> str:
-        """Log why it ended, the same cause once until it is ready again. Returns the reason.
-
-        Args:
-            outlook: what happens next.
-            hint: for the user, where its process ended and what it said last is about the network.
-        """
+    def failed(self, error: BaseException, outlook: str, *, was_ready: bool) -> str:
+        """Log why it ended, the same cause once until it is ready again. Returns the reason. `outlook`: what happens
+        next."""
         reason = describe(error)
         if self.end and reason == WENT_AWAY and not was_ready:
             reason = f"{self.end} before it answered"
@@ -213,8 +202,7 @@ class StderrLog:
         else:
             notes = f"{self.end}{self.said}" if self.end else detail_of(error, self._clean)
             message = f"{reason} ({notes})" if notes else reason
-        is_told = self.end and any(_OF_NETWORK.search(line) for line in self._last)
-        message += f"; {outlook}{hint if is_told else ''}"
+        message += f"; {outlook}"
         told, self._told = self._told, (reason, self.status)
         _log.log(logging.DEBUG if told == self._told else logging.WARNING, "MCP server %r: %s", self.server, message)
         self.note(self._clean(message))

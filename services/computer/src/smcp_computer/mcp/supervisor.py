@@ -16,9 +16,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +26,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from smcp_bus import exact_json
-from smcp_computer.config.file import with_variables
-from smcp_computer.config.inputs import SETTING, InputResolver
+from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerHangs
@@ -64,10 +63,6 @@ class Limits:
     """How long a call waits for a server that is being started."""
     logs: Path | None = None
     """The directory of the servers' own logs."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that programs get beside the default ones; those of a server's own `env` win."""
-    withheld: tuple[str, ...] = ()
-    """Names of variables that a program may have needed, and that it did not get; for the log."""
     strict: bool = False
     """Offer no tool of a server while its configuration names tools that it does not have."""
 
@@ -222,8 +217,7 @@ class Supervisor:
         self._enter(State.STARTING, self.reason)
         async with self._waited(None) as start, AsyncExitStack() as place:
             # outside of the limit: the user may be asked for inputs, and others may start before it
-            resolved = await self._inputs.resolve(self.config, self.host.environment or ())
-            server = with_variables(resolved, self._limits.environment)
+            server = await self._inputs.resolve(self.config, self.host.environment or ())
             if not self._over_http:
                 await place.enter_async_context(self._place())
             if self._stopping.is_set():
@@ -387,14 +381,6 @@ class Supervisor:
             was_ready = self._ready_at < math.inf
             if not was_ready:
                 outlook += f", then ever later, up to every {self._backoff.longest_s:g} s"
-            self._enter(State.BACKOFF, self._stderr.failed(error, outlook, self._hint(), was_ready=was_ready))
+            self._enter(State.BACKOFF, self._stderr.failed(error, outlook, was_ready=was_ready))
         self.settled.set()
         return pause
-
-    def _hint(self) -> str:
-        """What a program may miss that cannot start."""
-        if self._ready_at < math.inf or not isinstance(self.config, MCPServerStdioConfig):
-            return ""
-        own = self.config.server_parameters.env or {}
-        missing = [name for name in self._limits.withheld if name not in own]
-        return f"; it was not given {', '.join(missing)}: set {SETTING}=true if it needs them" if missing else ""
