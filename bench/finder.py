@@ -29,9 +29,8 @@ from bench.context_agent import OFFICE, Agent
 from bench.processes import BIN, line_of, services_env, start, start_nats, wait_until_ready
 from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.access import Access
-from smcp_computer.handlers.get_finder import AS_LISTED, Finder
+from smcp_computer.finder import AS_LISTED, Finder, MetadataCache
 from smcp_computer.mcp.events import ServerEvents
-from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.tools import Catalogue, History
 from smcp_proto import catalog
 from smcp_service.lifecycle import background

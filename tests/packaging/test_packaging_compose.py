@@ -17,7 +17,7 @@ from smcp_gateway.auth.login_throttle import read_networks
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import ServiceSettings
 from smcp_standalone.demo import COMPUTER, OFFICE
-from smcp_standalone.nats_files import read_model
+from smcp_standalone.nats_server_conf import read_model
 from smcp_testing.waiting import eventually
 from tests.e2e.worlds.engine import docker, require_engine
 from tests.packaging.wheelhouse import ROOT

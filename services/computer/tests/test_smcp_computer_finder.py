@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
-from smcp_computer import metadata_cache
+from smcp_computer import finder
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
@@ -90,7 +90,7 @@ async def test_metadata_are_read_again_after_an_announced_change(nats_url: str, 
 
 
 async def test_a_document_without_a_subscription_is_read_again(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_cache, "UNSUBSCRIBED_S", 0.1)
+    monkeypatch.setattr(finder, "UNSUBSCRIBED_S", 0.1)
     refused = {"dpe://h/doc-0": "subscribe_refuse"}
     async with world(nats_url, one=configs.context("2025", host="h", documents=1, misbehave=refused)) as here:
 

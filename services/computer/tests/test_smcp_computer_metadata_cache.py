@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from smcp_computer import metadata_cache as cache_module
+from smcp_computer import finder as cache_module
+from smcp_computer.finder import PER_SERVER
 from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, RequestRefused
-from smcp_computer.metadata_cache import PER_SERVER
 from smcp_testing.document_servers import Servers, answer, listed, listing, opened, titles
 from smcp_testing.waiting import eventually
 
@@ -70,8 +70,8 @@ async def test_a_document_that_changes_while_it_is_read_is_read_again_for_the_wa
     async with opened(servers) as cache:
         asking = asyncio.create_task(cache.documents(lists, timeout=10))
         await eventually(lambda: len(servers.read) == 3)
-        cache.subscribed("a", ["dpe://a/d0", "dpe://a/d2", "file:///x"])
-        cache.changed("a", "dpe://a/d1")
+        for uri in ("dpe://a/d0", "dpe://a/d2", "file:///x", "dpe://a/d1"):
+            cache.changed("a", uri)
         servers.gate.set()
         assert titles(await asking) == ["title of d0", "title of d1", "title of d2"]
         assert sorted(servers.read) == sorted(2 * [*lists["a"]])

@@ -9,8 +9,7 @@ import pytest
 
 from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.access import Access
-from smcp_computer.handlers.get_finder import Finder
-from smcp_computer.metadata_cache import MetadataCache
+from smcp_computer.finder import Finder, MetadataCache
 from smcp_computer.tools import Catalogue, History
 from smcp_proto import catalog
 from smcp_testing.document_servers import Servers, answer, listed, opened, titles
@@ -49,33 +48,6 @@ async def test_documents_above_the_bound_are_shown_as_listed_and_not_read_again(
         assert "SMCP_FINDER_CACHE_BYTES" in said
         assert (await finder(cache, {"a": listed("a", 30)}))["a2c_as_listed"] == 30 - known
         assert "a2c_as_listed" not in await finder(cache, {"b": listed("b", 3)})
-
-
-@pytest.mark.rule("answers.finder.kept")
-async def test_documents_that_did_not_fit_are_read_once_there_is_room() -> None:
-    servers = Servers()
-    servers.say = described
-    both = {"a": listed("a", 8), "b": listed("b", 4)}
-    async with opened(servers, cache_bytes=4000) as cache:
-        await cache.documents({"a": both["a"]}, timeout=10)
-        await cache.documents(both, timeout=10)
-        assert cache.as_listed({"b"}) > 0
-        assert titles(await cache.documents({"b": both["b"]}, timeout=10)) == [f"title {n:05}" for n in range(4)]
-        assert cache.as_listed({"b"}) == 0
-
-
-@pytest.mark.rule("answers.finder.kept")
-async def test_room_for_one_document_is_used_and_no_more_documents_are_read_for_it() -> None:
-    servers = Servers()
-    servers.say = described
-    async with opened(servers, cache_bytes=4000) as cache:
-        lists = {"a": listed("a", 30)}
-        await cache.documents(lists, timeout=10)
-        missing = cache.as_listed({"a"})
-        fewer = {uri: resource for uri, resource in lists["a"].items() if uri != "dpe://a/d0"}
-        await cache.documents({"a": fewer}, timeout=10)
-        assert cache.as_listed({"a"}) == missing - 1
-        assert len(servers.read) == 31
 
 
 async def test_ten_thousand_documents_of_20_servers_are_answered_from_the_cache_within_50_ms() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from smcp_computer.finder import PER_SERVER
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning, ServerTimedOut
-from smcp_computer.metadata_cache import PER_SERVER
 from smcp_testing.document_servers import Servers, listed, opened, titles
 from smcp_testing.waiting import eventually
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.member_names import check_name
-from smcp_standalone import nats_files, nats_server_conf
+from smcp_standalone import nats_server_conf
 from smcp_standalone.nats_config_file import NatsModel, parse_model
 from smcp_standalone.nats_server import find_binary
 from smcp_testing.certificates import Authority
@@ -69,7 +69,7 @@ def test_a_computers_permissions_are_its_own_names_in_its_own_office() -> None:
 
 
 def test_nats_server_accepts_what_is_written(tmp_path: Path) -> None:
-    written = nats_files.write(parse_model(SMALL), tmp_path)
+    written = nats_server_conf.write(parse_model(SMALL), tmp_path)
     checked = check(written.conf)
     assert "is valid" in checked.stderr
     assert checked.returncode == 0
@@ -82,7 +82,7 @@ def test_nats_server_accepts_tls_for_clients_and_routes(tmp_path: Path, monkeypa
     text = SMALL + "server_name: $POD_NAME\n"
     text += f"tls: {{cert: {made.cert}, key: {made.key}, ca: {authority.ca}}}\n"
     text += 'cluster: {name: c1, routes: ["nats-0:6222"], advertise: false}\n'
-    conf = nats_files.write(parse_model(text), tmp_path).conf
+    conf = nats_server_conf.write(parse_model(text), tmp_path).conf
     checked = check(conf)
     assert "is valid" in checked.stderr, checked.stderr
     written = conf.read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def test_nats_server_accepts_a_cluster(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("POD_NAME", "nats-0")
     text = SMALL + 'server_name: $POD_NAME\nhttp: "127.0.0.1:8222"\njetstream: {domain: hub, max_file: 1G}\n'
     text += 'cluster: {name: c1, routes: ["nats-0:6222", "nats-1:6222"]}\n'
-    written = nats_files.write(parse_model(text), tmp_path)
+    written = nats_server_conf.write(parse_model(text), tmp_path)
     checked = check(written.conf)
     assert checked.returncode == 0, checked.stderr
     assert mode(tmp_path / "cluster-secret") == 0o600
@@ -106,7 +106,9 @@ async def test_clients_are_told_the_name_of_a_node_that_its_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NATS_ADVERTISE", "nats-0.nats:4222")
-    written = nats_files.write(parse_model("{offices: [lab], client_advertise: $NATS_ADVERTISE}"), tmp_path / "out")
+    written = nats_server_conf.write(
+        parse_model("{offices: [lab], client_advertise: $NATS_ADVERTISE}"), tmp_path / "out"
+    )
     server = NatsServer(tmp_path / "nats", config=written.conf, jetstream=False)
     await server.start()
     try:
@@ -120,7 +122,7 @@ async def test_clients_are_told_the_name_of_a_node_that_its_environment_says(
 
 
 async def test_a_client_that_is_not_heard_any_more_is_given_up_within_seconds(tmp_path: Path) -> None:
-    written = nats_files.write(parse_model(SMALL), tmp_path)
+    written = nats_server_conf.write(parse_model(SMALL), tmp_path)
     login = json.loads(written.credentials["ga"].read_text())
     server = NatsServer(tmp_path / "nats", config=written.conf, jetstream=False)
     await server.start()
@@ -140,7 +142,7 @@ async def test_a_client_that_is_not_heard_any_more_is_given_up_within_seconds(tm
 
 
 def test_secrets_are_private_and_only_hashed_in_the_configuration(tmp_path: Path) -> None:
-    written = nats_files.write(parse_model(SMALL), tmp_path)
+    written = nats_server_conf.write(parse_model(SMALL), tmp_path)
     conf = written.conf.read_text()
     assert mode(written.conf) == 0o600
     for name, path in written.credentials.items():
@@ -154,7 +156,7 @@ def test_secrets_are_private_and_only_hashed_in_the_configuration(tmp_path: Path
 
 
 def test_a_credential_says_what_it_is_for(tmp_path: Path) -> None:
-    written = nats_files.write(parse_model(SMALL), tmp_path)
+    written = nats_server_conf.write(parse_model(SMALL), tmp_path)
 
     def purpose(name: str) -> dict[str, object]:
         content = json.loads(written.credentials[name].read_text())
@@ -166,10 +168,10 @@ def test_a_credential_says_what_it_is_for(tmp_path: Path) -> None:
 
 
 def test_an_older_credential_file_keeps_its_secret_and_gets_its_purpose(tmp_path: Path) -> None:
-    path = nats_files.write(parse_model(SMALL), tmp_path).credentials["rack-1"]
+    path = nats_server_conf.write(parse_model(SMALL), tmp_path).credentials["rack-1"]
     content = json.loads(path.read_text())
     path.write_text(json.dumps({field: content[field] for field in ("name", "secret", "inbox_prefix")}))
-    nats_files.write(parse_model(SMALL), tmp_path)
+    nats_server_conf.write(parse_model(SMALL), tmp_path)
     assert json.loads(path.read_text()) == content
 
 
@@ -177,15 +179,15 @@ def test_writing_again_changes_nothing(tmp_path: Path) -> None:
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
-    nats_files.write(parse_model(SMALL), tmp_path)
+    nats_server_conf.write(parse_model(SMALL), tmp_path)
     before = contents()
-    nats_files.write(parse_model(SMALL), tmp_path)
+    nats_server_conf.write(parse_model(SMALL), tmp_path)
     assert contents() == before
 
 
 def test_a_credential_that_left_the_file_is_named_and_can_no_longer_log_in(tmp_path: Path) -> None:
-    nats_files.write(parse_model(SMALL), tmp_path)
-    written = nats_files.write(parse_model(SMALL.replace("[ga, gb]", "[ga]")), tmp_path)
+    nats_server_conf.write(parse_model(SMALL), tmp_path)
+    written = nats_server_conf.write(parse_model(SMALL.replace("[ga, gb]", "[ga]")), tmp_path)
     assert [path.name for path in written.forgotten] == ["gb.json"]
     assert '"gb"' not in written.conf.read_text()
 

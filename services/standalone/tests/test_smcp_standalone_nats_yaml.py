@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_standalone import nats_files
+from smcp_standalone import nats_server_conf
 from smcp_standalone.nats_config_file import (
     Cluster,
     ComputerHost,
@@ -31,14 +31,14 @@ SMALL = "{offices: [lab], gateways: [ga, gb], server_name: a, cluster: {name: c}
         ("[" * 5_000, "not YAML that can be read"),
         ("- a", "not a YAML mapping"),
         ("{}", "offices: is missing"),
-        ("offices: kitchen", "offices: has to be a list, such as [a, b]"),
-        ("{offices: [a], jetstream: 1}", "jetstream: has to be a mapping"),
+        ("offices: kitchen", "offices: must be a list"),
+        ("{offices: [a], jetstream: 1}", "jetstream: must be an object"),
         (
             "{offices: [a], gateways: x}",
             "gateways: has to be a whole number from 1 to 1000, or a list of names, such as [a, b]",
         ),
-        ("offices: []", "offices: has to name at least one"),
-        ("offices: [7]", "offices.0: has to be a text (in quotes"),
+        ("offices: []", "offices: must have at least 1 item"),
+        ("offices: [7]", "offices.0: must be a string"),
         ('offices: [""]', "offices.0: a name has 1 to 128 characters"),
         ("{offices: [a], gateway: 2}", "gateway: is no field of this file; did you mean 'gateways'?"),
         (
@@ -78,7 +78,7 @@ SMALL = "{offices: [lab], gateways: [ga, gb], server_name: a, cluster: {name: c}
         ("{offices: [a], computers: [{credential: registry-1, office: a}]}", "computers.0.credential: 'registry-1' is"),
         ("{offices: [kitchen], computers: [{credential: c, office: kichen}]}", "did you mean 'kitchen'?"),
         ("{offices: [a], cluster: {name: c}}", "server_name: each node"),
-        ("{offices: [a], cluster: {name: c, advertise: 0}}", "cluster.advertise: has to be true or false"),
+        ("{offices: [a], cluster: {name: c, advertise: 0}}", "cluster.advertise: must be true or false"),
         ("{offices: [a], jetstream: {max_file: big}}", "jetstream.max_file: has to be a size, such as 1G"),
         ("{offices: [a], server_name: a b}", "server_name: has to be 1 to 64 letters"),
         ("{offices: [a], jetstream: {domain: 'a b'}}", "jetstream.domain: has to be 1 to 64 letters"),
@@ -105,11 +105,11 @@ def test_all_problems_are_reported_at_once() -> None:
             """
         )
     assert sorted(refused.value.problems) == [
-        "computers.0.names.1: has to be a text (in quotes, where it looks like something else)",
-        "computers.1.credential: has to be a text (in quotes, where it looks like something else)",
+        "computers.0.names.1: must be a string",
+        "computers.1.credential: must be a string",
         "computers.1.office: is missing",
         "computers.1.ofice: is no field of this file; did you mean 'office'?",
-        "jetstream.max_file: has to be a text (in quotes, where it looks like something else)",
+        "jetstream.max_file: must be a string",
         "listne: is no field of this file; did you mean 'listen'?",
         "registries: has to be a whole number from 1 to 1000, or a list of names, such as [a, b]",
     ]
@@ -134,6 +134,7 @@ OURS = (
     "is missing",
     "is no field of this file",
     "has to ",
+    "must ",
     "a name ",
     "a credential",
     "each node of a cluster",
@@ -161,17 +162,17 @@ def test_any_config_file_is_used_or_refused_with_our_messages(data: dict[Any, An
 def test_an_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yaml"
     with pytest.raises(NatsConfigError, match=r"hosts\.yaml: cannot be read: No such file"):
-        nats_files.read_model(path)
+        nats_server_conf.read_model(path)
     path.write_text("{gateways: 0}")
     with pytest.raises(NatsConfigError) as refused:
-        nats_files.read_model(path)
+        nats_server_conf.read_model(path)
     assert [problem.split(": ")[:2] for problem in refused.value.problems] == [
         [str(path), "offices"],
         [str(path), "gateways"],
     ]
     path.write_bytes(b"\xff")
     with pytest.raises(NatsConfigError, match=r"hosts\.yaml: is no UTF-8 text"):
-        nats_files.read_model(path)
+        nats_server_conf.read_model(path)
 
 
 def contents(directory: Path) -> dict[Path, bytes]:
@@ -179,36 +180,36 @@ def contents(directory: Path) -> dict[Path, bytes]:
 
 
 def test_a_damaged_credential_is_refused_and_not_replaced(tmp_path: Path) -> None:
-    written = nats_files.write(parse_model(SMALL), tmp_path)
+    written = nats_server_conf.write(parse_model(SMALL), tmp_path)
     written.credentials["ga"].write_text("{")
     with pytest.raises(NatsConfigError, match=r"ga\.json: not a credential file"):
-        nats_files.write(parse_model(SMALL), tmp_path)
+        nats_server_conf.write(parse_model(SMALL), tmp_path)
     written.credentials["ga"].write_text(written.credentials["gb"].read_text())
     with pytest.raises(NatsConfigError, match=r"ga\.json: not the credential of 'ga'"):
-        nats_files.write(parse_model(SMALL), tmp_path)
+        nats_server_conf.write(parse_model(SMALL), tmp_path)
 
 
 def test_a_damaged_secret_of_a_cluster_is_refused_and_not_replaced(tmp_path: Path) -> None:
-    nats_files.write(parse_model(SMALL), tmp_path)
+    nats_server_conf.write(parse_model(SMALL), tmp_path)
     for damaged in (b"", b"\xff", b'" } {'):
         (tmp_path / "cluster-secret").write_bytes(damaged)
         with pytest.raises(NatsConfigError, match="cluster-secret: not the secret of a cluster"):
-            nats_files.write(parse_model(SMALL), tmp_path)
+            nats_server_conf.write(parse_model(SMALL), tmp_path)
         assert (tmp_path / "cluster-secret").read_bytes() == damaged
 
 
 @pytest.mark.parametrize("in_the_way", ["nats-server.conf", "cluster-secret", "creds/gb.json"])
 def test_no_file_changes_if_one_cannot_be_written(tmp_path: Path, in_the_way: str) -> None:
-    nats_files.write(parse_model(SMALL), tmp_path)
+    nats_server_conf.write(parse_model(SMALL), tmp_path)
     (tmp_path / in_the_way).unlink()
     (tmp_path / in_the_way).mkdir()
     before = contents(tmp_path)
     with pytest.raises(NatsConfigError, match=rf"{in_the_way}: cannot be (read|written): Is a directory"):
-        nats_files.write(parse_model(SMALL.replace("[ga", "[gc")), tmp_path)
+        nats_server_conf.write(parse_model(SMALL.replace("[ga", "[gc")), tmp_path)
     assert contents(tmp_path) == before
 
 
 def test_a_file_that_is_refused_leaves_no_directory_behind(tmp_path: Path) -> None:
     with pytest.raises(NatsConfigError):
-        nats_files.write(parse_model(yaml.safe_dump({"offices": [""]})), tmp_path / "out")
+        nats_server_conf.write(parse_model(yaml.safe_dump({"offices": [""]})), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from typing import Final
 
 from smcp_bus.nats.config import Credentials, load_credentials
 from smcp_bus.owner import HELD_BEFORE_S
-from smcp_standalone import nats_files
+from smcp_standalone import nats_server_conf
 from smcp_testing.nats_peer import nats_peer
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import FlatError, member
@@ -39,13 +39,13 @@ async def secrets_are_renewed_while_calls_go_on(world: World) -> None:
     former = {name: load_credentials(world.credentials / f"{name}.json") for name in RENEWED}
     async with crowd(world) as there, in_flight(there.agent, alpha, there.flights, seconds=4) as answer:
         broken = _broken(world)
-        await _configure(world, lambda: nats_files.write(world.nats_model, out, renew=RENEWED))
+        await _configure(world, lambda: nats_server_conf.write(world.nats_model, out, renew=RENEWED))
         await _calls_are_answered(there, 5)
         assert _broken(world) == broken, "who was connected stays connected"
         # From then on a Computer knows of what a gateway sends once more that it did not run.
         await asyncio.sleep(HELD_BEFORE_S)
 
-        await _configure(world, lambda: nats_files.write(world.nats_model, out, retire=True))
+        await _configure(world, lambda: nats_server_conf.write(world.nats_model, out, retire=True))
         for name in RENEWED:
             await eventually(partial(_broke_since, world, name, broken), timeout=BACK_S, message=name)
             await _part(world, name).ready(BACK_S)

@@ -27,14 +27,13 @@ from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.config.watch import file_changes, hangups
 from smcp_computer.confirmation import Asker, ByProgram, Confirmation
 from smcp_computer.control_client import LOGS
+from smcp_computer.finder import Finder, MetadataCache
 from smcp_computer.handlers.get_desktop import Desktop
-from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.resources import GET_RESOURCES, GetResources, ResourceHandlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import OfficeMembership
-from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.metrics import calls_timed, measure, measure_calls, measure_resources
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient, ResourceChanges
 from smcp_computer.reshaping import Results

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from smcp_bus.outbox import LIST_CHANGED, RESOURCES, UPDATED, Key, Notification, Outbox, resources_body
+from smcp_computer.finder import MetadataCache
 from smcp_computer.mcp.events import (
     ResourcesSubscribed,
     ResourcesUnsubscribed,
@@ -18,7 +19,6 @@ from smcp_computer.mcp.events import (
     ServerReady,
     ServerRemoved,
 )
-from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_proto.member_names import Role
@@ -173,7 +173,8 @@ class ResourceChanges:
             case ResourceUpdated(server, uri):
                 self._on_update(server, uri)
             case ResourcesSubscribed(server, uris, is_new):
-                self.cache.subscribed(server, uris)
+                for uri in uris:
+                    self.cache.changed(server, uri)
                 for name, scheme in self._schemes.items():
                     if is_new and _of_scheme(name, uris):
                         self._tell(server, scheme)

@@ -44,8 +44,8 @@ from smcp_service.logging import LEVEL
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, variables
 from smcp_service.telemetry import wrong_endpoints
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
-from smcp_standalone.nats_files import read_model
 from smcp_standalone.nats_server import NatsServer, find_command, open_nats_server
+from smcp_standalone.nats_server_conf import read_model
 from smcp_standalone.operator_connection import shared_access
 
 SAMPLE: Final = "computer.json"

@@ -21,7 +21,7 @@ from smcp_service.lifecycle import Failure, PlainFailure, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
-from smcp_standalone import audit_command, keys_command, nats_files, operator_commands, trace_command
+from smcp_standalone import audit_command, keys_command, nats_server_conf, operator_commands, trace_command
 from smcp_standalone.nats_server_conf import grants
 from smcp_standalone.operator_connection import all_answers, operator_bus
 
@@ -205,11 +205,11 @@ def nats_config(
     retire: Annotated[bool, typer.Option("--retire", help="Take the former secrets no more.")] = False,
 ) -> None:
     """Write nats-server's configuration and a credential for each process. A second run keeps the secrets."""
-    model = nats_files.read_model(file)
+    model = nats_server_conf.read_model(file)
     renewed = list(grants(model)) if renew_all else renew or []
     if renewed and retire:
         raise SettingsError("--retire: is for later, when everybody has what --renew gave")
-    written = nats_files.write(model, out, renew=renewed, retire=retire)
+    written = nats_server_conf.write(model, out, renew=renewed, retire=retire)
     typer.echo(f"{written.conf}  (start it with: nats-server -c {shlex.quote(str(written.conf))})")
     for name, path in written.credentials.items():
         also = ", its former secret is taken, too, until --retire" if name in written.former else ""

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 
 from smcp_proto.member_names import Name, encode_name
+from smcp_proto.validation import reason_of
 from smcp_service.settings import SettingsError, did_you_mean
 
 _ADDRESS: Final = re.compile(r"(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?P<port>-1|[0-9]{1,5})")
@@ -159,17 +160,6 @@ def _conflicts(model: NatsModel) -> dict[str, str]:
     return found
 
 
-_MAPPING: Final = "has to be a mapping, such as {key: value}"
-_WANTED: Final[Mapping[str, str]] = {
-    "missing": "is missing",
-    "list_type": "has to be a list, such as [a, b]",
-    "string_type": "has to be a text (in quotes, where it looks like something else)",
-    "bool_type": "has to be true or false",
-    "too_short": "has to name at least one",
-    "model_type": _MAPPING,
-    "model_attributes_type": _MAPPING,
-}
-"""For the kinds of mistakes that pydantic words for programmers."""
 _FIELDS: Final[Mapping[str, type[ComputerHost | JetStream | Cluster | Tls]]] = {
     "computers": ComputerHost,
     "jetstream": JetStream,
@@ -229,12 +219,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def _why(error: ErrorDetails) -> str:
-    match error["type"]:
-        case "extra_forbidden" | "invalid_key":
-            *above, key = error["loc"]
-            model = _FIELDS.get(str(above[0]), NatsModel) if above else NatsModel
-            return f"is no field of this file{did_you_mean(str(key), model.model_fields)}"
-        case "value_error":
-            return error["msg"].removeprefix("Value error, ")
-        case kind:
-            return _WANTED.get(kind, "cannot be used")
+    if error["type"] not in ("extra_forbidden", "invalid_key"):
+        return reason_of(error)
+    *above, key = error["loc"]
+    model = _FIELDS.get(str(above[0]), NatsModel) if above else NatsModel
+    return f"is no field of this file{did_you_mean(str(key), model.model_fields)}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smcp_service.lifecycle import Failure
-from smcp_standalone import die_with_parent, nats_files
+from smcp_standalone import die_with_parent, nats_server_conf
 from smcp_standalone.nats_config_file import NatsModel
 
 _START_S = 20.0
@@ -59,7 +59,7 @@ async def open_nats_server(model: NatsModel, directory: Path) -> AsyncIterator[N
     It has a process group of its own (ctrl-C in a terminal does not reach it, so that the services can drain
     first) and ends when this process dies, however that happens.
     """
-    written = nats_files.write(model, directory)
+    written = nats_server_conf.write(model, directory)
     log = directory / "nats-server.log"
     ports = directory / "ports"
     shutil.rmtree(ports, ignore_errors=True)  # of a run that was killed

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
+from smcp_computer.finder import MetadataCache, Read
 from smcp_computer.mcp.events import ServerEvents
-from smcp_computer.metadata_cache import MetadataCache, Read
 from smcp_proto.finder import Document
 from smcp_service.lifecycle import background
 

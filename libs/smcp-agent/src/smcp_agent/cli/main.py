@@ -6,7 +6,9 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 import asyncio
 import json
 import math
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version as version_of
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -161,62 +163,70 @@ def options(
     )
 
 
-@app.command("list")
-def list_room(context: typer.Context) -> None:
+Question = Callable[..., Awaitable[Answer]]
+
+
+def asks(what: str, name: str | None = None) -> Callable[[Question], Question]:
+    """Define the command of a question. It has the parameters behind the Agent, and `--timeout`; `what` is shown
+    meanwhile, with their values.
+    """
+
+    def define(question: Question) -> Question:
+        def command(context: typer.Context, timeout: float | None, **given: Any) -> None:
+            ask(context.obj, what.format(**given), lambda agent: question(agent, **given), timeout=timeout)
+
+        _, *parameters = signature(question).parameters.values()
+        kinds = {"context": typer.Context, **{each.name: each.annotation for each in parameters}, "timeout": Limit}
+        defaults = {each.name: each.default for each in parameters} | {"timeout": None}
+        command.__annotations__ = kinds
+        command.__signature__ = Signature(  # type: ignore[attr-defined]
+            Parameter(each, Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(each, Parameter.empty))
+            for each, kind in kinds.items()
+        )
+        app.command(name or question.__name__, help=question.__doc__)(command)
+        return question
+
+    return define
+
+
+@asks("asking who is in the office", name="list")
+async def list_room(agent: SmcpAgent) -> Answer:
     """Who is in the office."""
-
-    async def question(agent: SmcpAgent) -> Answer:
-        sessions = await agent.list_room()
-        found = [each.model_dump(exclude_unset=True) for each in sessions]
-        return Answer({"office_id": agent.office, "sessions": found}, lambda: print_sessions(sessions))
-
-    ask(context.obj, "asking who is in the office", question)
+    sessions = await agent.list_room()
+    found = [each.model_dump(exclude_unset=True) for each in sessions]
+    return Answer({"office_id": agent.office, "sessions": found}, lambda: print_sessions(sessions))
 
 
-@app.command()
-def tools(context: typer.Context, computer: Computer) -> None:
+@asks("asking {computer} for its tools")
+async def tools(agent: SmcpAgent, computer: Computer) -> Answer:
     """The tools of a Computer."""
-
-    async def question(agent: SmcpAgent) -> Answer:
-        listed = await agent.get_tools(computer)
-        found = [each.model_dump(exclude_unset=True) for each in listed]
-        why = "" if listed else await no_tools(agent, computer)
-        shown = {"computer": computer, "tools": found, **({"why": why} if why else {})}
-        return Answer(shown, lambda: print_tools(listed, why))
-
-    ask(context.obj, f"asking {computer} for its tools", question)
+    listed = await agent.get_tools(computer)
+    found = [each.model_dump(exclude_unset=True) for each in listed]
+    why = "" if listed else await no_tools(agent, computer)
+    shown = {"computer": computer, "tools": found, **({"why": why} if why else {})}
+    return Answer(shown, lambda: print_tools(listed, why))
 
 
-@app.command()
-def status(
-    context: typer.Context,
+@asks("asking for the states of MCP servers")
+async def status(
+    agent: SmcpAgent,
     computer: Annotated[
         str | None, typer.Argument(metavar="[COMPUTER]", help="Only this one (default: all of the office).")
     ] = None,
-    timeout: Limit = None,
-) -> None:
+) -> Answer:
     """How the MCP servers of the Computers are, and why one has no tools."""
-
-    async def question(agent: SmcpAgent) -> Answer:
-        names = agent.computers() if computer is None else [computer]
-        found = await asyncio.gather(*map(agent.get_status, names), return_exceptions=True)
-        if computer is not None and isinstance(found[0], BaseException):
-            raise found[0]
-        return Answer({"computers": statuses_json(names, found)}, lambda: print_statuses(names, found))
-
-    who = "the Computers" if computer is None else computer
-    ask(context.obj, f"asking {who} for the states of MCP servers", question, timeout=timeout)
+    names = agent.computers() if computer is None else [computer]
+    found = await asyncio.gather(*map(agent.get_status, names), return_exceptions=True)
+    if computer is not None and isinstance(found[0], BaseException):
+        raise found[0]
+    return Answer({"computers": statuses_json(names, found)}, lambda: print_statuses(names, found))
 
 
-@app.command()
-def config(context: typer.Context, computer: Computer, timeout: Limit = None) -> None:
+@asks("asking {computer} for its configuration")
+async def config(agent: SmcpAgent, computer: Computer) -> Answer:
     """The configuration of a Computer, without its secrets."""
-
-    async def question(agent: SmcpAgent) -> Answer:
-        found = (await agent.get_config(computer)).model_dump(exclude_unset=True)
-        return Answer({"computer": computer, **found}, lambda: print_json(found))
-
-    ask(context.obj, f"asking {computer} for its configuration", question, timeout=timeout)
+    found = (await agent.get_config(computer)).model_dump(exclude_unset=True)
+    return Answer({"computer": computer, **found}, lambda: print_json(found))
 
 
 @app.command()
@@ -243,27 +253,21 @@ def call(
     ask(chosen, f"{tool} on {computer}", question, ids=ids)
 
 
-@app.command()
-def desktop(
-    context: typer.Context,
+@asks("asking {computer} for its desktop")
+async def desktop(
+    agent: SmcpAgent,
     computer: Computer,
     size: Annotated[int | None, typer.Option(metavar="N", help="At most so many windows.")] = None,
     window: Annotated[str | None, typer.Option(metavar="URI", help="Only this window.")] = None,
-    timeout: Limit = None,
-) -> None:
+) -> Answer:
     """What the windows of a Computer show."""
-
-    async def question(agent: SmcpAgent) -> Answer:
-        shown = await agent.get_desktop(computer, size=size, window=window)
-        found = {"computer": computer, "desktops": shown["desktops"]}
-        return Answer(found, lambda: print_desktop(shown))
-
-    ask(context.obj, f"asking {computer} for its desktop", question, timeout=timeout)
+    shown = await agent.get_desktop(computer, size=size, window=window)
+    return Answer({"computer": computer, "desktops": shown["desktops"]}, lambda: print_desktop(shown))
 
 
-@app.command()
-def finder(
-    context: typer.Context,
+@asks("asking {computer} for its documents")
+async def finder(
+    agent: SmcpAgent,
     computer: Computer,
     keyword: Annotated[
         list[str] | None, typer.Option(help="Documents with it in title, keywords or summary; more of them: or.")
@@ -271,87 +275,68 @@ def finder(
     file_type: Annotated[str | None, typer.Option("--type", help="Only documents of this type, as `xlsx`.")] = None,
     offset: Annotated[int, typer.Option(min=0, help="The first to show.")] = DEFAULT_OFFSET,
     limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="How many to show.")] = DEFAULT_LIMIT,
-    timeout: Limit = None,
-) -> None:
+) -> Answer:
     """The documents of a Computer."""
-
-    async def question(agent: SmcpAgent) -> Answer:
-        page = await agent.get_finder(
-            computer, keywords=keyword or None, file_type=file_type, offset=offset, limit=limit
-        )
-        found = {"computer": computer, **{name: value for name, value in page.items() if name != "req_id"}}
-        return Answer(found, lambda: print_documents(page, offset))
-
-    ask(context.obj, f"asking {computer} for its documents", question, timeout=timeout)
+    page = await agent.get_finder(computer, keywords=keyword or None, file_type=file_type, offset=offset, limit=limit)
+    found = {"computer": computer, **{name: value for name, value in page.items() if name != "req_id"}}
+    return Answer(found, lambda: print_documents(page, offset))
 
 
-@app.command()
-def resources(context: typer.Context, computer: Computer, server: OnlyServer = None, timeout: Limit = None) -> None:
+@asks("asking {computer} for its resources")
+async def resources(agent: SmcpAgent, computer: Computer, server: OnlyServer = None) -> Answer:
     """The resources of a Computer."""
-
-    async def question(agent: SmcpAgent) -> Answer:
-        async with explaining(agent, computer, server):
-            found = [each async for each in agent.iter_resources(computer, server=server)]
-        return Answer({"computer": computer, "resources": found}, lambda: print_resources(found))
-
-    ask(context.obj, f"asking {computer} for its resources", question, timeout=timeout)
+    async with explaining(agent, computer, server):
+        found = [each async for each in agent.iter_resources(computer, server=server)]
+    return Answer({"computer": computer, "resources": found}, lambda: print_resources(found))
 
 
-@app.command()
-def templates(context: typer.Context, computer: Computer, server: OnlyServer = None, timeout: Limit = None) -> None:
+@asks("asking {computer} for its templates")
+async def templates(agent: SmcpAgent, computer: Computer, server: OnlyServer = None) -> Answer:
     """The templates of resources of a Computer; `complete` finds values for their arguments."""
-
-    async def question(agent: SmcpAgent) -> Answer:
-        async with explaining(agent, computer, server):
-            found = [each async for each in agent.iter_resource_templates(computer, server=server)]
-        return Answer({"computer": computer, "resourceTemplates": found}, lambda: print_templates(found))
-
-    ask(context.obj, f"asking {computer} for its templates", question, timeout=timeout)
+    async with explaining(agent, computer, server):
+        found = [each async for each in agent.iter_resource_templates(computer, server=server)]
+    return Answer({"computer": computer, "resourceTemplates": found}, lambda: print_templates(found))
 
 
-@app.command()
-def complete(
-    context: typer.Context,
+def _check_pairs(pairs: list[str] | None) -> list[str]:
+    if not all("=" in each for each in pairs or ()):
+        raise typer.BadParameter("is not of the form ARGUMENT=VALUE", param_hint="--chosen")
+    return pairs or []
+
+
+@asks("asking {computer} for values")
+async def complete(
+    agent: SmcpAgent,
     computer: Computer,
     template: Annotated[str, typer.Argument(metavar="TEMPLATE", help="A URI template, as `templates` lists it.")],
     argument: Annotated[str, typer.Argument(metavar="ARGUMENT", help="One of its arguments.")],
     value: Annotated[str, typer.Argument(metavar="[BEGINNING]", help="What the value begins with.")] = "",
     chosen: Annotated[
-        list[str] | None, typer.Option(metavar="ARGUMENT=VALUE", help="An argument that is chosen already; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="ARGUMENT=VALUE", callback=_check_pairs, help="An argument that is chosen already; repeatable."
+        ),
     ] = None,
     server: Server = None,
-    timeout: Limit = None,
-) -> None:
+) -> Answer:
     """What an argument of a template may be."""
-    pairs = [each.partition("=") for each in chosen or ()]
-    if not all(equals for _, equals, _ in pairs):
-        raise typer.BadParameter("is not of the form ARGUMENT=VALUE", param_hint="--chosen")
-    others = {name: given for name, _, given in pairs}
-
-    async def question(agent: SmcpAgent) -> Answer:
-        async with explaining(agent, computer, server):
-            found = await agent.complete(computer, template, argument, value, chosen=others, server=server)
-        return Answer({"computer": computer, "completion": found}, lambda: print_completion(found))
-
-    ask(context.obj, f"asking {computer} for values", question, timeout=timeout)
+    others = {name: given for name, _, given in (each.partition("=") for each in chosen or ())}
+    async with explaining(agent, computer, server):
+        found = await agent.complete(computer, template, argument, value, chosen=others, server=server)
+    return Answer({"computer": computer, "completion": found}, lambda: print_completion(found))
 
 
-@app.command()
-def read(
-    context: typer.Context,
+@asks("reading {uri} of {computer}")
+async def read(
+    agent: SmcpAgent,
     computer: Computer,
     uri: Annotated[str, typer.Argument(metavar="URI", help="Of a document, a window or another resource.")],
     server: Server = None,
-    timeout: Limit = None,
-) -> None:
+) -> Answer:
     """Read a resource of a Computer: a document, a page of it, …"""
-
-    async def question(agent: SmcpAgent) -> Answer:
-        async with explaining(agent, computer, server):
-            contents = await agent.read_contents(computer, uri, server=server)
-        return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: print_contents(contents))
-
-    ask(context.obj, f"reading {uri} of {computer}", question, timeout=timeout)
+    async with explaining(agent, computer, server):
+        contents = await agent.read_contents(computer, uri, server=server)
+    return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: print_contents(contents))
 
 
 @app.command()

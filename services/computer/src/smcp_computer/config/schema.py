@@ -1,43 +1,24 @@
 """The JSON Schema (draft 2020-12) of a configuration file, made from the models: for editors that read `$schema`.
 
-It knows the shapes that `other_mcp_hosts` reads, but not all fields of other hosts. `file` decides what is valid: a
-schema cannot say that a placeholder needs an input, that a script can be compiled, or that an unknown field resembles a
-known one.
+It takes each file that is read without a mistake, and some others: `file` decides what is valid. A schema cannot say
+that a placeholder needs an input, or that an unknown field resembles a known one. URLs, durations and the fields that
+go with each kind of URL are left to `file`, too.
 """
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from smcp_computer.config.lint import HEADER, INPUT_MODELS, PARAMETERS, SERVER_MODELS
+from smcp_computer.config.lint import INPUT_MODELS, PARAMETERS, SERVER_MODELS
 from smcp_computer.config.other_mcp_hosts import TYPE_KEYS, TYPES, URL_KEYS
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
-from smcp_proto.schemas.config import (
-    MCPServerPickStringInput,
-    MCPServerStreamableHttpParameters,
-    MCPSSEParameters,
-)
-from smcp_proto.schemas.tools import ToolMeta
+from smcp_proto.schemas.config import MCPServerPickStringInput
 
 Schema = dict[str, Any]
 _TEXT: Final[Schema] = {"type": "string"}
-_MAPPER: Final = "Mapper"
-_MAPPED: Final[Schema] = {"$ref": f"#/$defs/{_MAPPER}"}
-_PATH: Final = r"^[^.]+(\.[^.]+)*$"
-"""The name of a field, or a path to it."""
-_PLACEHOLDER: Final = r"\$\{"
-_URL: Final = rf"^https?://([^\s/?#@]*@)?[^\s/?#:@]+(:0*[1-9][0-9]*)?([/?#]\S*)?$|{_PLACEHOLDER}"
-_N: Final = r"[0-9]+([.,][0-9]+)?"
-_DURATION: Final = rf"^P(?=.*[1-9])({_N}W)?({_N}D)?(T(?=[0-9])({_N}H)?({_N}M)?({_N}S)?)?$|{_PLACEHOLDER}"
-"""See `parse_duration`."""
-_PATTERNS: Final = (
-    (MCPServerStreamableHttpParameters, "url", _URL),
-    (MCPServerStreamableHttpParameters, "timeout", _DURATION),
-    (MCPServerStreamableHttpParameters, "sse_read_timeout", _DURATION),
-    (MCPSSEParameters, "url", _URL),
-)
+_LOOSE: Final[Schema] = {"type": ["object", "null"]}
+"""Of `env` and `headers`: other hosts have numbers there, too."""
 
 
 class _Untitled(GenerateJsonSchema):
@@ -56,30 +37,18 @@ def config_schema() -> Schema:
     ]
     _, made = models_json_schema([(model, "validation") for model in models], schema_generator=_Untitled)
     defs: dict[str, Schema] = made["$defs"]
+    for definition in defs.values():
+        definition["additionalProperties"] = False
     for model in INPUT_MODELS.values():
         defs[model.__name__]["required"].remove("description")
     defs[MCPServerPickStringInput.__name__]["properties"]["options"] = {
         "type": "array",
         "items": {"anyOf": [_TEXT, {"type": "object", "properties": {"value": _TEXT}, "required": ["value"]}]},
     }
-    defs[ToolMeta.__name__]["properties"]["ret_object_mapper"]["anyOf"] = [_MAPPED, {"type": "null"}]
-    for of, name, pattern in _PATTERNS:
-        defs[of.__name__]["properties"][name]["pattern"] = pattern
-    for of in (MCPServerStreamableHttpParameters, MCPSSEParameters):
-        defs[of.__name__]["properties"]["headers"]["anyOf"][0] |= {
-            "propertyNames": {"pattern": f"^{HEADER.pattern}$"},
-            "additionalProperties": {"type": ["string", "number", "boolean"]},
-        }
-    for definition in defs.values():
-        definition["additionalProperties"] = False
-    defs[_MAPPER] = {
-        "type": "object",
-        "additionalProperties": {"anyOf": [{**_TEXT, "pattern": _PATH}, {"type": "null"}, _MAPPED]},
-    }
     host = defs[HostSettings.__name__]["properties"]
     shapes: list[Schema] = []
     for config, parameters in SERVER_MODELS.values():
-        shapes += _shapes(defs.pop(config.__name__), defs[parameters.__name__], _ref(parameters), host)
+        shapes += _shapes(defs.pop(config.__name__)["properties"], defs[parameters.__name__], _ref(parameters), host)
     defs["Server"] = {"anyOf": shapes}
     server = {"$ref": "#/$defs/Server"}
     servers = {"type": "object", "additionalProperties": server}
@@ -101,40 +70,30 @@ def config_schema() -> Schema:
     }
 
 
-def _shapes(config: Schema, parameters: Schema, reference: Schema, host: dict[str, Schema]) -> Iterable[Schema]:
+def _shapes(config: Schema, parameters: Schema, reference: Schema, host: Schema) -> list[Schema]:
     """The ways to write a server of one type: ours, that of the protocol's page, and that of other hosts."""
-    own = config["properties"]["type"]["const"]
-    without_effect = () if own == "stdio" else (*HostSettings.STDIO_ONLY, "envFile")
-    fields = {name: each for name, each in config["properties"].items() if name not in ("type", PARAMETERS)}
-    fields["default_tool_meta"] = {"allOf": [fields["default_tool_meta"], {"properties": {"alias": {"type": "null"}}}]}
-    fields |= {**host, "envFile": host["env_file"]} | dict.fromkeys(without_effect, False)
+    own = config["type"]["const"]
     kinds = {"enum": [own, *(name for name, type_ in TYPES.items() if type_ == own)]}
-    for holder in (PARAMETERS, "params"):
-        yield {
-            "type": "object",
-            "properties": {"type": kinds, holder: reference, **fields},
-            "required": ["type", holder],
-            "additionalProperties": False,
-        }
+    fields = {**config, **host, "envFile": host["env_file"], "type": kinds}
+    del fields[PARAMETERS]
+    loose = {name: _LOOSE for name in ("env", "headers") if name in parameters["properties"]}
+    parameters["properties"] |= loose
     key = parameters["required"][0]
     names = URL_KEYS if key == "url" else (key,)
-    of_other_types = {"command"} if key == "url" else {"url"}
-    of_other_types |= {*MCPServerStreamableHttpParameters.model_fields} if own == "sse" else set()
-    properties = {
-        **dict.fromkeys(sorted(of_other_types), False),
-        **dict.fromkeys(TYPE_KEYS, kinds),
-        **parameters["properties"],
-        **dict.fromkeys(names, parameters["properties"][key]),
-        **fields,
-    }
-    if "env" in properties:
-        properties["env"] = {"type": ["object", "null"], "additionalProperties": {"type": ["string", "number", "null"]}}
-    flat = {"type": "object", "properties": properties, "anyOf": [{"required": [name]} for name in names]}
-    if key == "url":
-        typed = {"anyOf": [{"required": [name]} for name in TYPE_KEYS]}
-        by_url = {"properties": {name: {"pattern": "/sse$"} for name in names}}
-        flat["allOf"] = [{"anyOf": [typed, by_url if own == "sse" else {"not": by_url}]}]
-    yield flat
+    written = {**parameters["properties"], **dict.fromkeys(names, parameters["properties"][key])}
+    flat = {**written, **dict.fromkeys(TYPE_KEYS, kinds), **fields}
+    return [
+        *(
+            {
+                "type": "object",
+                "properties": {holder: reference, **fields},
+                "required": ["type", holder],
+                "additionalProperties": False,
+            }
+            for holder in (PARAMETERS, "params")
+        ),
+        {"type": "object", "properties": flat, "anyOf": [{"required": [name]} for name in names]},
+    ]
 
 
 def _ref(model: type[BaseModel]) -> Schema:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.access import Access, not_allowed
+from smcp_computer.finder import first_text
 from smcp_computer.mcp.errors import (
     RESOURCE_NOT_FOUND,
     BadAnswer,
@@ -31,7 +32,6 @@ from smcp_computer.mcp.errors import (
 )
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.metadata_cache import first_text
 from smcp_computer.reply_limits import Budget, bounded
 from smcp_computer.resources.index import Kind, ResourceIndex, named_apart, page_of, read_cursor, write_cursor
 from smcp_computer.resources.routing import Directory

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import chain
 from typing import Final, TypeVar
 
 from smcp_computer.access import not_allowed
 from smcp_computer.mcp.errors import ServerError, bad_field, not_found, not_supported
-from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerRemoved
+from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import Json
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.index import Kind, Listing, ResourceIndex
@@ -36,19 +36,10 @@ class Served:
     templates: Sequence[str] = ()
     """Their `uriTemplate`."""
 
-    @cached_property
-    def hosts(self) -> frozenset[str]:
-        hosts = {host_of(uri) for uri in self.uris} | {template_host(template) for template in self.templates}
-        return frozenset(host for host in hosts if host is not None)
-
-    @cached_property
-    def windows(self) -> Mapping[WindowUri, str]:
-        found: dict[WindowUri, str] = {}
-        for uri in self.uris:
-            window = window_uri(uri)
-            if window is not None:
-                found.setdefault(window, uri)
-        return found
+    def has_host(self, host: str | None) -> bool:
+        """Whether it lists something of this host."""
+        hosts = chain(map(host_of, self.uris), map(template_host, self.templates))
+        return host is not None and any(host == each for each in hosts)
 
     def listed(self, uri: str) -> str | None:
         """The listed URI for `uri`; None: it lists none. A window is known by host and path (desktop.txt, Window URI).
@@ -57,7 +48,7 @@ class Served:
             return uri
         if scheme_of(uri) == WINDOW:
             window = window_uri(uri)
-            return None if window is None else self.windows.get(window)
+            return None if window is None else next((each for each in self.uris if window_uri(each) == window), None)
         return uri if without_query(uri) in self.uris else None
 
 
@@ -72,7 +63,7 @@ def candidates(uri: str, servers: Sequence[Served], history: Sequence[str]) -> l
     if not found and scheme_of(uri) == DPE:
         found = [each.server for each in servers if document in each.uris]
     if not found and scheme_of(uri) in HOSTED:
-        found = [each.server for each in servers if host_of(uri) in each.hosts]
+        found = [each.server for each in servers if each.has_host(host_of(uri))]
     elif not found:
         found = [each.server for each in servers if any(fits(template, uri) for template in each.templates)]
     return server_order(found, history)
@@ -84,10 +75,9 @@ def listed_by(uri: str, servers: Iterable[Served]) -> list[str]:
 
 def template_candidates(template: str, servers: Sequence[Served], history: Sequence[str]) -> list[str]:
     """The servers that may complete the arguments of a template: those that list it, else those of its host."""
-    host = template_host(template)
     found = [each.server for each in servers if template in each.templates]
-    if not found and host is not None:
-        found = [each.server for each in servers if host in each.hosts]
+    if not found:
+        found = [each.server for each in servers if each.has_host(template_host(template))]
     return server_order(found, history)
 
 
@@ -168,16 +158,14 @@ class Directory:
         self._index = index
         self._history = history
         self._events = events
-        self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Json], Served]] = {}
         self.hidden: frozenset[str] = frozenset()
         """Servers that are not for this caller."""
-        events.listen(self._on_event)
 
     def without(self, hidden: frozenset[str]) -> "Directory":
         """The same for a caller who may not use these servers."""
         if not hidden:
             return self
-        other = copy(self)  # it shares what was made of the lists
+        other = copy(self)
         other.hidden = hidden
         return other
 
@@ -283,11 +271,6 @@ class Directory:
     def _servers(self) -> list[str]:
         return [name for name in self._index.servers() if name not in self.hidden]
 
-    def _on_event(self, event: ServerEvent) -> None:
-        if isinstance(event, ServerRemoved):
-            for key in [(event.server, True), (event.server, False)]:
-                self._served.pop(key, None)
-
     async def _all(self, timeout: float) -> list[Served]:
         servers = self._servers()
         _, templates = await asyncio.gather(
@@ -296,14 +279,7 @@ class Directory:
         return [self._serve(server, templates.get(server, NO_TEMPLATES)) for server in servers]
 
     def _serve(self, server: str, templates: Sequence[Json] = NO_TEMPLATES) -> Served:
-        """The same object again for the same lists: its hosts are found once."""
-        key, listing = (server, templates is NO_TEMPLATES), self._index.known(server)
-        kept = self._served.get(key)
-        if kept is not None and kept[0] is listing and kept[1] is templates:
-            return kept[2]
-        served = Served(server, listing.keys(), tuple(item["uriTemplate"] for item in templates))
-        self._served[key] = (listing, templates, served)
-        return served
+        return Served(server, self._index.known(server).keys(), tuple(item["uriTemplate"] for item in templates))
 
     async def _of_all(
         self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float

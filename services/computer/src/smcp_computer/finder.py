@@ -1,4 +1,5 @@
-"""The metadata of the documents of all MCP servers: one cache, filled by requests for the catalog (ADR 0020).
+"""`client:get_finder`: one page of the catalog of all documents (finder.txt, Finder Organizer), and the metadata of the
+documents of all MCP servers: one cache, filled by requests for the catalog (ADR 0020).
 
 A notification, a new subscription or a restart of a server makes the documents concerned unread; the next request reads
 them again. Nothing is read without a request. A document without usable metadata is shown as `resources/list` describes
@@ -6,12 +7,14 @@ it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 from smcp_bus import exact_json
+from smcp_bus.dispatch import Call, RawJson
+from smcp_computer.access import Access
 from smcp_computer.mcp.errors import (
     AnswerTooLarge,
     BadAnswer,
@@ -19,12 +22,16 @@ from smcp_computer.mcp.errors import (
     ServerError,
     ServerNotRunning,
     ServerTimedOut,
+    bad_field,
 )
 from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.reply_limits import Budget, reply_limit
 from smcp_computer.resources.index import Listing
-from smcp_proto.errors import Malformed
-from smcp_proto.finder import Document
-from smcp_proto.uris import parse_dpe_uri
+from smcp_computer.tools import History
+from smcp_proto.errors import Malformed, TooLarge
+from smcp_proto.finder import Document, organize_finder
+from smcp_proto.schemas.finder import GetFinderReq
+from smcp_proto.uris import DpeUri, parse_dpe_uri
 from smcp_proto.validation import mended
 from smcp_service.lifecycle import Background
 
@@ -58,8 +65,6 @@ class _Entry:
     size: int = 0
     is_refused: bool = False
     """Its server refuses it: it is not in the catalog."""
-    needs: int = 0
-    """Bytes for which there was no room."""
     reading: "asyncio.Task[None] | None" = None
 
     @property
@@ -72,25 +77,24 @@ class _Entry:
 class _Server:
     name: str
     listing: Listing | None = None
-    entries: dict[str, _Entry] = field(default_factory=dict)
-    """By URI, in the order of the list."""
-    of_document: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
-    """URIs by host and document: a server may announce very many changes, and have very many documents."""
+    entries: dict[DpeUri, _Entry] = field(default_factory=dict)
+    """By host and document, in the order of the list; of two URIs of one document the first counts."""
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PER_SERVER))
 
     def missing(self) -> list[_Entry]:
         return [entry for entry in self.entries.values() if entry.answered_at is None and not entry.failed]
 
-    def concerned(self, uri: str | None) -> list[str]:
+    def concerned(self, uri: str | None) -> list[_Entry]:
         if uri is None:
-            return list(self.entries)
+            return list(self.entries.values())
         try:
             changed = parse_dpe_uri(uri)
         except ValueError:
             return []
-        if changed.doc_ref is not None:
-            return self.of_document.get((changed.host, changed.doc_ref), [])
-        return [uri for uri, entry in self.entries.items() if entry.listed.uri.host == changed.host]
+        if changed.doc_ref is None:
+            return [entry for document, entry in self.entries.items() if document.host == changed.host]
+        entry = self.entries.get(DpeUri(changed.host, changed.doc_ref))
+        return [] if entry is None else [entry]
 
 
 class MetadataCache:
@@ -109,22 +113,23 @@ class MetadataCache:
         self._subscribed = subscribed
         self._tasks = tasks
         self._most_bytes = cache_bytes
-        self._bytes = 0
+        self.kept_bytes = 0
         self.not_kept = 0
         """How often there was no room for metadata that were read."""
         self._events = events
         self._servers: dict[str, _Server] = {}
         self._loop = asyncio.get_running_loop()
 
-    @property
-    def kept_bytes(self) -> int:
-        return self._bytes
-
     async def documents(self, lists: Mapping[str, Listing], *, timeout: float) -> list[Document]:
         """All documents of the given servers, each server's in the order of its list. The same list object again means
         that nothing changed. `timeout`: seconds that metadata are waited for.
         """
-        self._take_over(lists)
+        for name in self._servers.keys() - lists.keys():
+            self.removed(name)
+        for name, listing in lists.items():
+            server = self._servers.setdefault(name, _Server(name))
+            if server.listing is not listing:
+                self._fill(server, listing)
         servers = [self._servers[name] for name in lists]
         for server in servers:
             self._expire(server)
@@ -138,7 +143,7 @@ class MetadataCache:
         return sum(entry.read is None for entry in self._shown(servers))
 
     def changed(self, server: str, uri: str | None = None) -> None:
-        """A resource of a server changed; None: any of them may have."""
+        """A resource of a server changed, or may have; None: any of them."""
         if (known := self._servers.get(server)) is not None:
             self._forget(known, known.concerned(uri))
 
@@ -146,69 +151,45 @@ class MetadataCache:
         if (known := self._servers.pop(server, None)) is not None:
             self._fill(known, {})
 
-    def subscribed(self, server: str, uris: Collection[str]) -> None:
-        """A server sends updates of these from now on: they may have changed since they were read."""
-        if (known := self._servers.get(server)) is not None:
-            self._forget(known, [uri for uri in uris if uri in known.entries])
-
     def _shown(self, servers: Collection[str]) -> Iterator[_Entry]:
         for server in servers:
             if (known := self._servers.get(server)) is not None:
                 yield from (entry for entry in known.entries.values() if not entry.is_refused)
 
-    def _take_over(self, lists: Mapping[str, Listing]) -> None:
-        for name in [name for name in self._servers if name not in lists]:
-            self._fill(self._servers.pop(name), {})
-        for name, listing in lists.items():
-            server = self._servers.setdefault(name, _Server(name))
-            if server.listing is not listing:
-                self._fill(server, listing)
-
     def _fill(self, server: _Server, listing: Listing) -> None:
         """Take over a new list. What is listed as before keeps its metadata."""
-        entries: dict[str, _Entry] = {}
+        before = {entry.uri: entry for entry in server.entries.values()}
+        server.listing, server.entries = listing, {}
         for uri, resource in listing.items():
             if uri[:4].lower() != "dpe:":
                 continue
-            known = server.entries.get(uri)
-            if known is not None and known.resource == resource:
-                entries[uri] = known
-                continue
-            listed, why = from_listing(server.name, uri, resource)
-            if listed is not None:
-                entries[uri] = _Entry(uri, resource, listed)
-            else:
-                self._events.warn(server.name, f"lists {self._events.shown(uri)!r} as a document: {why}")
-        for uri, entry in server.entries.items():
-            if entries.get(uri) is not entry:
-                self._bytes -= entry.size
-        server.listing, server.entries, server.of_document = listing, entries, {}
-        for entry in entries.values():
-            key = (entry.listed.uri.host, entry.listed.uri.doc_ref)
-            server.of_document.setdefault(key, []).append(entry.uri)
+            known = before.get(uri)
+            if known is None or known.resource != resource:
+                listed, why = from_listing(server.name, uri, resource)
+                if listed is None:
+                    self._events.warn(server.name, f"lists {self._events.shown(uri)!r} as a document: {why}")
+                    continue
+                known = _Entry(uri, resource, listed)
+            server.entries.setdefault(known.listed.uri, known)
+        for entry in before.values():
+            if server.entries.get(entry.listed.uri) is not entry:
+                self.kept_bytes -= entry.size
 
-    def _forget(self, server: _Server, uris: Iterable[str]) -> None:
-        for uri in uris:
-            old = server.entries[uri]
-            self._bytes -= old.size
-            server.entries[uri] = _Entry(uri, old.resource, old.listed)
+    def _forget(self, server: _Server, entries: Iterable[_Entry]) -> None:
+        for old in entries:
+            self.kept_bytes -= old.size
+            server.entries[old.listed.uri] = _Entry(old.uri, old.resource, old.listed)
 
     def _expire(self, server: _Server) -> None:
-        """Forget what failed or is too old without updates, and of what had no room as much as there is room for."""
-        subscribed, room = self._subscribed(server.name), self._most_bytes - self._bytes
-        oldest = self._loop.time() - UNSUBSCRIBED_S
-
-        def is_over(entry: _Entry) -> bool:
-            nonlocal room
-            if entry.needs:
-                fits = entry.needs <= room
-                room -= entry.needs if fits else 0
-                return fits
-            if entry.answered_at is None:
-                return entry.failed
-            return entry.answered_at <= oldest and entry.uri not in subscribed
-
-        self._forget(server, [uri for uri, entry in server.entries.items() if is_over(entry)])
+        """Forget what failed, and what is too old without updates."""
+        subscribed, oldest = self._subscribed(server.name), self._loop.time() - UNSUBSCRIBED_S
+        over = [
+            entry
+            for entry in server.entries.values()
+            if entry.failed
+            or (entry.answered_at is not None and entry.answered_at <= oldest and entry.uri not in subscribed)
+        ]
+        self._forget(server, over)
 
     async def _read_missing(self, server: _Server) -> None:
         while missing := server.missing():  # once more where something changed while it was read
@@ -217,7 +198,7 @@ class MetadataCache:
 
     async def _read_each(self, server: _Server, waiting: Iterator[_Entry]) -> None:
         for entry in waiting:
-            if server.entries.get(entry.uri) is not entry:
+            if server.entries.get(entry.listed.uri) is not entry:
                 continue
             if entry.reading is None:
                 entry.reading = self._tasks.start(self._read_one(server, entry), name=f"finder:{server.name}")
@@ -237,23 +218,18 @@ class MetadataCache:
             why = f"{error}; it is shown as it is listed"
         except ServerError as error:
             entry.is_refused, why = True, f"{error}; it is left out"
-        if server.entries.get(entry.uri) is not entry:
+        if server.entries.get(entry.listed.uri) is not entry:
             return  # it changed meanwhile
         entry.answered_at = self._loop.time()
-        if document is not None:
-            self._keep(server.name, entry, document, size)
-        if why:
-            self._events.warn(server.name, f"the document {self._events.shown(entry.uri)!r}: {why}")
-
-    def _keep(self, server: str, entry: _Entry, document: Document, size: int) -> None:
-        if self._bytes + size > self._most_bytes:
-            entry.needs = size
+        if self.kept_bytes + size > self._most_bytes:
             self.not_kept += 1
             most = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
-            self._events.warn(server, f"documents are shown as they are listed: {most}")
-            return
-        self._bytes += size
-        entry.read, entry.size = document, size
+            self._events.warn(server.name, f"documents are shown as they are listed: {most}")
+        elif document is not None:
+            entry.read, entry.size = document, size
+            self.kept_bytes += size
+        if why:
+            self._events.warn(server.name, f"the document {self._events.shown(entry.uri)!r}: {why}")
 
 
 def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
@@ -305,3 +281,66 @@ def _parsed(text: str) -> Any:
         return exact_json.read(text.encode())
     except ValueError:
         return exact_json.read(mended(text).encode())
+
+
+MAX_KEYWORDS: Final = 64
+"""Each is looked for in every document."""
+MAX_KEYWORD_LENGTH: Final = 1024
+AS_LISTED: Final = "a2c_as_listed"
+"""How many documents the Computer knows no metadata of now: what is answered may lack them, or have them elsewhere."""
+
+Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
+"""What each server that takes part lists now; given the seconds that there are for finding that out."""
+
+
+@dataclass(eq=False)
+class Finder:
+    """Waits at most `wait_s` for metadata that are not read yet."""
+
+    cache: MetadataCache
+    lists: Lists
+    history: History
+    access: Access
+    _: KW_ONLY
+    wait_s: float
+    max_body: int
+
+    async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
+        """One page.
+
+        Raises:
+            Malformed: too many or too long keywords.
+            TooLarge: fewer documents (`limit`) may fit.
+        """
+        _check(request.keywords or ())
+        budget = Budget(call, most=self.wait_s)
+        lists = await self.lists(budget.left / 2)
+        documents = await self.cache.documents(lists, timeout=budget.left)
+        if hidden := self.access.hidden(call.caller):
+            documents = [each for each in documents if each.server not in hidden]
+            lists = {server: listing for server, listing in lists.items() if server not in hidden}
+        found = organize_finder(
+            documents,
+            request.keywords,
+            request.file_type,
+            self.history.servers,
+            offset=request.offset,
+            limit=request.limit,
+        )
+        limit = reply_limit(call, self.max_body)
+        rest = {"total_count": found.total_count, "req_id": request.req_id}
+        if as_listed := self.cache.as_listed(lists):
+            rest[AS_LISTED] = as_listed
+        body = exact_json.written({"documents": found.documents, **rest})
+        if len(body) > limit:
+            details = {"size": len(body), "limit": limit}
+            raise TooLarge("the page is too large: ask for fewer documents", details=details)
+        return RawJson(body)
+
+
+def _check(keywords: Sequence[str]) -> None:
+    if len(keywords) > MAX_KEYWORDS:
+        raise bad_field("keywords", f"more than {MAX_KEYWORDS}")
+    for number, keyword in enumerate(keywords):
+        if len(keyword) > MAX_KEYWORD_LENGTH:
+            raise bad_field(f"keywords.{number}", f"longer than {MAX_KEYWORD_LENGTH} characters")
