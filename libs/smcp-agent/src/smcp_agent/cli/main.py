@@ -179,10 +179,11 @@ def asks(what: str, name: str | None = None) -> Callable[[Question], Question]:
         kinds = {"context": typer.Context, **{each.name: each.annotation for each in parameters}, "timeout": Limit}
         defaults = {each.name: each.default for each in parameters} | {"timeout": None}
         command.__annotations__ = kinds
-        command.__signature__ = Signature(  # type: ignore[attr-defined]
+        own = [
             Parameter(each, Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(each, Parameter.empty))
             for each, kind in kinds.items()
-        )
+        ]
+        command.__signature__ = Signature(own)  # type: ignore[attr-defined]
         app.command(name or question.__name__, help=question.__doc__)(command)
         return question
 

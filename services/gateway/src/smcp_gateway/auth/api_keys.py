@@ -8,16 +8,15 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_bus.caller_rights import ANY
 from smcp_gateway.auth.grants import Grants, check_subject
 from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile, content
 from smcp_proto.validation import malformed
@@ -51,36 +50,22 @@ class _KeyList(BaseModel):
     keys: tuple[KeyEntry, ...] = ()
 
 
-def new_key(
-    *,
-    subject: str | None,
-    offices: Iterable[str],
-    roles: Iterable[str],
-    names: Iterable[str],
-    expires: datetime | None = None,
-    computers: Iterable[str] = ANY,
-    tools: Iterable[str] = ANY,
-    read_only: bool = False,
-) -> tuple[str, KeyEntry]:
-    """A new key and its entry. The default subject is its id. Raises pydantic.ValidationError."""
+def new_key(*, subject: str | None, expires: datetime | None = None, **grants: Any) -> tuple[str, KeyEntry]:
+    """A new key and its entry. The default subject is its id; `grants` are the fields of `Grants`.
+
+    Raises pydantic.ValidationError.
+    """
     key_id = secrets.token_hex(6)
     key = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
-    entry = KeyEntry.model_validate(
-        {
-            "id": key_id,
-            "subject": key_id if subject is None else subject,
-            "hash": _hash(key),
-            "offices": tuple(offices),
-            "roles": tuple(roles),
-            "names": tuple(names),
-            "computers": tuple(computers),
-            "tools": tuple(tools),
-            "read_only": read_only,
-            "created": datetime.now(UTC).replace(microsecond=0),
-            "expires": expires,
-        }
-    )
-    return key, entry
+    entry = {
+        **grants,
+        "id": key_id,
+        "subject": key_id if subject is None else subject,
+        "hash": _hash(key),
+        "created": datetime.now(UTC).replace(microsecond=0),
+        "expires": expires,
+    }
+    return key, KeyEntry.model_validate(entry)
 
 
 def _hash(key: str) -> str:

@@ -12,13 +12,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import aiohttp
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from smcp_gateway.auth.grants import Grants, Principal, check_subject
 from smcp_gateway.auth.watched_file import AuthFileError, content
@@ -63,6 +63,15 @@ class NotAccepted(NotAuthenticated):
     def __init__(self, why: str) -> None:
         super().__init__(NOT_ACCEPTED)
         self.why = why
+
+
+class _Claims(BaseModel):
+    exp: float = Field(strict=True, le=LATEST)
+    sub: Annotated[str, AfterValidator(check_subject)]
+    iss: str | None = None
+    jti: str | None = None
+    grants: Grants
+    """Of the claim with the grants."""
 
 
 class BadKeySet(ValueError):
@@ -311,30 +320,20 @@ class JwtVerifier:
         return claims
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
-        expires, issuer, token_id, claim = claims.get("exp"), claims.get("iss"), claims.get("jti"), self._claim
-        if not isinstance(expires, int | float) or isinstance(expires, bool):
-            raise NotAuthenticated("the token's claim 'exp' is not a number")
-        if expires <= time.time():
-            raise NotAuthenticated("the token has expired")
-        if expires > LATEST:
-            raise NotAuthenticated("the token's claim 'exp' is later than any date")
+        if self._claim not in claims:
+            raise NotAuthenticated(f"the token has no claim {self._claim!r}, so it is for no office")
         try:
-            subject = check_subject(claims.get("sub"))
-        except ValueError as error:
-            raise NotAuthenticated(f"the token's claim 'sub' {error}") from None
-        if not (issuer is None or isinstance(issuer, str)):
-            raise NotAuthenticated("the token's claim 'iss' is not a string")
-        if not (token_id is None or isinstance(token_id, str)):
-            raise NotAuthenticated("the token's claim 'jti' is not a string")
-        if claim not in claims:
-            raise NotAuthenticated(f"the token has no claim {claim!r}, so it is for no office")
-        if not isinstance(claims[claim], dict):
-            raise NotAuthenticated(f"the token's claim {claim!r} is not an object")
-        try:
-            grants = Grants.model_validate(claims[claim])
+            said = _Claims.model_validate({**claims, "grants": claims[self._claim]})
         except ValidationError as error:
-            raise NotAuthenticated(f"the token's claim {claim!r}: {malformed(error).message}") from None
-        return Principal(subject, grants, issuer=issuer, expires_at=float(expires), token_id=token_id)
+            wrong = malformed(error).details
+            name, _, inside = wrong["field"].partition(".")
+            name = repr(self._claim if name == "grants" else name)
+            raise NotAuthenticated(
+                f"the token's claim {': '.join(filter(None, (name, inside, wrong['reason'])))}"
+            ) from None
+        if said.exp <= time.time():
+            raise NotAuthenticated("the token has expired")
+        return Principal(said.sub, said.grants, issuer=said.iss, expires_at=said.exp, token_id=said.jti)
 
     def _wrong_claim(self, error: Exception) -> str | None:
         """PyJWT checks the claims after the signature. None: not a claim is wrong, but something else."""
