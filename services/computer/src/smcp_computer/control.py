@@ -9,7 +9,7 @@ come here: what they may know is in the handlers.
     POST /call                    call one, as an Agent does: {tool, params, timeout}
     GET  /history                 recent calls by MCP server
     GET  /inputs                  where the values of inputs come from
-    POST /edit                    change a server in the configuration file: `edit.Edit`
+    POST /servers/NAME/reload     read the configuration file again, which was changed for this server
     POST /servers/NAME/restart    restart one
     POST /retry                   start those that lacked something, as a value was kept; returns how they are
 """
@@ -31,8 +31,7 @@ from aiohttp import web
 
 from smcp_bus.dispatch import Caller
 from smcp_computer.computer import Computer
-from smcp_computer.config.edit import Edit, NoChange, edit_file
-from smcp_computer.config.lint import PARAMETERS, ConfigError, placed
+from smcp_computer.config.lint import PARAMETERS, placed
 from smcp_computer.config.secret_store import SecretsError
 from smcp_computer.control_client import SOCKET
 from smcp_computer.settings import ComputerSettings, state_directory
@@ -87,7 +86,6 @@ class Control:
         self._settings = settings
         self._computer = computer
         self._began = time.time()
-        self._editing = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -97,7 +95,7 @@ class Control:
             web.post("/call", self._call),
             web.get("/history", self._history),
             web.get("/inputs", self._inputs),
-            web.post("/edit", self._edit),
+            web.post("/servers/{name}/reload", self._reload),
             web.post("/servers/{name}/restart", self._restart),
             web.post("/retry", self._retry),
         ]
@@ -167,13 +165,10 @@ class Control:
                     used.setdefault(each.name, set()).add(name)
         return _json({"inputs": [{**each, "servers": sorted(used.get(each["id"], ()))} for each in sources]})
 
-    async def _edit(self, request: web.Request) -> web.Response:
-        edit = Edit.read(await _body(request))
-        async with self._editing:
-            warnings = await asyncio.to_thread(edit_file, self._settings.config, edit)
-            await self._computer.reload()
-        await self._settled(edit.name)
-        return _json({**self.status(), "warnings": warnings})
+    async def _reload(self, request: web.Request) -> web.Response:
+        await self._computer.reload()
+        await self._settled(request.match_info["name"])
+        return _json(self.status())
 
     async def _restart(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -218,8 +213,6 @@ async def _errors(request: web.Request, handler: Callable[[web.Request], Awaitab
         return await handler(request)
     except web.HTTPException as error:
         return _json({"error": error.text}, error.status)
-    except ConfigError as error:
-        return _json({"error": str(error)}, 409 if isinstance(error, NoChange) else 400)
 
 
 async def _body(request: web.Request) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from smcp_computer.output import Json, Said, plain, print_answer, print_status, 
 from smcp_proto.printable import printable_json
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError, did_you_mean
+
+if TYPE_CHECKING:  # with it comes pydantic, and a command should be quick
+    from smcp_computer.config.edit import Action
 
 POLL_S: Final = 0.25
 """How often `logs -f` looks at the file: nobody reads faster."""
@@ -175,14 +178,13 @@ def add(
     else:
         parameters, kind = {"url": url, "headers": _pairs("--header", header)}, "sse" if sse else "streamable"
     body = {"type": kind, "server_parameters": {key: value for key, value in parameters.items() if value}}
-    edit = {"action": "add", "name": server, "server": body, "replace": replace, "rewrite": rewrite}
-    _edit(edit, config, office, name, as_json)
+    _edit("add", server, config, office, name, as_json, server=body, replace=replace, rewrite=rewrite)
 
 
-def _edits(action: str, what: str) -> None:
-    """Define the command of that name."""
+def _edits(command: str, action: "Action", what: str) -> None:
+    """Define a command."""
 
-    @servers.command(action, help=what)
+    @servers.command(command, help=what)
     def change(
         server: Server,
         rewrite: Rewrite = False,
@@ -191,13 +193,12 @@ def _edits(action: str, what: str) -> None:
         name: Name = None,
         as_json: Json = False,
     ) -> None:
-        edit = {"action": "remove" if action == "rm" else action, "name": server, "rewrite": rewrite}
-        _edit(edit, config, office, name, as_json)
+        _edit(action, server, config, office, name, as_json, rewrite=rewrite)
 
 
-_edits("rm", "Take an MCP server out of the file, and end it.")
-_edits("enable", "Let an MCP server run that the file disables.")
-_edits("disable", "End an MCP server; it stays in the file.")
+_edits("rm", "remove", "Take an MCP server out of the file, and end it.")
+_edits("enable", "enable", "Let an MCP server run that the file disables.")
+_edits("disable", "disable", "End an MCP server; it stays in the file.")
 
 
 @servers.command()
@@ -206,28 +207,31 @@ def restart(server: Server, office: Office = None, name: Name = None, as_json: J
     print_answer(find(office, name).ask("POST", "servers", server, "restart"), as_json, print_status)
 
 
-def _edit(edit: Said, config: Path | None, office: str | None, name: str | None, as_json: bool) -> None:
-    if config is None:
-        if not running() and not office and not name:
-            raise Failure("no Computer of this user runs here: --config says which file to change")
-        print_answer(find(office, name).ask("POST", "edit", body=edit), as_json, print_status)
-        return
-    computers = [find(office, name)] if office or name else running()
-    for each in computers:
-        if Path(each.ask("GET", "status")["config"]).resolve() == config.resolve():
-            print_answer(each.ask("POST", "edit", body=edit), as_json, print_status)
-            return
+def _edit(
+    action: "Action", which: str, config: Path | None, office: str | None, name: str | None, as_json: bool, **more: Any
+) -> None:
+    """Change the file, by default that of the running Computer; a Computer that runs with it takes it over."""
     from smcp_computer.config.edit import Edit, NoChange, edit_file  # noqa: PLC0415 -- as above
     from smcp_computer.config.lint import ConfigError  # noqa: PLC0415
 
+    if config is None and not running() and not office and not name:
+        raise Failure("no Computer of this user runs here: --config says which file to change")
+    here = [find(office, name)] if config is None or office or name else running()
+    files = {each: Path(each.ask("GET", "status")["config"]) for each in here}
+    config = config or files[here[0]]
     try:
-        warnings = edit_file(config, Edit.read(edit))
+        warnings = edit_file(config, Edit(action, which, **more))
     except ConfigError as error:
         raise (Failure(str(error)) if isinstance(error, NoChange) else SettingsError(*error.problems)) from None
-    which = "that runs here reads it" if computers else "of this user runs here"
+    for computer, file in files.items():
+        if file.resolve() == config.resolve():
+            said = computer.ask("POST", "servers", which, "reload")
+            print_answer({**said, "warnings": warnings}, as_json, print_status)
+            return
+    nobody = "that runs here reads it" if here else "of this user runs here"
 
     def show(said: Said) -> None:
-        typer.echo(f"{config} is changed; no Computer {which}")
+        typer.echo(f"{config} is changed; no Computer {nobody}")
         print_warnings(said)
 
     print_answer({"config": str(config), "warnings": warnings}, as_json, show)

@@ -1,22 +1,20 @@
 """Changes the MCP servers in a configuration file: adds, enables, disables and removes one.
 
-The result is checked before it is written, and a file is replaced as a whole. Whether a running Computer takes it over
-is not known here.
+The result is checked before it is written, and a file is replaced as a whole. A running Computer takes it over: see
+`watch`.
 """
 
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
-
-from pydantic import BaseModel, ConfigDict, model_validator
+from typing import Any, Literal
 
 from smcp_computer.config.file import content_of, has_comments, parse_config, read_jsonc, write_config
 from smcp_computer.config.host_checks import missing_on_host
-from smcp_computer.config.lint import ConfigError, checked
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS
-from smcp_proto.schemas.base import ServerName
 from smcp_service.settings import did_you_mean
 
 
@@ -24,34 +22,21 @@ class NoChange(ConfigError):
     """There is no such server, or there is one of that name already."""
 
 
-class Edit(BaseModel):
+Action = Literal["add", "remove", "enable", "disable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
     """One change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    action: Literal["add", "remove", "enable", "disable"]
-    name: ServerName
-    server: dict[str, Any] | None = None
+    action: Action
+    name: str
+    server: Mapping[str, Any] | None = None
     """What is added, in any form that the file may have."""
     replace: bool = False
     """Add it in place of one of that name."""
     rewrite: bool = False
     """Write the file although its comments get lost."""
-
-    @model_validator(mode="after")
-    def _what_is_added(self) -> "Edit":
-        if (self.action == "add") != (self.server is not None):
-            raise ValueError("`server` is for `add`, which needs it")
-        return self
-
-    @classmethod
-    def read(cls, said: Mapping[str, Any]) -> Self:
-        """Raises ConfigError."""
-        problems: list[str] = []
-        edit = checked(cls.model_validate, said, problems)
-        if edit is None:
-            raise ConfigError(*problems)
-        return edit
 
 
 def edit_file(path: Path, edit: Edit) -> list[str]:
