@@ -74,7 +74,7 @@ HEADERS: Final[Mapping[str, str]] = {
     headers.AFTER: "request to the registry: the revision that its view must have reached",
     headers.REPLY_LIMIT: "request get_desktop or get_finder: bytes of the largest reply that the asker's client takes",
     headers.NOTIFICATION_ID: "request for a notification, and that notification: receivers drop a second one",
-    headers.SUBJECT: "request to a Computer: the identity of the Agent's key or token; absent: no authentication",
+    headers.SUBJECT: "request to a Computer, cancel: the identity of the Agent's key or token; absent without either",
     headers.RIGHTS: "request to a Computer: what the Agent's key or token allows, as JSON; absent as Smcp-Subject",
     headers.TRACEPARENT: "W3C trace context",
     headers.TRACESTATE: "W3C trace context",
@@ -89,4 +89,10 @@ REQUEST_HEADERS: Final = (
     headers.TRACEPARENT, headers.TRACESTATE,
 )  # fmt: skip
 REPLY_HEADERS: Final = (headers.ERROR, headers.NOT_RUN)
-NOTICE_HEADERS: Final = (headers.EPOCH, headers.NOTIFICATION_ID, headers.TRACEPARENT, headers.TRACESTATE)
+NOTICE_HEADERS: Final = (
+    headers.EPOCH,
+    headers.NOTIFICATION_ID,
+    headers.SUBJECT,
+    headers.TRACEPARENT,
+    headers.TRACESTATE,
+)

@@ -70,8 +70,8 @@ class Tool:
         await asyncio.wait([task])
         task.exception()
 
-    def cancel(self, req_id: str = "r1", agent: str = "alice") -> bool:
-        return self.owner.cancel([self.seat], self.seat.office, agent, req_id)
+    def cancel(self, req_id: str = "r1", agent: str = "alice", subject: str = "") -> bool:
+        return self.owner.cancel([self.seat], self.seat.office, agent, req_id, subject)
 
     def pending(self, *req_ids: str) -> PendingAnswer:
         return self.owner.pending(self.seat, PendingQuestion(calls=[("alice", req_id) for req_id in req_ids]))
@@ -168,6 +168,20 @@ async def test_a_call_that_comes_after_its_cancel_is_not_run() -> None:
         for repeat in (None, True):
             assert (await tool.call(a2c_repeat=repeat))["meta"] == {"a2c_cancelled": True}
         assert tool.calls == []
+
+
+async def test_a_cancel_of_another_subject_of_the_same_name_ends_nothing_and_keeps_nothing_from_running() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        running = await tool.begun(subject="anna")
+        assert not tool.cancel(subject="mallory")
+        late = await tool.begun("r2", subject="anna")
+        assert not tool.cancel("r3", subject="mallory")
+        after = await tool.begun("r3", subject="anna")
+        tool.end()
+        assert await running == await late == await after == json.loads(RESULT)
+        assert not tool.cancel("r4", subject="mallory")
+        assert (await tool.call("r4", subject="mallory"))["meta"] == {"a2c_cancelled": True}
 
 
 @pytest.mark.rule("answers.calls.cancel.late", "answers.calls.cancel.once")

@@ -82,6 +82,17 @@ async def test_a_kept_result_is_not_given_to_another_subject_that_takes_the_name
         assert log.read_text().splitlines() == ["secret"]
 
 
+async def test_a_cancel_by_one_subject_does_not_keep_a_call_of_another_one_from_running(nats_url: str) -> None:
+    asked = request(tool_name="append", params={"mark": "secret"})
+    async with office(nats_url, "nats", {"tools": configs.stdio()}) as (world, computer):
+        async with holder(world, "anna") as anna:
+            assert await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "r1"}) is None
+            await eventually(lambda: computer.owner.held()["kept_cancels"] == 1)
+            assert (await anna.call("client:tool_call", asked))["meta"]["a2c_cancelled"]
+        async with holder(world, "mallory") as mallory:
+            assert (await mallory.call("client:tool_call", asked))["content"][0]["text"] == "secret"
+
+
 def agent(world: World, subject: str, **allowed: Any) -> SmcpAgent:
     token = shared_token(SECRET, sub=subject, smcp={"offices": ["*"], **allowed})
     return SmcpAgent(world.url, office=OFFICE, name=subject, token=token)

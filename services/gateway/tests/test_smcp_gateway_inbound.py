@@ -145,6 +145,33 @@ async def test_a_message_after_a_large_one_is_handled_after_it(nats_url: str) ->
             assert [(await acked(client))[0] for _ in range(2)] == [number, number + 1]
 
 
+async def test_an_event_that_is_cancelled_before_it_begins_leaves_nothing(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_world(nats_url) as world, raw(world) as client:
+        gateway = world.gateways[0]
+        engine = gateway.transport._engine
+        spawn, cancelled = engine.spawn, asyncio.Event()
+
+        def cancelled_at_once(*work: Any) -> None:
+            spawn(*work)
+            for task in engine.tasks:
+                task.cancel()
+            cancelled.set()
+
+        await client.write(client_frame(TEXT, CONNECT))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        monkeypatch.setattr(engine, "spawn", cancelled_at_once)
+        await client.write(client_frame(TEXT, event(1, "server:none", {})))
+        await asyncio.wait_for(cancelled.wait(), 20)
+        monkeypatch.undo()
+        await client.write(client_frame(TEXT, event(2, "server:none", {})))
+        assert (await acked(client))[0] == 2
+        await eventually(lambda: gateway.held()["events_in_flight"] == 0)
+        assert not engine.tasks
+        assert [session.in_flight_bytes for session in gateway.sessions] == [0]
+
+
 async def test_the_number_of_concurrent_events_of_one_client_is_bounded(nats_url: str) -> None:
     most = 0
     async with gateway_world(nats_url) as world, raw(world) as client:

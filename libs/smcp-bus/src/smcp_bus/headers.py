@@ -40,8 +40,8 @@ NOTIFICATION_ID: Final = "Smcp-Notification-Id"
 registries is published twice with one id, and gateways drop the second one."""
 
 SUBJECT: Final = "Smcp-Subject"
-"""Request to a Computer: the identity of the Agent's key or token (`Principal.identity`), which a new token of the same
-subject keeps. Absent: no authentication, or an older gateway."""
+"""Request to a Computer, and cancel: the identity of the Agent's key or token (`Principal.identity`), which a new token
+of the same subject keeps. Absent: no authentication, or an older gateway."""
 
 RIGHTS: Final = "Smcp-Rights"
 """Request to a Computer: what the Agent's key or token allows (`rights.Rights`), JSON in ASCII. Absent as `SUBJECT`."""

@@ -41,8 +41,8 @@ RECENT_S: Final = 10.0
 
 CallKey = tuple[str, str, str, str]
 """(office, computer, agent, req_id)"""
-CancelKey = tuple[str, str, str]
-"""(office, agent, req_id): a cancel names no Computer."""
+CancelKey = tuple[str, str, str, str]
+"""(office, agent, req_id, subject): a cancel names no Computer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +209,14 @@ class Owner:
             call.answer.set_result(body)
         self._keep(call, body, outcome if isinstance(outcome, SmcpError) else None)
 
-    def cancel(self, seats: Iterable[Seat], office: str, agent: str, req_id: str) -> bool:
-        """Cancel the call at each of the office's Computers that runs it, and say whether any did. One that comes later
-        will not run. Idempotent."""
+    def cancel(self, seats: Iterable[Seat], office: str, agent: str, req_id: str, subject: str = "") -> bool:
+        """Cancel the subject's call at each of the office's Computers that runs it, and say whether any did. One that
+        comes later will not run. Idempotent."""
         calls = [
-            call for seat in seats if (call := self._running.get((office, seat.computer, agent, req_id))) is not None
+            call
+            for seat in seats
+            if (call := self._running.get((office, seat.computer, agent, req_id))) is not None
+            and not _is_of_another(call, subject)
         ]
         by = get_current_span().get_span_context()
         for call in calls:
@@ -224,8 +227,8 @@ class Owner:
             elif len(call.timers) == 1:
                 call.timers.append(self._loop.call_later(call.seat.cancel_grace_s, self._cancelled, call, "cancelled"))
         if not calls:
-            self._tombstones[office, agent, req_id] = self._loop.time()
-            self._tombstones.move_to_end((office, agent, req_id))
+            self._tombstones[office, agent, req_id, subject] = self._loop.time()
+            self._tombstones.move_to_end((office, agent, req_id, subject))
             self._tidy_later()
         return bool(calls)
 
@@ -331,7 +334,7 @@ class Owner:
                 self.repeats["kept"] += 1
                 raise _again(ended.error)
             del self._ended[key]
-        if (seat.office, request.agent, request.req_id) in self._tombstones:
+        if any((seat.office, request.agent, request.req_id, who) in self._tombstones for who in (subject, "")):
             return exact_json.written(tool_results.cancelled(request.tool_name))
         repeat = request.a2c_repeat
         if ended is not None or repeat is None or repeat is False:

@@ -18,7 +18,7 @@ from smcp_bus import subjects
 from smcp_bus.audit import ANSWER_S, Trail
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
-from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, PROOF, REQ_ID
+from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
 from smcp_bus.registry_contract import (
     GATEWAY_LEASE,
     LEASE,
@@ -120,9 +120,15 @@ class RegistryClient:
         *,
         timeout: float | None = None,
         req_id: str = "",
+        caller: str = "",
     ) -> None:
-        """Have a notification published to the office. Its receivers drop the second one of a repeated request."""
+        """Have a notification published to the office. Its receivers drop the second one of a repeated request.
+
+        `caller`: the identity of the Agent's key or token, for a cancel.
+        """
         headers = _req_id_header(req_id) | {NOTIFICATION_ID: uuid.uuid4().hex}
+        if caller:
+            headers[SUBJECT] = caller
         await self._send(subjects.server(office, role, name, verb), body, headers, timeout=timeout)
 
     async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float | None = None) -> LeaseState:

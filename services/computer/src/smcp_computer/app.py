@@ -15,7 +15,7 @@ from smcp_bus.audit_file import open_trail
 from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_bus.dispatch import Call
 from smcp_bus.errors import BusError
-from smcp_bus.headers import EPOCH
+from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.log_level import serve_log_level
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
@@ -201,7 +201,8 @@ class _OfficeNotifications:
             match subjects.verb_of(incoming.subject):
                 case "tool_call_cancel":
                     with caused_by(incoming.headers):
-                        self._computer.calls.cancel(AgentCallData.model_validate_json(incoming.body))
+                        cancel = AgentCallData.model_validate_json(incoming.body)
+                        self._computer.calls.cancel(cancel, incoming.headers.get(SUBJECT, ""))
                 case "enter_office":
                     who = EnterOfficeNotification.model_validate_json(incoming.body)
                     self._moved(who.agent, who.computer, int(incoming.headers.get(EPOCH, "")), left=False)

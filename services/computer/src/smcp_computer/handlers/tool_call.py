@@ -170,10 +170,10 @@ class ToolCalls:
     def held(self) -> dict[str, int]:
         return {**self.owner.held(), "tool_tasks": len(self._tasks)}
 
-    def cancel(self, notice: AgentCallData) -> None:
+    def cancel(self, notice: AgentCallData, subject: str = "") -> None:
         """Cancel the call that an Agent does not want any more, if it runs here."""
         office = self.seat.office
-        if self.owner.cancel((self.seat,), office, notice.agent, notice.req_id):
+        if self.owner.cancel((self.seat,), office, notice.agent, notice.req_id, subject):
             ids = trace_id(office, notice.agent, notice.req_id)
             with bind_call(req_id=notice.req_id, office=office, trace_id=ids):
                 _log.info("a call was cancelled")

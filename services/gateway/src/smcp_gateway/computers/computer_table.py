@@ -194,10 +194,10 @@ class ComputerTable:
         if here:
             self.owner.agent_left(office, agent, self._ownership, lambda: self._is_present(office, ("agent", agent)))
 
-    def cancelled(self, office: str, cancel: AgentCallData) -> None:
+    def cancelled(self, office: str, cancel: AgentCallData, subject: str) -> None:
         """`notify:tool_call_cancel` came for an office."""
         if here := self._offices.get(office):
-            self.owner.cancel([owned.seat for owned in here], office, cancel.agent, cancel.req_id)
+            self.owner.cancel([owned.seat for owned in here], office, cancel.agent, cancel.req_id, subject)
 
     async def _tell(self, office: str, name: str, verb: str, body: bytes) -> None:
         await self._registry.tell(office, "computer", name, verb, body)

@@ -141,16 +141,18 @@ class Relay:
         for each in cancelled:
             link(each.span)
         try:
-            await self._registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
+            await self._registry.tell(
+                caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id, caller=caller.subject
+            )
         except (SmcpError, BusError):
             self._calls.take_back_cancel(cancelled)  # but not those that an earlier cancel has sent
             raise
 
-    def _cancel_late(self, call: PendingCall) -> None:
+    def _cancel_late(self, call: PendingCall, subject: str) -> None:
         body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
         self._background.once(
             "cancelling a call that timed out",
-            lambda: self._registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body),
+            lambda: self._registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body, caller=subject),
         )
 
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
@@ -170,7 +172,7 @@ class Relay:
                 return checked(reply.body)
             except RequestTimedOut:
                 if pending.tracked:
-                    self._cancel_late(pending)
+                    self._cancel_late(pending, call.caller.subject)
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:

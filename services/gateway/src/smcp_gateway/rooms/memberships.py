@@ -295,7 +295,7 @@ class Memberships:
         for req_id in req_ids:
             body = orjson.dumps({"agent": name, "req_id": req_id})
             with suppress(NotInOffice):  # the registry has let it go already
-                await self._registry.tell(*membership.seat, "tool_call_cancel", body)
+                await self._registry.tell(*membership.seat, "tool_call_cancel", body, caller=session.caller().subject)
             self._calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
 
     async def _is_free(self, membership: Membership) -> bool:

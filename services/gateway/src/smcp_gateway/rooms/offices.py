@@ -16,7 +16,7 @@ import orjson
 
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Subscription
-from smcp_bus.headers import EPOCH, NOTIFICATION_ID
+from smcp_bus.headers import EPOCH, NOTIFICATION_ID, SUBJECT
 from smcp_bus.outbox import missed_body
 from smcp_bus.tracing import caused_by
 from smcp_gateway.computers.socketio_computer import CANCEL_EVENT
@@ -96,8 +96,8 @@ class Listeners:
     """The callbacks of offices. `cancelled` and `agent_left` must not block."""
 
     tell: Tell
-    cancelled: Callable[[str, AgentCallData], None]
-    """Given an office and a cancel in it."""
+    cancelled: Callable[[str, AgentCallData, str], None]
+    """Given an office, a cancel in it, and whose it is (`Caller.subject`)."""
     agent_left: Callable[[str, str], None]
     """Given an office and the Agent that left it."""
 
@@ -151,7 +151,8 @@ class Office:
             notice = read_notice(incoming)
             if notice.event == CANCEL_EVENT:
                 with caused_by(incoming.headers):
-                    self._listeners.cancelled(self.name, AgentCallData.model_validate_json(notice.body))
+                    cancel = AgentCallData.model_validate_json(notice.body)
+                    self._listeners.cancelled(self.name, cancel, incoming.headers.get(SUBJECT, ""))
         except ValueError as error:
             _log.warning("a notification that cannot be read: %s", type(error).__name__)
             return

@@ -196,17 +196,22 @@ class Engine(engineio.AsyncServer):
         self.cut_off = 0
         """Clients that did not read what was sent to them."""
         self._pings: dict[str, asyncio.Task[Any]] = {}
-        self.tasks: dict[object, asyncio.Task[None]] = {}
-        """By what each was begun for; asyncio itself may forget tasks."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        """asyncio itself may forget tasks."""
         self.on_message: Callable[[str, bytes, int], Awaitable[None] | None]
         """A Socket.IO packet came over a WebSocket; it begins at the number. The next one is read after what it
         returns."""
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it in a task of its own."""
+    def spawn(self, work: Coroutine[Any, Any, None], ended: Callable[[], None] = lambda: None) -> None:
+        """Run it in a task of its own. `ended` is called after it, also where it was cancelled before it began."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            self.tasks.discard(task)
+            ended()
+
         task = asyncio.get_running_loop().create_task(work)
-        self.tasks[task] = task
-        task.add_done_callback(self.tasks.pop)
+        self.tasks.add(task)
+        task.add_done_callback(done)
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
         return Outbox(self._outbox_limit, self._cut_off)

@@ -34,7 +34,7 @@ _HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)
 _EVENT: Final = re.compile(rb'\[\s*"([^"\\\x00-\x1f]{0,256}+|(?:[^"\\\x00-\x1f]|\\.){0,256}+)"\s*(,)?')
 
 
-@dataclass(slots=True, eq=False)  # the key of the task that answers it
+@dataclass(slots=True)
 class ClientEvent:
     """An event that a client emits (Socket.IO protocol, EVENT)."""
 

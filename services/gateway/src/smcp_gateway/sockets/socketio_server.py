@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -345,7 +346,13 @@ class SocketIoServer:
     def _begin(self, session: Session, event: ClientEvent) -> None:
         session.in_flight += 1
         session.in_flight_bytes += len(event.body or b"")
-        self._engine.tasks[event] = self._loop.create_task(self._on_event(session, event))
+        self._engine.spawn(self._on_event(session, event), partial(self._event_ended, session, event))
+
+    def _event_ended(self, session: Session, event: ClientEvent) -> None:
+        session.in_flight -= 1
+        session.in_flight_bytes -= len(event.body or b"")
+        if session.idle is not None:
+            session.answered()
 
     async def _on_event(self, session: Session, event: ClientEvent) -> None:
         share = ReplyShare(session, self._quotas.arrived)
@@ -365,12 +372,7 @@ class SocketIoServer:
             _log.exception("an event could not be answered")
             argument = _ack(session, row, failed(Internal("internal error").body()))
         finally:
-            del self._engine.tasks[event]
             share.release()
-            session.in_flight -= 1
-            session.in_flight_bytes -= len(event.body or b"")
-            if session.idle is not None:
-                session.answered()
         if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:
             outbox.put_nowait(ack_frame(event.id, argument))
 

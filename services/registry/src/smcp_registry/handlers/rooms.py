@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
-from smcp_bus.headers import NOTIFICATION_ID
+from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
 from smcp_bus.rates import MEMBER_SHARE, Buckets, Rate
 from smcp_bus.registry_contract import (
     Confirmed,
@@ -237,7 +237,7 @@ async def tool_call_cancel(request: AgentCallData, call: Call, *, bus: Bus, call
 
 async def _publish(bus: Bus, call: Call, verb: str, body: bytes) -> None:
     subject = subjects.notify(named(call)[0], verb)
-    said = {name: value for name, value in call.headers.items() if name == NOTIFICATION_ID}
+    said = {name: value for name, value in call.headers.items() if name in (NOTIFICATION_ID, SUBJECT)}
     with sending(subject) as carried:
         await bus.publish(subject, body, headers={**said, **carried})
 
