@@ -26,10 +26,9 @@ MANY = 12
 
 @asynccontextmanager
 async def full_and_empty(nats_url: str, *, rebalance_s: float = SPREAD_S) -> AsyncIterator[World]:
-    """Two gateways; what stands before them is the test."""
-    async with gateway_world(
-        nats_url, gateways=2, lease_s=SHORT_LEASE_S, settings={"rebalance_s": rebalance_s}
-    ) as world:
+    """Two gateways; what stands before them is the test. They soon hear of a change of their share."""
+    settings = {"rebalance_s": rebalance_s, "lease_s": SHORT_LEASE_S}
+    async with gateway_world(nats_url, gateways=2, settings=settings) as world:
         yield world
 
 
@@ -239,7 +238,7 @@ async def test_a_client_that_stays_is_asserted_alone(nats_url: str, monkeypatch:
     monkeypatch.setattr(RegistryClient, "assert_members", slowly)
     async with (
         # no lease runs out, and no other cause has the whole gateway asserted
-        gateway_world(nats_url, gateways=2, settings={"rebalance_s": SPREAD_S}) as world,
+        full_and_empty(nats_url) as world,
         connected(world.gateways[0].url) as anna,
         # at the other one: here it might be told to go before it is asked
         connected(world.gateways[1].url) as client,

@@ -214,8 +214,8 @@ async def gateway_world(
         bad: makes the buses bad.
         pings: clients are pinged as the lease says it, which is always so with a short one. Otherwise a client has a
             minute to answer: services and clients share a process, and on a busy machine it may be late by seconds.
-        settings: more of the gateways'. Gateways do not rebalance their clients, unless it says
-            so (`rebalance_s`): tests choose which gateway has whom.
+        settings: more of the gateways'. Gateways do not rebalance their clients, unless it says so (`rebalance_s`):
+            tests choose which gateway has whom. A short `lease_s` here renews leases often, and none runs out.
     """
     async with AsyncExitStack() as stack:
         world = World(nats_url, [], [], bad=bad)
@@ -243,11 +243,10 @@ async def gateway_world(
             gateway_settings = GatewaySettings(
                 nats_url=nats_url,
                 gateway_port=0,
-                lease_s=lease_s,
                 drain_s=drain_s,
                 move_s=move_s,
                 max_payload=max_payload,
-                **{"rebalance_s": 0.0, **settings},
+                **{"lease_s": lease_s, "rebalance_s": 0.0, **settings},
             )
             gateway = await stack.enter_async_context(open_gateway(gateway_settings, used))
             if not pings and lease_s > SHORT_LEASE_S:
