@@ -66,7 +66,7 @@ async def test_a_forbidden_tool_gets_no_other_hint() -> None:
         gateway.answers["client:tool_call"] = answer
         code, out, err = await run(gateway, "call", "red", "write_file")
         assert (code, out) == (1, "the tool 'write_file' is forbidden on this Computer\n")
-        assert re.fullmatch(r"the tool failed\n\d+\.\d{3} s, for its trace: smcp trace [0-9a-f]{32}\n", err)
+        assert re.fullmatch(r"the tool failed\n\d+\.\d{3} s; if it was traced: smcp trace [0-9a-f]{32}\n", err)
 
 
 async def test_a_too_large_result_is_an_error_in_mebibytes_with_its_setting() -> None:
@@ -113,6 +113,7 @@ async def test_a_rate_limit_is_an_error_that_says_when_to_try_again(wait: float,
         (["--office", "", "list"], "office"),
         (["--url", "nowhere", "list"], "url"),
         (["--name", "x" * 200, "list"], "name"),
+        (["--name", "", "list"], "name"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str], said: str) -> None:
@@ -125,10 +126,11 @@ async def test_no_gateway_ends_with_1_and_says_what_to_do() -> None:
     async with fake_gateway() as gateway:
         url = gateway.url
     gateway = FakeGateway()
-    code, out, err = await run(gateway, "--url", url, "list")
+    code, out, err = await run(gateway, "--url", url, "call", "red", "echo")
     assert (code, out) == (1, "")
     assert "Connection refused" in err
     assert "smcp up" in err
+    assert "smcp trace" not in err
 
 
 async def test_a_refused_join_ends_with_1_and_explains_that_there_is_one_agent_per_office() -> None:

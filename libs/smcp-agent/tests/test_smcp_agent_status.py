@@ -74,6 +74,14 @@ async def test_status_shows_the_servers_of_all_computers_and_who_does_not_say() 
         code, out, err = await run(gateway, "status")
         assert (code, err) == (0, "blue does not say: error 408: no answer in time\n")
         assert b"red/git" in out
+
+        async def refused(data: JsonObject) -> Any:
+            return {"code": 403, "message": "the token is not for this Computer", "details": {}}
+
+        gateway.answers["client:get_status"] = refused
+        _, _, err = await run(gateway, "status")
+        assert "blue: your key or token may not ask it: error 403: the token is not for this Computer\n" in err
+        gateway.answers["client:get_status"] = only_red
         code, out, _ = await run(gateway, "status", "red", "--json")
         assert (code, json.loads(out)) == (0, {"computers": [{"computer": "red", "servers": [READY, FAILED]}]})
         code, out, err = await run(gateway, "status", "blue")

@@ -92,6 +92,8 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
         ({"servers": {"git": {}}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
         ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is no MCP server", "under 'servers' or 'mcpServers'"]),
         ({"web": {"type": "https", "url": "http://x"}}, ["web.type: ", "did you mean 'http'?"]),
+        ({"servers": {"a": {"cmd": "x"}}}, ["a 'url', not 'cmd'; did you mean 'command'?"]),
+        ({"servers": {"a": {"transport": {"command": "x"}}}}, ["write what is in 'transport' beside it"]),
         ({"servers": []}, ["servers"]),
         ({"servers": {}, "inputs": {}}, ["inputs"]),
         ({"servers": {}, "inputs": [{"id": "k", "type": "secret", "description": ""}]}, ["'k'", "type"]),
@@ -122,7 +124,6 @@ def test_a_file_that_is_not_json_says_where(tmp_path: Path) -> None:
         ('{"servers": {"a": {}', "a comma or a closing bracket is missing"),
         ('{"servers": {"a": {} "b": {}}}', "a comma or a closing bracket is missing"),
         ("{'servers': {}}", "in straight quotes"),
-        ("", "a value is missing"),
         ('"servers": {}', "do not stand around all of it"),
     ],
 )
@@ -198,7 +199,7 @@ def test_a_server_named_twice_is_refused() -> None:
         ({"servers": {"git": {**STDIO, "inputs": []}}}, "servers.git.inputs: belongs to the top level of the file"),
         ({"git": {"type": "stdio", "params": {"command": "x"}, "args": []}}, "git.args: belongs into 'params'"),
         ({"servers": {"git": STDIO}, "input": []}, "input: did you mean 'inputs'. It is not read"),
-        ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: is not read"),
+        ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: is not read, as 'servers' is there, too"),
         (
             {"git": STDIO, "inputs": [{"id": "k", "type": "promptString", "description": "", "defualt": ""}]},
             r"inputs\[0\].defualt: did you mean 'default'\? .* \(input 'k'\)",
@@ -330,7 +331,8 @@ def test_a_header_that_cannot_be_sent_is_an_error_with_its_place(header: str, va
         ("confirm", {"default": "never"}, "confirm.default: must be 'ask', 'allow' or 'deny'"),
         ("limits", {"files": "64"}, "limits.files: must be a whole number"),
         ("cgroup", {"cpus": "1"}, "cgroup.cpus: must be a number"),
-        ("cwd", 7, "cwd: must be a string"),
+        ("cwd", 7, 'cwd: must be a string: put quotes around it, as in "80"'),
+        ("env", {"PORT": True}, 'env.PORT: must be a string: put quotes around it, as in "80"'),
         ("env", ["A=b"], "env: must be an object"),
     ],
 )
@@ -360,7 +362,7 @@ def test_mistakes_of_this_host_and_of_the_protocol_are_told_together() -> None:
         parse({"mcpServers": {"a": {"command": 7, "sandbox": True}}})
     assert [each.removeprefix("mcpServers.a.") for each in raised.value.problems] == [
         "sandbox: must be an object",
-        "command: must be a string",
+        'command: must be a string: put quotes around it, as in "80"',
     ]
 
 

@@ -239,15 +239,33 @@ def test_predefined_variables_are_replaced_where_the_file_is_known(tmp_path: Pat
 def test_an_environment_file_that_cannot_be_read_is_an_error(tmp_path: Path, content: bytes | None, why: str) -> None:
     if content is not None:
         (tmp_path / ".env").write_bytes(content)
-    (tmp_path / "c.json").write_text('{"servers": {"x": {"command": "x", "envFile": ".env"}}}')
-    with pytest.raises(ConfigError, match=f"servers.x.envFile: {why}"):
-        load_config(tmp_path / "c.json")
+    for other, problems in ({}, 1), ({"disabled": 7}, 2):
+        body = {"command": "x", "envFile": ".env", **other}
+        (tmp_path / "c.json").write_text(json.dumps({"servers": {"x": body}}))
+        with pytest.raises(ConfigError, match=f"servers.x.envFile: {why}") as raised:
+            load_config(tmp_path / "c.json")
+        assert len(raised.value.problems) == problems
 
 
 @pytest.mark.parametrize("text", ["[,]", "[1,,]", '{"a":,}', "[1 2]", "{,}", '{"a": "b\n//"}', "NaN", "/* open"])
 def test_more_than_comments_and_trailing_commas_is_no_json(text: str) -> None:
     with pytest.raises(ConfigError, match="not JSON"):
         parse_config(text)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b" \n", "is empty"),
+        (b"servers:\n  a:\n", "not JSON: it has to begin with { (YAML and other formats are not read) at line 1"),
+        ('{"servers": {}}'.encode("utf-16"), "not JSON: not UTF-8 text"),
+        (b'{ # one\n"servers": {}}', "not JSON: a comment begins with //, not with #, at line 1, column 3"),
+    ],
+)
+def test_a_file_in_another_format_is_told_in_a_sentence(raw: bytes, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(raw)
+    assert str(raised.value).startswith(said)
 
 
 def test_an_error_after_comments_has_its_line_and_column() -> None:

@@ -116,6 +116,8 @@ DOUBTFUL = {
         "web": {"type": "sse", "server_parameters": {"url": "http://x/${input:hots}"}},
         "gone": {"type": "stdio", "server_parameters": {"command": "no-such-program"}},
         "line": {"command": "cat -u"},
+        "script": {"command": "python3", "args": ["no_such_file.py"], "cwd": "/"},
+        "module": {"command": "python3", "args": ["-m", "http.server"]},
         "lost": {"type": "stdio", "server_parameters": {"command": "cat", "cwd": "/no/such/place"}},
         "off": {"type": "stdio", "server_parameters": {"command": "no-such-program"}, "disabled": True},
     },
@@ -129,6 +131,7 @@ DOUBTS = (
     "servers.web.server_parameters.url: ${input:hots}: did you mean 'host'? It is the id of no input",
     "servers.gone.server_parameters.command: 'no-such-program' is no program on PATH",
     "servers.line.command: 'cat -u' is no program on PATH; arguments belong into 'args'",
+    "servers.script.args.0: there is no file /no_such_file.py",
     "servers.lost.server_parameters.cwd: '/no/such/place' is no directory",
     "inputs[1].command: 'no-such-asker' is no program on PATH",
 )
@@ -143,7 +146,7 @@ async def test_validate_refuses_unusable_settings_and_lenient_only_warns(tmp_pat
     code, out, err = await run("validate", "--config", str(file), "--lenient")
     assert code == 0
     assert sorted(err.splitlines()) == sorted(f"warning: {file}: {doubt}" for doubt in DOUBTS)
-    assert "6 servers" in out
+    assert "8 servers" in out
 
 
 async def test_validate_warns_of_values_that_are_missing_in_this_environment(tmp_path: Path) -> None:

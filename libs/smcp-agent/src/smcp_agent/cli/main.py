@@ -127,8 +127,8 @@ def options(
     ] = "home",
     url: Annotated[str, typer.Option(envvar="SMCP_URL", help="Where a gateway listens.")] = "http://127.0.0.1:8000",
     name: Annotated[
-        str, typer.Option(envvar="SMCP_AGENT_NAME", help="This Agent's name (default: user@host-pid).")
-    ] = "",
+        str | None, typer.Option(envvar="SMCP_AGENT_NAME", help="This Agent's name (default: user@host-pid).")
+    ] = None,
     token: Annotated[
         str,
         typer.Option(
@@ -156,7 +156,7 @@ def options(
     context.obj = Options(
         url=url,
         office=office,
-        name=name or default_name(),
+        name=default_name() if name is None else name,
         json=as_json,
         token=token or None,
         max_payload=max_payload,

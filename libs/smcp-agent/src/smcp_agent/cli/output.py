@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from smcp_agent.desktop import Desktop, windows
-from smcp_agent.errors import SmcpError, may_have_run
+from smcp_agent.errors import ErrorCode, SmcpError, may_have_run
 from smcp_agent.finder import Finder
 from smcp_agent.llm import as_text
 from smcp_agent.resources import Completion, Resource, ResourceTemplate
@@ -89,22 +89,23 @@ def print_result(result: CallResult) -> None:
         print_failure("the tool was stopped: its time was up")
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the tool failed")
-    said = f"{result.duration_s:.3f} s, for its trace: {trace_command(result.trace_id)}"
+    said = f"{result.duration_s:.3f} s; {trace_command(result.trace_id)}"
     Console(stderr=True, soft_wrap=True).print(f"[dim]{said}[/dim]", highlight=False)
 
 
 def trace_command(trace_id: str) -> str:
-    return f"smcp trace {trace_id}"
+    """Whether calls are traced, this side does not know."""
+    return f"if it was traced: smcp trace {trace_id}"
 
 
 def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping[str, str] | None = None) -> None:
     """The flat error with the `ids` of a call on standard output for programs, a line on standard error for people."""
     if as_json:
         print_json({**error.body().model_dump(), **(ids or {})})
-    ran = " (the tool may have run nevertheless)" if ids is not None and may_have_run(error) else ""
+    ran = " (the tool may have run nevertheless)" if ids and may_have_run(error) else ""
     print_failure(f"error {int(error.code)}: {error.message}{ran}")
-    if ids is not None:
-        print_hint(f"for its trace: {trace_command(ids['trace_id'])}")
+    if ids:
+        print_hint(trace_command(ids["trace_id"]))
     if hint:
         print_hint(hint)
 
@@ -214,7 +215,9 @@ def print_statuses(computers: Sequence[str], statuses: Statuses) -> None:
             counts = (since, str(each["restarts"]), str(each["tools"]))
             rows.append((f"{computer}/{each['name']}", each["state"], *counts, each["reason"]))
         if "error" in shown:
-            print_failure(f"{computer} does not say: error {shown['error']['code']}: {shown['error']['message']}")
+            code, why = shown["error"]["code"], shown["error"]["message"]
+            what = ": your key or token may not ask it" if code == ErrorCode.NOT_ALLOWED else " does not say"
+            print_failure(f"{computer}{what}: error {code}: {why}")
         elif not shown["servers"]:
             print_hint(f"{computer} has no MCP servers.")
         if "config_problem" in shown:

@@ -116,14 +116,16 @@ def ask(
 ) -> None:
     """Run a command that asks one question within `timeout` seconds, and print the answer; `what` is shown meanwhile.
 
-    `ids` are those of a call, for its error.
+    `ids` are those of a call, for its error: none where nothing was sent.
     """
+    sent: dict[str, str] = {}
 
     async def work() -> bool:
         try:
             async with asyncio.timeout(timeout):
                 with working(what):
                     async with chosen.agent() as agent:
+                        sent.update(ids or {})
                         answer = await question(agent)
         except TimeoutError:
             raise TimedOut(f"there was no answer within {timeout:g} s") from None
@@ -133,7 +135,7 @@ def ask(
             answer.show()
         return not answer.failed
 
-    run(chosen, work(), ids=ids)
+    run(chosen, work(), ids=sent)
 
 
 def run(

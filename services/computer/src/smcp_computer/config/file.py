@@ -81,15 +81,17 @@ def read_config(path: Path) -> ComputerConfig:
     problems = list(config.problems)
     servers = dict(config.servers)
     env_files: list[Path] = []
-    for name, server in config.servers.items():
-        env_file = config.host[name].env_file
-        if env_file is None or not isinstance(server, MCPServerStdioConfig):
+    for name, host in config.host.items():
+        server = config.servers.get(name)  # None: it has other problems
+        if host.env_file is None or not isinstance(server, MCPServerStdioConfig | None):
             continue
         try:
-            env_files.append(path.parent / _expanded(env_file))
-            own = server.server_parameters
-            env = {**read_env_file(env_files[-1]), **(own.env or {})}
-            servers[name] = server.model_copy(update={PARAMETERS: own.model_copy(update={"env": env})})
+            env_files.append(path.parent / _expanded(host.env_file))
+            variables = read_env_file(env_files[-1])
+            if server is not None:
+                own = server.server_parameters
+                env = {**variables, **(own.env or {})}
+                servers[name] = server.model_copy(update={PARAMETERS: own.model_copy(update={"env": env})})
         except ConfigError as error:
             problems.append(f"{config.places[name].field('env_file')}: {error}")
     return replace(
@@ -233,7 +235,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     places: dict[str, Place] = {}
     for name, body in bodies.items():
         if not other_mcp_hosts.is_server(body):
-            why = "must be an object with a 'command' (a program) or a 'url'"
+            why = lint.no_server(body, ("command", "url"))
             if not above:
                 why = "is no MCP server with a 'command' or a 'url'; servers stand under 'servers' or 'mcpServers'"
                 why = lint.hinted(name, lint.TOP_LEVEL, why)
@@ -247,8 +249,10 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         of_host = {field: own.body[field] for field in HostSettings.model_fields if field in own.body}
         settings = checked(HostSettings.model_validate, defaults | of_host, found, place.field)
         server = _server(place, own.body, found)
-        if settings is not None and server is not None and not found:
-            host[name], servers[name] = settings, server
+        if settings is not None:
+            host[name] = settings
+        if server is not None and not found:
+            servers[name] = server
         problems += found
     if not bodies:
         warned.append(Warned("names no MCP servers"))
@@ -330,12 +334,20 @@ def read_jsonc(raw: bytes | str) -> Any:
     """
     try:
         text = raw.decode("utf-8-sig") if isinstance(raw, bytes) else raw
+        if not text.strip():
+            raise ConfigError('is empty: the least is {"servers": {}}')
         return json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except json.JSONDecodeError as error:
         why = _WHY.get(error.msg, error.msg)
+        if text.startswith("#", error.pos):
+            why = "a comment begins with //, not with #,"
+        elif not text[: error.pos].strip():
+            why = "it has to begin with { (YAML and other formats are not read)"
         raise ConfigError(f"not JSON: {why} at line {error.lineno}, column {error.colno}") from None
+    except UnicodeDecodeError:
+        raise ConfigError("not JSON: not UTF-8 text: save it in this encoding") from None
     except (ValueError, RecursionError):
-        raise ConfigError("not JSON: not UTF-8 text, nested too deeply, or a number with very many digits") from None
+        raise ConfigError("not JSON: nested too deeply, or a number with very many digits") from None
 
 
 def has_comments(raw: bytes | str) -> bool:

@@ -6,6 +6,7 @@ the Computer. When a server starts, `mcp` finds the same.
 
 import asyncio
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,10 @@ from smcp_computer.config.secret_store import SecretsError, SecretStore
 from smcp_computer.config.server_settings import HostSettings
 from smcp_proto.schemas.config import MCPServerCommandInput, MCPServerStdioConfig, MCPServerStdioParameters
 
+_INTERPRETER: Final = re.compile(r"python[0-9.]*|node|bash|sh|ruby|deno|bun|perl|php")
+"""Programs whose first argument is a script."""
+_SCRIPT: Final = re.compile(r"(?!-)[^$]*\.[A-Za-z]+")
+"""Neither an option nor a command such as `run`; without a placeholder."""
 _ENFORCED: Final = {"user", "limits", "cgroup", "sandbox"}
 """Settings that not every host can enforce."""
 
@@ -82,6 +87,10 @@ def _of_program(parameters: MCPServerStdioParameters, environ: Mapping[str, str]
         if len(command.split()) > 1 and "\\" not in command:
             hint = "; arguments belong into 'args'"
         yield "command", f"{command!r} is no program{'' if os.sep in command else ' on PATH'}{hint}"
+    elif parameters.args and _INTERPRETER.fullmatch(Path(command).name) and _SCRIPT.fullmatch(parameters.args[0]):
+        script = Path(cwd or ".").absolute() / parameters.args[0]
+        if not os.access(script, os.F_OK):
+            yield "args.0", f"there is no file {script}"
 
 
 def _runs(command: str, path: str | None, cwd: str | None) -> bool:

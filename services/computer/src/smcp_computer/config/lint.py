@@ -69,6 +69,8 @@ def checked(
 def _why(error: ErrorDetails) -> str:
     if error["type"] == UNKNOWN_TYPE and isinstance(error["input"], dict):
         return f"{reason_of(error)}{did_you_mean(str(error['input'].get('type')), (*SERVER_MODELS, 'http'))}"
+    if error["type"] == "string_type" and isinstance(error["input"], int | float):  # the value may be a secret
+        return f'{reason_of(error)}: put quotes around it, as in "80"'
     if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `of_server`
         return reason_of(error)
     *above, key = map(str, error["loc"])
@@ -204,13 +206,26 @@ INPUT_MODELS: Final[Mapping[str, type[BaseModel]]] = {
 }
 TOP_LEVEL: Final = ("servers", "mcpServers", "inputs", DEFAULTS)
 _ANYWHERE: Final = "$schema"
+NO_SERVER: Final = "must be an object with a 'command' (a program) or a 'url'"
 
 
 def of_top_level(keys: Iterable[str]) -> Iterator[Warned]:
     """Warns of keys that are not read: other hosts have settings of their own beside the servers."""
     for key in keys:
         text = hinted(key, TOP_LEVEL, "is not read")
+        if key == "mcpServers":
+            text = "is not read, as 'servers' is there, too, and has all that count: move these servers into it"
         yield Warned(f"{key}: {text}", mistake=key in TOP_LEVEL or text != "is not read")
+
+
+def no_server(body: Any, known: Collection[str]) -> str:
+    """Why a value is no server: with what it has in place of one of the `known` fields, or around them."""
+    for key, inner in body.items() if isinstance(body, dict) else ():
+        if isinstance(inner, dict) and not inner.keys().isdisjoint(known):
+            return f"{NO_SERVER}: write what is in {key!r} beside it"
+        if hint := did_you_mean(key, known, cutoff=0.6):  # `cmd`
+            return f"{NO_SERVER}, not {key!r}{hint}"
+    return NO_SERVER
 
 
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:

@@ -109,9 +109,9 @@ def own_server(body: Mapping[str, Any]) -> OwnServer:
 
 def is_server(body: Any) -> bool:
     """Whether a value says what it runs or where it is, in the shape of any host."""
-    return isinstance(body, dict) and not body.keys().isdisjoint(
-        {PARAMETERS, "params", "command", *URL_KEYS, *TYPE_KEYS}
-    )
+    if not isinstance(body, dict) or isinstance(body.get("transport"), dict):
+        return False
+    return not body.keys().isdisjoint({PARAMETERS, "params", "command", *URL_KEYS, *TYPE_KEYS})
 
 
 def _unflatten(own: OwnServer) -> None:
@@ -177,7 +177,7 @@ def _read_approved(own: OwnServer) -> None:
             if names and isinstance(meta, dict):
                 body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
         elif names is not False:
-            own.mistakes.append((key, "name the tools, or set default_tool_meta.auto_apply: it does not approve all"))
+            own.mistakes.append((key, "approves nothing so: name the tools, or set default_tool_meta.auto_apply to true for all"))
     if body.pop("trust", False) is not False:
         own.mistakes.append(("trust", "set default_tool_meta.auto_apply: this field does not approve tools"))
 
