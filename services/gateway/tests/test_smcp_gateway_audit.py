@@ -9,10 +9,11 @@ import orjson
 import pytest
 
 from smcp_bus.audit import NOT_WRITTEN, Trail
-from smcp_bus.dispatch import Answer, Call
-from smcp_gateway.audit import CALL, Audit
+from smcp_bus.dispatch import Answer, Call, failed
+from smcp_gateway.audit import CALL, LEFT, Audit
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import NOT_A_MEMBER, NotInOffice
 
 
 class Kept:
@@ -34,9 +35,9 @@ def opened(*, required: bool = False, flat_errors: bool = True) -> tuple[Audit, 
     return Audit(trail, sessions), sink, session, sessions
 
 
-def call(session: Session, tool: str = "echo") -> Call:
+def call(session: Session, tool: str = "echo", event: str = CALL) -> Call:
     payload = {"agent": "eve", "req_id": "r1", "computer": "pc", "tool_name": tool, "params": {"a": 1}}
-    return Call(CATALOG[CALL], session.caller(), "r1", asyncio.get_running_loop().time() + 5, payload)
+    return Call(CATALOG[event], session.caller(), "r1", asyncio.get_running_loop().time() + 5, payload)
 
 
 @pytest.mark.parametrize(("flat_errors", "elsewhere"), [(True, False), (False, True), (False, False)])
@@ -74,3 +75,10 @@ async def test_repeats_of_a_call_whose_record_is_late_are_not_recorded_and_other
     audit.trail.taken(2)
     await other
     assert [record["tool"] for record in sink.records] == ["echo", "delete_file"]
+
+
+async def test_what_a_member_had_asked_when_it_left_is_no_refusal() -> None:
+    audit, sink, session, _ = opened()
+    for why in (LEFT, NOT_A_MEMBER):
+        audit.concluded(call(session, event="client:get_tools"), failed(NotInOffice(why).body()), 0.1, 10)
+    assert [record["why"] for record in sink.records] == [NOT_A_MEMBER]

@@ -1,5 +1,6 @@
 """What operators ask of a registry: the offices, and who is in one. They are members of none."""
 
+import time
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -133,6 +134,10 @@ async def test_records_come_in_pages_as_they_were_written(nats_url: str) -> None
         joins = await records(nats_url, subject="smcp.v1.*.audit.join")
         assert [each.seq for each in joins.records] == [PAGE + 3]
         assert (await records(nats_url, after=PAGE + 3)).records == []
+        now = int(time.time())
+        assert [each.seq for each in (await records(nats_url, since=now - 3600)).records][:2] == [1, 3]
+        assert (await records(nats_url, since=now + 3600)).records == []
+        assert [each.seq for each in (await records(nats_url, since=now + 3600, after=PAGE + 2)).records] == [PAGE + 3]
         assert not await js.consumers_info(STREAM)
 
 

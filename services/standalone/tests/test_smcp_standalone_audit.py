@@ -4,17 +4,22 @@ import csv
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
 import orjson
 import pytest
 
-from smcp_bus.audit import MOST_WAITING, Event, Trail, sha256
+from smcp_bus.audit import MOST_WAITING, Event, Kind, Trail, sha256
 from smcp_bus.audit_file import FileSink, former
+from smcp_standalone.audit_command import OUTCOMES
 from smcp_standalone.audit_reader import COLUMNS, Chains, Line, Wanted, csv_line, read_file
+
+GUIDE = Path(__file__).parents[3] / "docs/guides/audit.md"
 
 
 def audit(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +76,28 @@ async def test_verify_names_the_first_broken_record_and_fails(path: Path) -> Non
     found = audit("verify", "--file", str(path))
     assert found.returncode == 1
     assert "line 2: it was changed, record 2 of gateway-1/a" in found.stderr
+
+
+async def test_verify_of_no_record_fails(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    found = audit("verify", "--file", str(tmp_path / "empty"))
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr == "error: there is no record: nothing was checked\n"
+
+
+async def test_what_an_editor_puts_around_records_is_no_change_and_a_record_that_is_there_twice_counts_once(
+    path: Path,
+) -> None:
+    first, *others = path.read_bytes().splitlines()
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join([first, first, b"", *others, b""]))
+    found = audit("verify", "--file", str(path))
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("4 records of 1 processes")
+
+
+def test_the_guide_has_every_outcome_that_may_be_asked_for() -> None:
+    table = GUIDE.read_text().partition("| kind | outcomes |")[2].partition("\n\n")[0]
+    assert set(OUTCOMES) == set(re.findall(r"`(\w+)`", table)) - set(get_args(Kind))
 
 
 @pytest.mark.parametrize(
@@ -193,12 +220,13 @@ def test_wanted_compares_times_and_narrows_the_subject() -> None:
         (["--kind", "calls"], "--kind: 'calls' is none of join, leave, refusal, call, cancel, approval, key"),
         (["--office", ""], "--office: is empty"),
         (["--json", "--csv"], "--csv: or --json, not both"),
+        (["--outcome", "okay"], "--outcome: 'okay' is no code of an error, and none of ok, moved, "),
         (["--file", "/does/not/exist"], "/does/not/exist: cannot be read"),
     ],
 )
 def test_what_is_wrong_with_an_option_is_said_in_a_line(arguments: list[str], said: str) -> None:
     found = audit("list", *arguments)
-    assert found.returncode in (1, 2)
+    assert found.returncode == 2
     assert said in found.stderr
     assert "Traceback" not in found.stderr
 
@@ -206,7 +234,7 @@ def test_what_is_wrong_with_an_option_is_said_in_a_line(arguments: list[str], sa
 def test_verify_says_of_a_directory_that_it_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = audit("verify", "--file", ".")
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert "cannot be read" in found.stderr
     assert "Traceback" not in found.stderr
 

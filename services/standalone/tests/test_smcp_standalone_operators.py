@@ -5,14 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 import pytest
 
 from smcp_bus.audit import STREAM
+from smcp_bus.log_level import serve_log_level
 from smcp_bus.registry_contract import Claim
 from smcp_bus.subjects import AUDIT_ALL
+from smcp_standalone.operator_connection import shared_access
 from smcp_testing.fork_server import born
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.registry_world import asking, registries
@@ -111,6 +114,7 @@ async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str
     for arguments, environment, code, said in (
         (["room", "a\nb"], {}, 2, "OFFICE: a name holds no control characters"),
         (["watch", "x" * 10_000], {}, 2, "OFFICE: a name has 1 to 128 characters"),
+        (["log-level", "loud"], {}, 2, "LEVEL: 'loud' is none of debug, info"),
         (["offices"], {"SMCP_NATS_URL": "http://x"}, 2, "SMCP_NATS_URL"),
         (
             ["offices"],
@@ -129,9 +133,43 @@ async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str
         assert len(ended.stderr.splitlines()) == 1
 
 
+async def test_beside_two_systems_the_operator_has_to_say_which_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credential = tmp_path / "creds.json"
+    credential.touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with shared_access("nats://127.0.0.1:1", credential, "http://127.0.0.1:8001"):
+        [run] = (tmp_path / "a2c-smcp/runs").iterdir()
+        run.with_name(f"{os.getppid()}.json").write_text(run.read_text().replace(":8001", ":8002"))
+        ended = await smcp("offices")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "2 `smcp up` run here" in ended.stderr
+    for port in (8001, 8002):
+        assert f"SMCP_NATS_CREDS={credential}  # http://127.0.0.1:{port}" in ended.stderr
+
+
+class Switch:
+    name = "info"
+
+    def set(self, level: str) -> None:
+        self.name = level
+
+
+async def test_a_level_may_be_in_capitals_and_an_unknown_credential_is_told_with_the_known_ones(nats_url: str) -> None:
+    switch = Switch()
+    async with asking(nats_url) as bus, serve_log_level(bus, "registry", switch):
+        assert (await smcp("log-level", "DEBUG", SMCP_NATS_URL=nats_url)).returncode == 0
+        assert switch.name == "debug"
+        unknown = await smcp("log-level", "info", "--credential", "nobody", SMCP_NATS_URL=nats_url)
+        assert (unknown.returncode, switch.name) == (1, "debug")
+        assert f"no process has the credential 'nobody'; there are: {bus.credential}" in unknown.stderr
+
+
 async def test_follow_shows_each_record_once_and_none_is_missing_after_an_interruption(nats_url: str) -> None:
     def record(number: int) -> bytes:
-        return orjson.dumps({**RECORD, "writer": "w", "seq": number, "prev": ""})
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        return orjson.dumps({**RECORD, "at": at, "writer": "w", "seq": number, "prev": ""})
 
     command = born(SMCP, "audit", "follow", "--json", knows=KNOWN)
     async with asking(nats_url) as bus:
@@ -150,5 +188,7 @@ async def test_follow_shows_each_record_once_and_none_is_missing_after_an_interr
             await js.publish("smcp.v1.lab.audit.call", record(4))
             async with registries(nats_url, count=1):
                 await eventually(lambda: len(follow.output) == 2)
+                listed = await smcp("audit", "list", "--since", "1h", "--json", SMCP_NATS_URL=nats_url)
+                assert [json.loads(line)["seq"] for line in listed.stdout.splitlines()] == [1, 2, 4]
             await follow.logged("message 4: says another kind or office than the subject that it was written on")
         assert [json.loads(line)["seq"] for line in follow.output] == [2, 4]

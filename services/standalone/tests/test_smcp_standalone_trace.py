@@ -199,6 +199,13 @@ async def test_a_store_without_the_trace_is_one_line(routes: list[web.RouteDef],
     assert said in line
 
 
+@pytest.mark.parametrize("req_id", ["", "a\nb"])
+async def test_what_is_no_req_id_is_wrong_usage_and_no_store_is_asked(req_id: str) -> None:
+    shown = await run_trace("http://127.0.0.1:1", req_id)
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert "REQ_ID: is empty, or holds a control character" in shown.stderr
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -250,6 +250,8 @@ class RecordsQuestion(_Contract):
     """The number of the last message of the page before."""
     subject: str | None = Field(default=None, pattern=r"^smcp\.v1\.[^.\s>]+\.audit\.[^.\s>]+$", max_length=1024)
     """Those on this subject (or pattern) only."""
+    since: int = Field(default=0, ge=0, le=253_402_300_799)
+    """On the first page: those that were stored since then (Unix time); an older registry gives all."""
 
 
 class StoredRecord(_Contract):

@@ -21,6 +21,8 @@ from smcp_proto.errors import REQUEST_TOO_LARGE, ErrorCode, SmcpError, Unavailab
 
 CALL: Final = "client:tool_call"
 CANCEL: Final = "server:tool_call_cancel"
+LEFT: Final = "left this office meanwhile"
+"""The answer to what a member had asked when it left: nothing was refused."""
 REPEATED_S: Final = 2.5
 """So long after a call's time is up no repeat of it comes any more: our SDK gives up after 2 s (seconds)."""
 
@@ -180,6 +182,8 @@ class Audit:
     def _event(self, call: Call, answer: Answer | None, seconds: float, size: int | None) -> Event | None:
         caller, payload, name = call.caller, call.payload, call.row.event
         session = self._sessions.get(caller.session) or self._ended.get(caller.session)
+        if answer is not None and answer.error == ErrorCode.NOT_IN_OFFICE and _message(answer) == LEFT:
+            return None
         if answer is not None and answer.error is not None and not (name == CALL and _may_have_run(answer)):
             event = Event("refusal", str(answer.error), event=name, why=_message(answer))
         elif name == CALL:

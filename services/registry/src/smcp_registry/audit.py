@@ -7,6 +7,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Awaitable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Final
 
 import nats.errors
@@ -150,9 +151,11 @@ async def read_records(request: RecordsQuestion, call: Call, *, js: JetStreamCon
 
 
 async def _page(js: JetStreamContext, request: RecordsQuestion) -> list[Msg]:
+    by_time = bool(request.since) and not request.after
     plan = api.ConsumerConfig(
-        deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
-        opt_start_seq=request.after + 1,
+        deliver_policy=api.DeliverPolicy.BY_START_TIME if by_time else api.DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=None if by_time else request.after + 1,
+        opt_start_time=datetime.fromtimestamp(request.since, UTC) if by_time else None,
         filter_subject=request.subject,
         ack_policy=api.AckPolicy.NONE,
         num_replicas=1,

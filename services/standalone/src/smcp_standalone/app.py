@@ -297,7 +297,7 @@ async def open_system(
         ):
             if settings.key is not None:
                 stack.enter_context(_shared(gateway.url, settings.key))
-            stack.enter_context(_access_shared(nats))
+            stack.enter_context(_access_shared(nats, gateway.url))
             terminal = stack.enter_context(open_terminal())
             asker = None if terminal is None else AtTerminal(terminal)
             front.stats.add("gateway", gateway.held)
@@ -347,11 +347,11 @@ def _shared(url: str, key: str) -> Iterator[None]:
 
 
 @contextmanager
-def _access_shared(nats: NatsServer) -> Iterator[None]:
+def _access_shared(nats: NatsServer, agents_url: str) -> Iterator[None]:
     """See `shared_access`. Where the file cannot be written, `smcp audit` needs settings."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(shared_access(nats.url, nats.credentials[OPERATOR]))
+            stack.enter_context(shared_access(nats.url, nats.credentials[OPERATOR], agents_url))
         except OSError as error:
             _log.warning("smcp audit will not find this run by itself: %s", error.strerror)
         yield

@@ -41,7 +41,12 @@ REMEMBERED: Final = 2 * MOST_WAITING
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _BLANKS: Final = str.maketrans("\t\r\n", "   ")
 """In JSON they stand between values only."""
-_SPAN: Final = re.compile(r"(\d{1,6})([smhd])")
+_SPAN: Final = re.compile(r"(\d{1,5})([smhd])")
+OUTCOMES: Final = (
+    *("ok", "moved", "unchanged", "back", "disconnected", "expired", "not_back", "tool_error", "timeout", "cancelled"),
+    *("broken_off", "yes", "always", "hour", "no", "unreadable", "withdrawn", "added", "removed"),
+)
+"""Beside the codes of errors; `docs/guides/audit.md` says of which kind of record each is."""
 
 File = Annotated[
     Path | None,
@@ -155,6 +160,8 @@ def verify(file: File = None) -> None:
             typer.echo(printable(problem), err=True)
         if problems:
             raise Failure(f"the audit trail is broken: {counted(len(problems), 'problem')}")
+        if not chains.records:
+            raise Failure("there is no record: nothing was checked")
         said = f"{counted(chains.records, 'record')} of {chains.writers} processes: none is missing or changed"
         typer.echo(said if file is None else f"{said}; nothing holds the hash of the last one of each process")
 
@@ -185,6 +192,8 @@ def _wanted(
     for option, value in given.items():
         if value == "":
             raise SettingsError(f"--{option}: is empty")
+    if outcome is not None and outcome not in OUTCOMES and not outcome.isdecimal():
+        raise SettingsError(f"--outcome: {outcome!r} is no code of an error, and none of {', '.join(OUTCOMES)}")
     if kind is not None and kind not in (kinds := get_args(Kind)):
         raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
     return Wanted(office, subject, tool, outcome, req_id, kind, since)

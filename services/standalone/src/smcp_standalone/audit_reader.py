@@ -3,6 +3,7 @@
 `smcp_bus.audit` says what a record holds. A record is checked as the bytes that were written.
 """
 
+import codecs
 import csv
 import io
 import os
@@ -22,9 +23,13 @@ from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import ROOT, audit
 from smcp_proto.member_names import encode_name
 from smcp_proto.printable import printable
-from smcp_service.lifecycle import Failure
+from smcp_service.settings import SettingsError
 from smcp_standalone.operator_connection import ask
 
+SKEW_S: Final = 300
+"""How far the clocks of a writer and of nats-server may differ (seconds): a record is stored after its `at`."""
+_AROUND: Final = codecs.BOM_UTF8 + b" \r\n"
+"""What an editor may put around a record; none begins or ends so."""
 COLUMNS: Final = (*FIELDS, "trace_id", "address", "event", "why", "request_bytes", "reply_bytes", "writer", "seq")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A spreadsheet takes a cell that begins so for a formula."""
@@ -81,7 +86,7 @@ class Wanted:
 
 
 def read_file(path: Path) -> Iterator[Line]:
-    """The records of a file and of the former ones, the oldest first. Raises Failure: it cannot be read."""
+    """The records of a file and of the former ones, the oldest first. Raises SettingsError: it cannot be read."""
     with ExitStack() as stack:
         opened: list[tuple[Path, BinaryIO]] = []
         number = 0
@@ -95,22 +100,24 @@ def read_file(path: Path) -> Iterator[Line]:
                         opened.append((former(path, number), file))
                 number += 1
         except OSError as error:
-            raise Failure(f"{former(path, number)}: cannot be read: {error.strerror or error}") from None
+            raise SettingsError(f"{former(path, number)}: cannot be read: {error.strerror or error}") from None
         if not opened:
-            raise Failure(f"{path}: cannot be read: there is no such file")
+            raise SettingsError(f"{path}: cannot be read: there is no such file")
         for name, lines in reversed(opened):
             try:
                 for count, raw in enumerate(lines, 1):
-                    if raw.strip():
+                    if record := raw.strip(_AROUND):
                         cut = "" if raw.endswith(b"\n") else " (cut in the middle)"
-                        yield Line(raw.rstrip(b"\n"), f"{name}, line {count}{cut}")
+                        yield Line(record, f"{name}, line {count}{cut}")
             except OSError as error:
-                raise Failure(f"{name}: cannot be read: {error.strerror or error}") from None
+                raise SettingsError(f"{name}: cannot be read: {error.strerror or error}") from None
 
 
 async def read_page(bus: NatsBus, wanted: Wanted, after: int) -> Records:
     """Messages of NATS's stream that may match. Raises Failure."""
-    return await ask(bus, "records", RecordsQuestion(after=after, subject=wanted.nats_subject), Records)
+    since = 0 if wanted.since is None else max(0, int(wanted.since.timestamp()) - SKEW_S)
+    question = RecordsQuestion(after=after, subject=wanted.nats_subject, since=since)
+    return await ask(bus, "records", question, Records)
 
 
 def lines_of(page: Records) -> list[Line]:
@@ -140,16 +147,18 @@ class Chains:
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self._writers: dict[str, dict[int, tuple[str, str, str]]] = {}
-        self.records = 0
         self.problems: list[str] = []
 
     @property
     def writers(self) -> int:
         return len(self._writers)
 
+    @property
+    def records(self) -> int:
+        return sum(map(len, self._writers.values()))
+
     def add(self, line: Line) -> None:
         record = line.read()
-        self.records += 1
         match record:
             case {"writer": str(writer), "seq": int(seq), "prev": str(prev)}:
                 known = self._writers.setdefault(writer, {})

@@ -167,6 +167,7 @@ def log_level(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
 ) -> None:
     """Show or change what processes that run write to their logs, over NATS. SIGUSR1 does the same for one process."""
+    level = level and level.lower()
     if level is not None and level not in get_args(log_levels.Level):
         raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(log_levels.Level))}")
     configure_logging("smcp-log-level", level="warning")
@@ -177,11 +178,12 @@ def log_level(
             async with operator_bus() as bus:
                 body = json.dumps(question).encode()
                 answers = await all_answers(bus, log_levels.SUBJECT, body, within=_ANSWERS_S)
-        found = [log_levels.Answer.model_validate_json(answer) for answer in answers]
-        found = sorted(
-            (each for each in found if credential in (None, each.credential)),
-            key=lambda each: (each.service, each.credential),
-        )
+        all_found = [log_levels.Answer.model_validate_json(answer) for answer in answers]
+        all_found.sort(key=lambda each: (each.service, each.credential))
+        found = [each for each in all_found if credential in (None, each.credential)]
+        if all_found and not found:
+            there = ", ".join(sorted({each.credential for each in all_found}))
+            raise PlainFailure([Failure(f"no process has the credential {credential!r}; there are: {there}")])
         if as_json:
             typer.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
             return

@@ -6,6 +6,7 @@
 import asyncio
 import json
 import os
+import shlex
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -32,13 +33,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 @contextmanager
-def shared_access(url: str, credentials: Path) -> Iterator[None]:
+def shared_access(url: str, credentials: Path, agents_url: str) -> Iterator[None]:
     """Let commands of this user find this run while the body runs. Raises OSError: the file cannot be written."""
     path = _directory() / f"{os.getpid()}.json"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"url": url, "credentials": str(credentials.absolute())}, file)
+        json.dump({"url": url, "credentials": str(credentials.absolute()), "agents_url": agents_url}, file)
     try:
         yield
     finally:
@@ -58,7 +59,7 @@ async def operator_bus() -> AsyncIterator[NatsBus]:
     credentials = configured_credentials(settings.nats_creds, SettingsError, kind="operator")
     url = settings.nats_url
     if credentials is None and not os.environ.get("SMCP_NATS_URL") and (beside := _beside()) is not None:
-        url, credentials = beside[0], load_credentials(beside[1])
+        url, credentials = beside["url"], load_credentials(Path(beside["credentials"]))
     config = BusConfig(
         url=url, credentials=credentials, ca=settings.nats_ca, name="smcp-operator", connect_timeout=CONNECT_S
     )
@@ -104,16 +105,22 @@ async def all_answers(bus: NatsBus, subject: str, body: bytes, *, within: float)
     return [answer for answer in answers if answer]
 
 
-def _beside() -> tuple[str, Path] | None:
-    """The newest `smcp up` of this user that runs."""
+def _beside() -> dict[str, str] | None:
+    """The `smcp up` of this user that runs. Raises SettingsError: there are several."""
     found = []
     for path in _directory().glob("*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):
             os.kill(int(path.stem), 0)
             said = json.loads(path.read_text(encoding="utf-8"))
             if Path(said["credentials"]).is_file():
-                found.append((path.stat().st_mtime, str(said["url"]), Path(said["credentials"])))
-    return max(found)[1:] if found else None
+                found.append({"agents_url": "", **said})
+    if len(found) > 1:
+        each = "".join(
+            f"\n  SMCP_NATS_URL={run['url']} SMCP_NATS_CREDS={shlex.quote(run['credentials'])}  # {run['agents_url']}"
+            for run in found
+        )
+        raise SettingsError(f"SMCP_NATS_URL: {len(found)} `smcp up` run here; set the variables of one:{each}")
+    return found[0] if found else None
 
 
 def _directory() -> Path:

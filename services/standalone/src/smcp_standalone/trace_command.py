@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, for programs")
     given = parser.parse_args(arguments)
+    if not given.req_id or re.search(r"[\x00-\x1f\x7f-\x9f]", given.req_id):
+        parser.error("REQ_ID: is empty, or holds a control character")
     try:
         store = TraceStore(given.url)
         traces = _find(store, given.req_id)

@@ -177,7 +177,7 @@ def _read_approved(own: OwnServer) -> None:
             if names and isinstance(meta, dict):
                 body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
         elif names is not False:
-            own.mistakes.append((key, "approves nothing so: name the tools, or set default_tool_meta.auto_apply to true for all"))
+            own.mistakes.append((key, "names no tools: name each, or set default_tool_meta.auto_apply for all of them"))
     if body.pop("trust", False) is not False:
         own.mistakes.append(("trust", "set default_tool_meta.auto_apply: this field does not approve tools"))
 
