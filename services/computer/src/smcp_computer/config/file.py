@@ -334,8 +334,11 @@ def read_jsonc(raw: bytes | str) -> Any:
     """
     try:
         text = raw.decode("utf-8-sig") if isinstance(raw, bytes) else raw
-        if not text.strip():
-            raise ConfigError('is empty: the least is {"servers": {}}')
+    except UnicodeDecodeError:
+        raise ConfigError("not JSON: not UTF-8 text: save it in this encoding") from None
+    if not text.strip():
+        raise ConfigError('is empty: the least is {"servers": {}}')
+    try:
         return json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except json.JSONDecodeError as error:
         why = _WHY.get(error.msg, error.msg)
@@ -344,8 +347,6 @@ def read_jsonc(raw: bytes | str) -> Any:
         elif not text[: error.pos].strip():
             why = "it has to begin with { (YAML and other formats are not read)"
         raise ConfigError(f"not JSON: {why} at line {error.lineno}, column {error.colno}") from None
-    except UnicodeDecodeError:
-        raise ConfigError("not JSON: not UTF-8 text: save it in this encoding") from None
     except (ValueError, RecursionError):
         raise ConfigError("not JSON: nested too deeply, or a number with very many digits") from None
 
