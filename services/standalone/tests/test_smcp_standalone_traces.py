@@ -8,7 +8,6 @@ from smcp_service.telemetry import RequestTracerProvider, sampler_from
 
 def test_the_keys_that_requests_set_are_those_that_telemetry_reads() -> None:
     assert telemetry.TRACE_ID_KEY == trace_ids.TRACE_ID_KEY
-    assert telemetry.STATE_KEY == request_spans.STATE_KEY
 
 
 def test_the_provider_of_a_process_takes_the_spans_of_requests() -> None:

@@ -1,59 +1,59 @@
 """The spans of requests, cheaper than OpenTelemetry's: a gateway opens two for each call.
 
-They are plain objects until they end. A sampled request's are handed over then. Those of a request that was not sampled
-stay in memory until it ends, and are handed over if it failed or was slow: the sampler where the trace began says from
-how long on it is slow, in the trace state (`smcp=<milliseconds>`, ADR 0042). Each process decides for its own part.
+They are plain objects. A sampled request's are handed over as they end. Those of a request that was not sampled stay in
+memory until it ends, and are handed over if it failed or was slow (ADR 0042). Each process decides for its own part.
 
-What takes them is the process's tracer provider (`Recorder`, in `smcp_service.telemetry`). OpenTelemetry's own spans,
-such as those of the MCP SDK, are children of these like of any others.
+What takes them is the process's tracer provider (`Recorder`, in `smcp_service.telemetry`), which makes OpenTelemetry's
+of them when they are exported: they have the same names for what they hold. OpenTelemetry's own spans, such as those of
+the MCP SDK, are children of these like of any others.
 """
 
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, runtime_checkable
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, Tracer, TraceState
 
-STATE_KEY: Final = "smcp"
-"""Of the trace state."""
 MOST_EVENTS: Final = 32
 """Of one span: nearly all of these spans are dropped in the end."""
-SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _DROPPED: Final = TraceFlags(TraceFlags.DEFAULT)
-_EMPTY: Final = TraceState()
+_STATUSES: Final = {code: Status(code) for code in StatusCode}
+_FAILED: Final = _STATUSES[StatusCode.ERROR]
 _random: Final = random.Random()  # noqa: S311 - ids, not secrecy
-EventData = tuple[str, Mapping[str, Any] | None, int]
-"""Name, attributes, unix time in ns."""
+
+Attributes = Mapping[str, Any]
+_NOTHING: Final[Attributes] = MappingProxyType({})
+Describe = Callable[[], Attributes]
+"""Called when a span is recorded: most are not."""
+Sampling = tuple[bool, str, int | None]
+"""Whether a request is sampled; its trace state, as a header; and, where it is not sampled, the ns from which on it is
+slow: if it takes longer or fails it is recorded when it ends (None: it is not)."""
+
+
+class EventData(NamedTuple):
+    name: str
+    attributes: Attributes | None
+    timestamp: int
+    """Unix time in ns."""
 
 
 @runtime_checkable
 class Recorder(Protocol):
     """The tracer provider of a process that records requests."""
 
-    def decide(self, parent: SpanContext | None, *, is_doubted: bool) -> tuple[bool, TraceState | None]:
-        """Whether a request below `parent` is sampled, and its trace state. `is_doubted`: the parent's flag does not
-        count."""
+    def decide(self, parent: SpanContext | None, *, is_doubted: bool) -> Sampling:
+        """About a request below `parent`. `is_doubted`: the parent's flag does not count."""
 
-    def record(
-        self,
-        *,
-        name: str,
-        kind: SpanKind,
-        context: SpanContext,
-        parent: SpanContext | None,
-        attributes: Mapping[str, Any],
-        events: Sequence[EventData],
-        links: Sequence[Link],
-        status: StatusCode,
-        start_time: int,
-        end_time: int,
-    ) -> None:
-        """Take a span that has ended. Times are unix time in ns."""
+    def record(self, span: "RequestSpan") -> None:
+        """Take a span that has ended."""
 
 
 def recorder() -> Recorder | None:
@@ -62,49 +62,44 @@ def recorder() -> Recorder | None:
     return provider if isinstance(provider, Recorder) else None
 
 
-def slow_ms(state: TraceState) -> int | None:
-    """From how long on a request is slow, in milliseconds; None: nothing is recorded afterwards."""
-    text = state.get(STATE_KEY) if state else None
-    return int(text) if text is not None and text.isdecimal() and len(text) <= 9 else None
+class Request:
+    """One request in one process: what its spans share.
 
-
-Attributes = Mapping[str, Any]
-Describe = Callable[[], Attributes]
-"""Called when a span is recorded: most are not."""
-
-
-class _Request:
-    """One request in one process."""
+    Args:
+        labels: attributes of all of its spans.
+        may_be_late: whether it is recorded afterwards if it fails or is slow.
+    """
 
     __slots__ = ("flags", "is_kept", "labels", "recorder", "slow_ns", "spans", "state", "trace_id")
 
     def __init__(
-        self, recorder: Recorder, labels: Describe, trace_id: int, flags: TraceFlags, state: TraceState
+        self, recorder: Recorder, labels: Describe, trace_id: int, sampling: Sampling, *, may_be_late: bool
     ) -> None:
+        is_sampled, self.state, slow_ns = sampling
         self.recorder = recorder
-        self.labels = labels
-        """Attributes of all of its spans."""
+        self.labels: Describe | Attributes = labels
         self.trace_id = trace_id
-        self.flags = flags
-        self.state = state
+        self.flags = _SAMPLED if is_sampled else _DROPPED
+        self.slow_ns = slow_ns or 0
         self.spans: list[RequestSpan] = []
         """In memory, the first one first."""
-        self.is_kept: bool | None = None
+        self.is_kept = None if slow_ns is not None and may_be_late else is_sampled
         """None: that is decided when it ends."""
-        self.slow_ns = 0
 
 
 class RequestSpan(Span):
-    """Made by `first_span` and `child`."""
+    """The names are those of OpenTelemetry's ReadableSpan."""
 
-    __slots__ = (
-        "_attributes", "_described", "_end_ns", "_events", "_kind", "_links", "_name", "_parent", "_request",
-        "_start_ns", "_status", "span_id",
-    )  # fmt: skip
+    # Not set for each span: most never have them.
+    attributes: Attributes = _NOTHING
+    events: Sequence[EventData] = ()
+    links: Sequence[Link] = ()
+    status = _STATUSES[StatusCode.UNSET]
+    end_time = 0
 
     def __init__(
         self,
-        request: _Request,
+        request: Request,
         name: str,
         kind: SpanKind,
         described: Describe | Attributes,
@@ -112,18 +107,22 @@ class RequestSpan(Span):
     ) -> None:
         self.span_id = _random.getrandbits(64) or 1
         self._request = request
-        self._name = name
-        self._kind = kind
         self._described = described
-        self._attributes: dict[str, Any] = {}
         self._parent = parent
-        self._events: list[EventData] = []
-        self._links: list[Link] = []
-        self._status: StatusCode = StatusCode.UNSET
-        self._start_ns = time.time_ns()
-        self._end_ns = 0
+        self.name = name
+        self.kind = kind
+        self.start_time = time.time_ns()
         if request.is_kept is None:
             request.spans.append(self)
+
+    @property
+    def context(self) -> SpanContext:
+        """As it is recorded."""
+        return self._context(_SAMPLED)
+
+    @property
+    def parent(self) -> SpanContext | None:
+        return self._parent.context if isinstance(self._parent, RequestSpan) else self._parent
 
     @property
     def will_be_kept(self) -> bool:
@@ -131,15 +130,19 @@ class RequestSpan(Span):
         request = self._request
         if request.is_kept is not None:
             return request.is_kept
-        return self._status is StatusCode.ERROR or time.time_ns() - self._start_ns >= request.slow_ns
+        return self.status is _FAILED or (self.end_time or time.time_ns()) - self.start_time >= request.slow_ns
+
+    def fail(self, error_type: str) -> None:
+        self.set_attribute("error.type", error_type)
+        self.status = _FAILED
 
     @property
     def headers(self) -> dict[str, str]:
         """That carry the trace on."""
         request = self._request
-        headers = {"traceparent": f"00-{request.trace_id:032x}-{self.span_id:016x}-{int(request.flags):02x}"}
+        headers = {"traceparent": f"00-{request.trace_id:032x}-{self.span_id:016x}-{request.flags:02x}"}
         if request.state:
-            headers["tracestate"] = _header(request.state)
+            headers["tracestate"] = request.state
         return headers
 
     def child(self, name: str, kind: SpanKind, attributes: Attributes) -> "RequestSpan":
@@ -147,9 +150,9 @@ class RequestSpan(Span):
         return RequestSpan(self._request, name, kind, attributes, self)
 
     def end(self, end_time: int | None = None) -> None:
-        if self._end_ns:
+        if self.end_time:
             return
-        self._end_ns = end_time or time.time_ns()
+        self.end_time = end_time or time.time_ns()
         request = self._request
         if request.is_kept is None:
             if request.spans[0] is not self:
@@ -162,54 +165,48 @@ class RequestSpan(Span):
             self.record()
 
     def record(self) -> None:
-        """Export the span now if it has ended; otherwise `end` exports it."""
-        if not self._end_ns:
+        """Hand the span over if it has ended; otherwise `end` does. It no longer refers to its request's payload."""
+        if not self.end_time:
             return
-        request, described, parent = self._request, self._described, self._parent
-        request.recorder.record(
-            name=self._name,
-            kind=self._kind,
-            context=self._context_with(SAMPLED),
-            parent=parent.get_span_context() if isinstance(parent, RequestSpan) else parent,
-            attributes={
-                **request.labels(),
-                **(described() if callable(described) else described),
-                **self._attributes,
-            },
-            events=self._events,
-            links=self._links,
-            status=self._status,
-            start_time=self._start_ns,
-            end_time=self._end_ns,
-        )
+        request, described = self._request, self._described
+        if callable(request.labels):
+            request.labels = request.labels()
+        self.attributes = {**request.labels, **(described() if callable(described) else described), **self.attributes}
+        self._described = _NOTHING
+        request.recorder.record(self)
 
     def get_span_context(self) -> SpanContext:
-        return self._context_with(self._request.flags)
+        return self._context(self._request.flags)
 
-    def _context_with(self, flags: TraceFlags) -> SpanContext:
-        return SpanContext(self._request.trace_id, self.span_id, False, flags, self._request.state)
+    def _context(self, flags: TraceFlags) -> SpanContext:
+        return SpanContext(self._request.trace_id, self.span_id, False, flags, _trace_state(self._request.state))
+
+    @property
+    def kept_trace_id(self) -> str:
+        """In hex, if the span would be recorded if it ended now; else empty."""
+        return f"{self._request.trace_id:032x}" if self.will_be_kept else ""
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        self._attributes.update(attributes)
+        self.attributes = {**self.attributes, **attributes}
 
     def set_attribute(self, key: str, value: Any) -> None:
-        self._attributes[key] = value
+        self.attributes = {**self.attributes, key: value}
 
     def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
-        if len(self._events) < MOST_EVENTS:
-            self._events.append((name, attributes, timestamp or time.time_ns()))
+        if len(self.events) < MOST_EVENTS:
+            self.events = *self.events, EventData(name, attributes, timestamp or time.time_ns())
 
     def add_link(self, context: SpanContext, attributes: Any = None) -> None:
-        self._links.append(Link(context, attributes))
+        self.links = *self.links, Link(context, attributes)
 
     def update_name(self, name: str) -> None:
-        self._name = name
+        self.name = name
 
     def is_recording(self) -> bool:
         return self._request.is_kept is not False
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        self._status = status.status_code if isinstance(status, Status) else status
+        self.status = _STATUSES[status.status_code if isinstance(status, Status) else status]
 
     def record_exception(
         self, exception: BaseException, attributes: Any = None, timestamp: int | None = None, escaped: bool = False
@@ -217,40 +214,9 @@ class RequestSpan(Span):
         """Not recorded: its text may quote arguments."""
 
 
-def first_span(
-    recorder: Recorder,
-    name: str,
-    kind: SpanKind,
-    attributes: Describe,
-    *,
-    labels: Describe,
-    trace_id: int,
-    parent: SpanContext | None,
-    is_doubted: bool,
-    may_be_late: bool,
-) -> RequestSpan:
-    """The first span of a request in this process.
-
-    Args:
-        labels: attributes of all of its spans.
-        trace_id: of a new trace.
-        parent: who asks, in another process.
-        is_doubted: nobody knows who set the parent's sampled flag.
-        may_be_late: whether it is recorded afterwards if it fails or is slow.
-    """
-    is_sampled, state = recorder.decide(parent, is_doubted=is_doubted)
-    flags = SAMPLED if is_sampled else _DROPPED
-    request = _Request(recorder, labels, parent.trace_id if parent else trace_id, flags, state or _EMPTY)
-    slow = slow_ms(state) if state and may_be_late and not is_sampled else None
-    if slow is None:
-        request.is_kept = is_sampled
-    else:
-        request.slow_ns = slow * 1_000_000
-    if parent is not None and is_doubted and not parent.trace_flags.sampled:
-        span = RequestSpan(request, name, kind, attributes, None)  # its application does not record the parent
-        span.add_link(parent)
-        return span
-    return RequestSpan(request, name, kind, attributes, parent)
+@lru_cache(maxsize=64)
+def _trace_state(header: str) -> TraceState:
+    return TraceState.from_header([header]) if header else TraceState()
 
 
 @contextmanager
@@ -269,7 +235,3 @@ def child_span(tracer: Tracer, name: str, kind: SpanKind, attributes: Mapping[st
     finally:
         otel_context.detach(token)
         span.end()
-
-
-def _header(state: TraceState) -> str:
-    return f"{STATE_KEY}={state[STATE_KEY]}" if len(state) == 1 and STATE_KEY in state else state.to_header()

@@ -30,8 +30,6 @@ from opentelemetry.trace import (
     Span,
     SpanContext,
     SpanKind,
-    Status,
-    StatusCode,
     TraceFlags,
     TraceState,
 )
@@ -41,11 +39,11 @@ from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
-from smcp_bus.request_spans import Recorder, RequestSpan, first_span, recorder
+from smcp_bus.request_spans import Attributes, Recorder, Request, RequestSpan, recorder
 from smcp_proto.catalog import CATALOG, Row, TimeClass
 from smcp_proto.errors import ErrorCode, SmcpError
 from smcp_proto.tool_results import CANCELLED, TIMED_OUT
-from smcp_proto.trace_ids import trace_id
+from smcp_proto.trace_ids import hex_trace_id, trace_id
 
 LONGEST: Final = 256
 """Characters of an attribute's value: what a peer chose is cut there."""
@@ -66,6 +64,8 @@ _MEMBER: Final = re.compile(
 )
 Given = TypeVar("Given")
 _NO_MORE: Final[Mapping[str, str]] = MappingProxyType({})
+_CURRENT: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
+"""The key of the current span in OpenTelemetry's contexts: making one with it costs half of `set_span_in_context`."""
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 
 
@@ -81,7 +81,9 @@ def client_spans() -> Tracing | None:
     The client's own trace is continued where the request says one (its optional field `traceparent`); otherwise
     the trace id follows from the request's id. Its sampled flag counts only where the client is authenticated.
     """
-    return _spans(lambda records, call: _open(records, call, call.row.event, SpanKind.SERVER, _NO_MORE))
+    if (records := recorder()) is None:
+        return None
+    return lambda call: _open(records, call, call.row.event, SpanKind.SERVER, _NO_MORE)
 
 
 def bus_spans() -> Tracing | None:
@@ -89,16 +91,18 @@ def bus_spans() -> Tracing | None:
 
     None while nothing is recorded.
     """
+    if (records := recorder()) is None:
+        return None
 
-    def open_span(records: Recorder, call: Call) -> AbstractContextManager[Record]:
+    def open_span(call: Call) -> AbstractContextManager[Record]:
         if registry_contract.is_internal(call.row) and TRACEPARENT not in call.headers:
             return nullcontext(_record_nothing)
-        name, kind, attributes = _destination("process", SpanKind.CONSUMER, call.subject)
+        name, attributes = _destination("process", call.subject)
         if group := subjects.queue(call.subject):
             attributes = {**attributes, "messaging.consumer.group.name": group}
-        return _open(records, call, name, kind, attributes)
+        return _open(records, call, name, SpanKind.CONSUMER, attributes)
 
-    return _spans(open_span)
+    return open_span
 
 
 def office_of(call: Call) -> str:
@@ -128,7 +132,8 @@ def sending(subject: str, current: Span | None = None) -> AbstractContextManager
     current = current or trace.get_current_span()
     if current is trace.INVALID_SPAN or not isinstance(current, RequestSpan):
         return _NOTHING
-    span = current.child(*_destination("send", SpanKind.PRODUCER, subject))
+    name, attributes = _destination("send", subject)
+    span = current.child(name, SpanKind.PRODUCER, attributes)
     return _Current(span, span.headers)
 
 
@@ -160,86 +165,85 @@ def caused_by(headers: Mapping[str, str]) -> Iterator[None]:
 def recorded_trace_id(span: Span | None = None) -> str:
     """The id (hex) of the trace that is recorded here, else an empty text; for exemplars."""
     span = span or trace.get_current_span()
+    if isinstance(span, RequestSpan):
+        return span.kept_trace_id
     context = span.get_span_context()
-    is_recorded = span.will_be_kept if isinstance(span, RequestSpan) else context.trace_flags.sampled
-    return format(context.trace_id, "032x") if is_recorded else ""
+    return format(context.trace_id, "032x") if context.trace_flags.sampled else ""
 
 
 def _record_nothing(answer: Answer) -> str:
     return ""
 
 
-def _spans(open_span: Callable[[Recorder, Call], AbstractContextManager[Record]]) -> Tracing | None:
-    records = recorder()
-    return None if records is None else partial(open_span, records)
-
-
 def _open(
-    records: Recorder, call: Call, name: str, kind: SpanKind, attributes: Mapping[str, str]
+    records: Recorder, call: Call, name: str, kind: SpanKind, attributes: Attributes
 ) -> AbstractContextManager[Record]:
     parent, is_doubted = _parent(call)
-    span = first_span(
+    request = Request(
         records,
-        name,
-        kind,
-        lambda: {**_described(call), **attributes},
-        labels=lambda: {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]},
-        trace_id=0 if parent is not None else _own_trace_id(call),
-        parent=parent,
-        is_doubted=is_doubted,
+        partial(_labels, call),
+        _own_trace_id(call) if parent is None else parent.trace_id,
+        records.decide(parent, is_doubted=is_doubted),
         # Others fail without their caller's failing: their spans would have no parent.
         may_be_late=kind is SpanKind.SERVER or call.row.time_class is TimeClass.CALL,
     )
-    # An empty context: a request's parent is only what it names, not what this task inherited.
-    return _Current(span, partial(_record_outcome, span, call), Context())
+    described = partial(_described, call, attributes)
+    if parent is not None and is_doubted and not parent.trace_flags.sampled:
+        span = RequestSpan(request, name, kind, described, None)  # its application does not record the parent
+        span.add_link(parent)
+    else:
+        span = RequestSpan(request, name, kind, described, parent)
+    return _Current(span, partial(_answered, span, call))
 
 
 class _Current(AbstractContextManager[Given]):
-    """The span is the current one while the body runs, and ends with it; an error marks it."""
+    """The span is the current one while the body runs, and ends with it; an error marks it. It is alone in its context:
+    a request's parent is only what it names, not what this task inherited."""
 
-    __slots__ = ("_given", "_span", "_token", "_under")
+    __slots__ = ("_given", "_span", "_token")
 
-    def __init__(self, span: RequestSpan, given: Given, under: Context | None = None) -> None:
+    def __init__(self, span: RequestSpan, given: Given) -> None:
         self._span = span
         self._given = given
-        self._under = under
 
     def __enter__(self) -> Given:
-        self._token = otel_context.attach(trace.set_span_in_context(self._span, self._under))
+        self._token = otel_context.attach(Context({_CURRENT: self._span}))
         return self._given
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         otel_context.detach(self._token)
         if error is not None:
-            _mark(self._span, _kind(error))
+            self._span.fail(_kind(error))
         self._span.end()
 
 
-def _record_outcome(span: Span, call: Call, answer: Answer) -> str:
-    """Mark the span of a request that was refused or failed, and of a call whose tool failed."""
-    if not span.is_recording():
-        return ""
+def _answered(span: RequestSpan, call: Call, answer: Answer) -> str:
+    """End the span of a request; one that was refused or failed is marked, and that of a call whose tool failed."""
     if answer.error is not None:
-        _mark(span, str(answer.error))
+        span.fail(str(answer.error))
     elif call.row.event == "client:tool_call" and (why := tool_failure(answer.body)):
-        _mark(span, why)
-    return recorded_trace_id(span)
+        span.fail(why)
+    span.end()
+    return span.kept_trace_id
 
 
-def _described(call: Call) -> dict[str, str]:
+def _labels(call: Call) -> Attributes:
+    return {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]}
+
+
+def _described(call: Call, more: Attributes) -> Attributes:
     attributes = {"smcp.event": call.row.event}
     for field, attribute in (("computer", "smcp.computer"), ("tool_name", "gen_ai.tool.name")):
         if value := _text(call.payload, field):
             attributes[attribute] = value[:LONGEST]
-    return attributes
+    return {**attributes, **more}
 
 
 @lru_cache(maxsize=4096)
-def _destination(operation: str, kind: SpanKind, subject: str) -> tuple[str, SpanKind, Mapping[str, str]]:
+def _destination(operation: str, subject: str) -> tuple[str, Mapping[str, str]]:
     template = subjects.template(subject)
     return (
         f"{operation} {template}",
-        kind,
         {
             "messaging.system": "nats",
             "messaging.operation.name": operation,
@@ -255,7 +259,9 @@ def _parent(call: Call) -> tuple[SpanContext | None, bool]:
     where no process of ours recorded anything before, and its flag where a token says who the client is."""
     if TRACEPARENT in call.headers:
         return read_span_context(call.headers[TRACEPARENT], call.headers.get(TRACESTATE, "")), False
-    return read_span_context(_text(call.payload, TRACEPARENT)), not call.caller.authenticated
+    if not (said := _text(call.payload, TRACEPARENT)):
+        return None, False
+    return read_span_context(said), not call.caller.authenticated
 
 
 def read_span_context(traceparent: str, tracestate: str = "") -> SpanContext | None:
@@ -279,8 +285,9 @@ def _read_trace_state(text: str) -> TraceState | None:
 
 
 def _own_trace_id(call: Call) -> int:
-    payload = call.payload
-    agent = _text(payload, "agent") or call.caller.name or _text(payload, "name")
+    if known := hex_trace_id(call.req_id):
+        return known
+    agent = _text(call.payload, "agent") or call.caller.name or _text(call.payload, "name")
     return trace_id(office_of(call), agent, call.req_id)
 
 
@@ -319,11 +326,6 @@ def tool_failure(body: bytes) -> str:
     if said.get(CANCELLED):
         return "cancelled"
     return "tool_error" if result.get("isError") is True else ""
-
-
-def _mark(span: Span, error_type: str) -> None:
-    span.set_attribute("error.type", error_type)
-    span.set_status(Status(StatusCode.ERROR))
 
 
 OTHER: Final = "other"

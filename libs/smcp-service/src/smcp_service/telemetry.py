@@ -32,7 +32,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, Status, StatusCode, TraceState, get_current_span
+from opentelemetry.trace import SpanContext, Status, TraceState, get_current_span
 
 from smcp_service.logging import get_logger
 
@@ -47,8 +47,8 @@ SLOW_S: Final = 10.0
 """A request that takes longer is recorded in any case: as long as a peer waits for anything but a call."""
 MOST_PER_S: Final = 1_000_000.0
 
-_SCOPE: Final = InstrumentationScope("smcp_bus")
-_STATUSES: Final = {code: Status(code) for code in StatusCode}
+SCOPE: Final = InstrumentationScope("smcp_bus")
+"""Of spans that are not OpenTelemetry's own."""
 _LARGEST_TRACE_ID: Final = (1 << 128) - 1
 _ENDPOINTS: Final = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "TRACES",
@@ -77,8 +77,7 @@ async def open_telemetry(
         raise RuntimeError("telemetry was already set up in this process")  # noqa: TRY004 - not about a type
     provider = RequestTracerProvider(sampler_from(environ), resource_of(service))
     for name in names:
-        exporter = ConsoleSpanExporter() if name == "console" else otlp_exporter(environ, "TRACES")
-        provider.add_span_processor(BatchSpanProcessor(WithoutTexts(exporter)))
+        provider.add_span_processor(BatchSpanProcessor(_span_exporter(name, environ, provider.resource)))
     trace.set_tracer_provider(provider)
     try:
         yield provider
@@ -136,6 +135,14 @@ def exporters(environ: Mapping[str, str], signal: str, known: Collection[str], e
 
 def _trace_exporters(environ: Mapping[str, str]) -> list[str]:
     return exporters(environ, "TRACES", ("otlp", "console"), [each for each in _ENDPOINTS if "METRICS" not in each])
+
+
+def _span_exporter(name: str, environ: Mapping[str, str], resource: Resource) -> SpanExporter:
+    if name == "otlp" and _protocol(environ, "TRACES") == "http":
+        from smcp_service.otlp_spans import OtlpSpans  # noqa: PLC0415 -- as below
+
+        return OtlpSpans(resource)
+    return Exported(ConsoleSpanExporter() if name == "console" else otlp_exporter(environ, "TRACES"), resource)
 
 
 def otlp_exporter(environ: Mapping[str, str], signal: str) -> Any:
@@ -224,20 +231,25 @@ class TraceSampler(Sampler):
         self._random = random.Random()  # noqa: S311 - chance, not secrecy
         self._most = self._left = max(per_s, 1.0)
         self._filled_at = clock()
-        self._dropped = None if slow_ms is None else TraceState([(STATE_KEY, str(slow_ms))])
+        slow_ns = None if slow_ms is None else slow_ms * 1_000_000
+        self._dropped = (False, "" if slow_ms is None else f"{STATE_KEY}={slow_ms}", slow_ns)
 
-    def decide(self, parent: SpanContext | None, *, is_doubted: bool) -> tuple[bool, TraceState | None]:
-        """Whether a request is sampled, and its trace state. `is_doubted`: the parent's flag does not count."""
+    def decide(self, parent: SpanContext | None, *, is_doubted: bool) -> tuple[bool, str, int | None]:
+        """Whether a request is sampled, its trace state, and if it is not: from how many ns on it is slow.
+
+        `is_doubted`: the parent's flag does not count.
+        """
         if parent is not None and self._by_parent and not is_doubted:
-            return parent.trace_flags.sampled, parent.trace_state
+            is_sampled, state = parent.trace_flags.sampled, parent.trace_state
+            return is_sampled, state.to_header(), None if is_sampled else _slow_ns(state)
         is_sampled = (self._rate >= 1 or self._random.random() < self._rate) and self._is_below_limit()
-        return is_sampled, None if is_sampled else self._dropped
+        return (True, "", None) if is_sampled else self._dropped
 
     def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
         """As `decide`, for OpenTelemetry's own spans."""
         parent = get_current_span(parent_context).get_span_context()
         if parent.is_valid:
-            is_sampled, _ = self.decide(parent, is_doubted=False)
+            is_sampled = self.decide(parent, is_doubted=False)[0]
         else:
             has_id = otel_context.get_value(TRACE_ID_KEY, parent_context) is not None
             is_sampled = has_id and self.decide(None, is_doubted=False)[0]
@@ -275,17 +287,6 @@ def sampler_from(environ: Mapping[str, str]) -> TraceSampler:
     return TraceSampler(rate, per_s=per_s, by_parent=name != "always_on", slow_ms=round(slow_s * 1000))
 
 
-class _Resource(Resource):
-    """Hashed once: OpenTelemetry's is written as JSON for each span that is exported."""
-
-    def __hash__(self) -> int:
-        if self._hashed is None:
-            self._hashed = super().__hash__()
-        return self._hashed
-
-    _hashed: int | None = None
-
-
 class RequestTracerProvider(TracerProvider):
     """Takes the spans of requests when they have ended (`smcp_bus.request_spans`), beside OpenTelemetry's own."""
 
@@ -298,15 +299,8 @@ class RequestTracerProvider(TracerProvider):
         super().add_span_processor(span_processor)
         self._processors.append(span_processor)
 
-    def record(self, *, events: Sequence[tuple[str, Any, int]], status: StatusCode, **fields: Any) -> None:
-        """A span that has ended; `fields` are ReadableSpan's."""
-        span = ReadableSpan(
-            resource=self.resource,
-            instrumentation_scope=_SCOPE,
-            events=[Event(*event) for event in events],
-            status=_STATUSES[status],
-            **fields,
-        )
+    def record(self, span: Any) -> None:
+        """Take a span that has ended. It has ReadableSpan's attributes (`smcp_bus.request_spans`)."""
         for processor in self._processors:
             processor.on_end(span)
 
@@ -320,14 +314,18 @@ def number_of(environ: Mapping[str, str], variable: str, default: float, *, leas
     return default
 
 
-class WithoutTexts(SpanExporter):
-    """Exports spans without the texts of errors: a status keeps its code, an exception its type."""
+class Exported(SpanExporter):
+    """Exports spans as OpenTelemetry's, without the texts of errors: a status keeps its code, an exception its type.
 
-    def __init__(self, inner: SpanExporter) -> None:
+    This runs in the exporter's thread.
+    """
+
+    def __init__(self, inner: SpanExporter, resource: Resource) -> None:
         self._inner = inner
+        self._resource = resource
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return self._inner.export([_without_texts(span) for span in spans])
+        return self._inner.export([self._exported(span) for span in spans])
 
     def shutdown(self) -> None:
         self._inner.shutdown()
@@ -335,27 +333,29 @@ class WithoutTexts(SpanExporter):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return self._inner.force_flush(timeout_millis)
 
-
-def _without_texts(span: ReadableSpan) -> ReadableSpan:
-    if span.status.description is None and not span.events:
-        return span
-    return ReadableSpan(
-        name=span.name,
-        context=span.context,
-        parent=span.parent,
-        resource=span.resource,
-        attributes=span.attributes,
-        events=[_event_without_texts(event) for event in span.events],
-        links=span.links,
-        kind=span.kind,
-        status=Status(span.status.status_code),
-        start_time=span.start_time,
-        end_time=span.end_time,
-        instrumentation_scope=span.instrumentation_scope,
-    )
+    def _exported(self, span: ReadableSpan) -> ReadableSpan:
+        return ReadableSpan(
+            name=span.name,
+            context=span.context,
+            parent=span.parent,
+            resource=self._resource,
+            attributes=span.attributes,
+            events=[Event(event.name, without_texts(event), event.timestamp) for event in span.events],
+            links=span.links,
+            kind=span.kind,
+            status=Status(span.status.status_code),
+            start_time=span.start_time,
+            end_time=span.end_time,
+            instrumentation_scope=getattr(span, "instrumentation_scope", SCOPE),
+        )
 
 
-def _event_without_texts(event: Event) -> Event:
+def without_texts(event: Event) -> dict[str, Any]:
+    """The attributes of an event that are exported."""
     texts = {"exception.message", "exception.stacktrace"}
-    kept = {name: value for name, value in (event.attributes or {}).items() if name not in texts}
-    return Event(event.name, kept, event.timestamp)
+    return {name: value for name, value in (event.attributes or {}).items() if name not in texts}
+
+
+def _slow_ns(state: TraceState) -> int | None:
+    text = state.get(STATE_KEY)
+    return int(text) * 1_000_000 if text is not None and text.isdecimal() and len(text) <= 9 else None
