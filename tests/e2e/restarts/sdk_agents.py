@@ -7,7 +7,7 @@ from typing import Any
 import uvloop
 
 from smcp_agent import SmcpAgent, may_have_run
-from smcp_agent.errors import SmcpError
+from smcp_agent.errors import ErrorCode, SmcpError
 from tests.e2e.restarts.caller import Answer, Ask, Caller, Pace, journal
 from tests.e2e.restarts.orders import Work, config, follow
 from tests.e2e.restarts.together import together
@@ -35,7 +35,9 @@ def ask_of(agent: SmcpAgent, computer: str, timeout: int) -> Ask:
             result = await agent.call_tool(computer, "work", params, timeout=timeout, req_id=req_id)
         except SmcpError as error:
             return Answer(None, str(error), error.code, may_have_run(error))
-        return Answer(None, result.text) if result.is_error else Answer(result.text)
+        if result.is_error:
+            return Answer(None, result.text, ErrorCode.TIMED_OUT if result.timed_out else None)
+        return Answer(result.text)
 
     return ask
 
