@@ -8,7 +8,7 @@ import pytest
 from smcp_agent import Disconnected, Reconnected, SmcpAgent
 from smcp_testing.fake_gateway import Json, answered_the_second_time, fake_gateway
 from smcp_testing.tcp_proxy import open_line
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 
 PING_TIMEOUT_S = 1.0
 SOON_S = 8.0
@@ -39,7 +39,7 @@ async def test_a_call_at_a_silent_gateway_is_repeated_at_another_url() -> None:
         call = asyncio.create_task(agent.call_tool("red", "echo", req_id="r1"))
         await eventually(lambda: first.seen("client:tool_call"))
         line.stall()
-        async with asyncio.timeout(SOON_S):
+        async with within(SOON_S):
             assert (await call).text == "echo"
         (repeat,) = second.seen("client:tool_call")
         assert repeat["req_id"] == "r1"
@@ -71,7 +71,7 @@ async def test_a_call_is_repeated_when_a_silent_gateway_answers_again() -> None:
 async def test_a_silent_url_does_not_delay_the_next_one() -> None:
     async with fake_gateway() as gateway, open_line(gateway.port) as silent:
         silent.stall()
-        async with asyncio.timeout(SOON_S):
+        async with within(SOON_S):
             async with SmcpAgent([silent.url, gateway.url], office="office", name="bot") as agent:
                 assert (await agent.call_tool("red", "echo")).text == "echo"
         await eventually(lambda: gateway.sessions == [])

@@ -93,7 +93,7 @@ async def test_a_member_sends_what_it_likes_and_a_stranger_64_kib() -> None:
                 while True:
                     writer.write(bytes(STRANGER_BYTES))
                     await writer.drain()
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0)
             assert await ended(reader) == b""
         assert server.strangers.closed["bytes"] == 1
         # a connection that a proxy uses for a member's requests and then for a stranger's

@@ -89,7 +89,7 @@ async def test_an_unanswered_subscription_does_not_delay_others(monkeypatch: pyt
         servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
         await eventually(lambda: servers.upstream.subscribed("desk") == {OTHER})
         await servers.heard_of(ResourcesSubscribed("desk", frozenset({OTHER})))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await servers.upstream.hold("alice", "desk", THIRD)
         servers.upstream.release("alice", "desk", THIRD)
         await servers.agreed(OTHER)

@@ -111,11 +111,11 @@ async def test_nobody_leaves_when_nats_was_away_for_longer_than_a_lease(nats_ser
         await nats_server.kill()
         await dying.die()
         await passed(2 * LEASE_S)
-        await nats_server.start()
         back = time.monotonic()
+        await nats_server.start()
         await eventually(lambda: bus.connected and not any(registry.readiness.problems() for registry in opened))
         await eventually(lambda: observer.of("dead") == ["enter_office", "leave_office"])
-        assert time.monotonic() - back >= LEASE_S - 0.1
+        assert time.monotonic() - back >= LEASE_S
         await passed(LEASE_S)
         assert observer.of("living") == ["enter_office"]
         assert (await living.registry.confirm("lab", "computer", "living", living.claim())).mine
