@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, Literal, Protocol
 
 import orjson
@@ -161,21 +162,26 @@ class Trail:
     def write(self, event: Event) -> Awaitable[bool] | None:
         """Record what happened. Returns what to wait for, in the mode `required`: whether it is written now."""
         _clean(event)
-        self._say(event)
+        record = self._described(event)
+        self._say(record)
         if self.sink is None:
             return None
         if len(self._waiting) >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
             self.lost += 1
-            self._failed()
+            self.failures += 1
             return _never() if self.required else None
+        if self.lost:
+            record["lost"] = self.lost
         self._number = number = self._number + 1
-        record = self._record(event)
+        record |= {"writer": self._writer, "seq": number, "prev": self._prev}
+        written = exact_json.written(record)
+        self._prev = sha256(written)
         subject = _subject(event.office or "", event.kind)
-        written = self._loop.create_future() if self.required else None
-        self._waiting[number] = _Waiting(subject, record, self._loop.time(), written=written)
-        self._waiting_bytes += len(record)
-        self.sink.send(number, subject, record)
-        return None if written is None else asyncio.shield(written)
+        asked = self._loop.create_future() if self.required else None
+        self._waiting[number] = _Waiting(subject, written, self._loop.time(), written=asked)
+        self._waiting_bytes += len(written)
+        self.sink.send(number, subject, written)
+        return None if asked is None else asyncio.shield(asked)
 
     def taken(self, number: int) -> None:
         """The sink has the record."""
@@ -199,7 +205,7 @@ class Trail:
         waiting.failed = True
         self._failing += 1
         self._why = why
-        self._failed()
+        self.failures += 1
         if self._failing == 1:
             self.log.error("the audit trail cannot be written: %s", why)
         if waiting.written is not None and not waiting.written.done():
@@ -240,10 +246,7 @@ class Trail:
             self.log.error("records of the audit trail are lost: %d", len(self._waiting))
         self.sink.close()
 
-    def _failed(self) -> None:
-        self.failures += 1
-
-    def _record(self, event: Event) -> bytes:
+    def _described(self, event: Event) -> dict[str, Any]:
         arguments, hashed = None, event.args_sha256
         if event.arguments is not None:
             arguments = exact_json.written(event.arguments, sort_keys=True)
@@ -264,21 +267,13 @@ class Trail:
         }
         if event.trace_id is not None:
             record["trace_id"] = f"{event.trace_id:032x}"
-        for name in ("address", "event", "why", "request_bytes", "reply_bytes"):
-            if (value := getattr(event, name)) is not None:
-                record[name] = value
+        where_known = zip(_WHERE_KNOWN, _where_known(event), strict=True)
+        record |= {name: value for name, value in where_known if value is not None}
         if self._content and event.kind == "call":
             short = arguments is None or len(arguments) <= LONGEST_CONTENT
-            record |= {
-                "arguments": _redacted(event.arguments) if short else _TOO_LONG,
-                "result": _result(event.result),
-            }
-        if self.lost:
-            record["lost"] = self.lost
-        record |= {"writer": self._writer, "seq": self._number, "prev": self._prev}
-        written = exact_json.written(record)
-        self._prev = sha256(written)
-        return written
+            record["arguments"] = _redacted(event.arguments) if short else _TOO_LONG
+            record["result"] = _result(event.result)
+        return record
 
     def _now(self) -> str:
         now = time.time()
@@ -287,38 +282,34 @@ class Trail:
             self._second = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         return f"{self._second[1]}.{int((now - second) * 1000):03d}+00:00"
 
-    def _say(self, event: Event) -> None:
-        level = logging.DEBUG if event.kind == "call" else logging.INFO
+    def _say(self, record: dict[str, Any]) -> None:
+        kind = record["kind"]
+        level = logging.DEBUG if kind == "call" else logging.INFO
         if not self.log.isEnabledFor(level):
             return
-        if event.kind == "refusal":
+        if kind == "refusal":
             second, lines = int(time.monotonic()), self._lines[1]
             lines = lines + 1 if second == self._lines[0] else 1
             self._lines = (second, lines)
             if lines > LINES_PER_S:
                 return
-        said = {
-            "office": event.office,
-            "role": event.role,
-            "member": event.name,
-            "subject": event.subject,
-            "address": event.address,
-            "computer": event.computer,
-            "tool": event.tool,
-            "refused": event.event,
-            "outcome": event.outcome,
-            "why": event.why,
-            "ms": None if event.seconds is None else round(1000 * event.seconds, 1),
-            "req_id": event.req_id,
-            "trace_id": None if event.trace_id is None else f"{event.trace_id:032x}",
-        }
-        self.log.log(level, event.kind, extra={key: value for key, value in said.items() if value is not None})
+        said = {_IN_LINE.get(name, name): value for name, value in record.items() if value is not None}
+        said.pop("", None)
+        self.log.log(level, kind, extra=said)
 
 
 FIELDS: Final = (
     *("at", "kind", "subject", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "args_sha256"),
 )
 """What each record has, `null` where it is not known; the other fields are left out then."""
+_WHERE_KNOWN: Final = ("address", "event", "why", "request_bytes", "reply_bytes")
+_where_known: Final = attrgetter(*_WHERE_KNOWN)
+_IN_LINE: Final = {
+    "name": "member",
+    "event": "refused",
+    **dict.fromkeys(("at", "kind", "args_sha256", "request_bytes", "reply_bytes", "arguments", "result"), ""),
+}
+"""Fields with another name in the line of the log; without one they do not stand there."""
 
 
 class StreamSink:
@@ -386,13 +377,13 @@ def _text(value: object, longest: int = LONGEST_TEXT) -> str | None:
 
 
 _TEXTS: Final = ("subject", "office", "role", "name", "computer", "tool", "req_id", "event", "why")
+_texts: Final = attrgetter(*_TEXTS)
 
 
 def _clean(event: Event) -> None:
     """Cut what a peer says, and make it printable. Nearly always there is nothing to do, so that is found out first."""
-    texts = (event.subject, event.office, event.role, event.name, event.computer, event.tool, event.req_id)
     try:
-        all_of_it = "".join([text for text in (*texts, event.event, event.why) if text is not None])
+        all_of_it = "".join(filter(None, _texts(event)))
     except TypeError:  # something else than a text
         all_of_it = "\n"
     if len(all_of_it) <= LONGEST_TEXT and all_of_it.isascii() and all_of_it.isprintable():

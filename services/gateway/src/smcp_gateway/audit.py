@@ -74,15 +74,15 @@ class Audit:
             and (name not in (CALL, JOIN, CANCEL) or (name == CALL and not self._takes_calls()))
         ):
             return None
-        event = self._event(call, answer, seconds, size)
-        if event is None:
+        session = self._sessions.get(call.caller.session) or self._ended.get(call.caller.session)
+        if (event := _event(session, call, answer, seconds, size)) is None:
             return None
         key = (event.office or "", event.name or "", event.req_id or "")
         if name == CALL and self._not_written and self._not_written.get(key) == _asked(call):
             return None
         if name == CALL and event.kind == "call":
             self._forget(key)
-            if answer is None or self._is_repeated(call, answer):
+            if answer is None or _is_repeated(session, answer):
                 self._keep(key, event, call)
                 return None
         written = self.trail.write(event)
@@ -175,44 +175,48 @@ class Audit:
         if (event := self._forget(key)) is not None:
             self.trail.write(event)
 
-    def _is_repeated(self, call: Call, answer: Answer) -> bool:
-        session = self._sessions.get(call.caller.session)
-        return answer.error == ErrorCode.UNAVAILABLE and session is not None and session.flat_errors
 
-    def _event(self, call: Call, answer: Answer | None, seconds: float, size: int | None) -> Event | None:
-        caller, payload, name = call.caller, call.payload, call.row.event
-        session = self._sessions.get(caller.session) or self._ended.get(caller.session)
-        if answer is not None and answer.error == ErrorCode.NOT_IN_OFFICE and _message(answer) == LEFT:
-            return None
-        if answer is not None and answer.error is not None and not (name == CALL and _may_have_run(answer)):
-            event = Event("refusal", str(answer.error), event=name, why=_message(answer))
-        elif name == CALL:
-            if answer is None:
-                event = Event("call", "broken_off")
-            elif answer.error is not None:
-                event = Event("call", str(answer.error))
-            else:
-                event = Event("call", tool_failure(answer.body) or "ok", result=answer.body)
-            event.arguments = payload.get("params")
-        elif answer is None:
-            return None  # the client is gone, and nothing was decided
-        elif name == JOIN:
-            event = Event("join", "ok" if session is None else session.joined_as)
+def _is_repeated(session: Session | None, answer: Answer) -> bool:
+    if session is None or session.closed:
+        return False
+    return answer.error == ErrorCode.UNAVAILABLE and session.flat_errors
+
+
+def _event(
+    session: Session | None, call: Call, answer: Answer | None, seconds: float, size: int | None
+) -> Event | None:
+    caller, payload, name = call.caller, call.payload, call.row.event
+    if answer is not None and answer.error == ErrorCode.NOT_IN_OFFICE and _message(answer) == LEFT:
+        return None
+    if answer is not None and answer.error is not None and not (name == CALL and _may_have_run(answer)):
+        event = Event("refusal", str(answer.error), event=name, why=_message(answer))
+    elif name == CALL:
+        if answer is None:
+            event = Event("call", "broken_off")
+        elif answer.error is not None:
+            event = Event("call", str(answer.error))
         else:
-            event = Event("cancel", "ok")
-        event.office = office_of(call)
-        event.subject = _subject(session, caller)
-        event.role = caller.role or payload.get("role")
-        event.name = caller.name or payload.get("name")
-        event.address = None if session is None else session.address
-        event.computer = payload.get("computer")
-        event.tool = payload.get("tool_name")
-        event.seconds = seconds
-        event.req_id = call.req_id
-        event.trace_id = trace_id_of(call)
-        event.request_bytes = size
-        event.reply_bytes = None if answer is None else len(answer.body)
-        return event
+            event = Event("call", tool_failure(answer.body) or "ok", result=answer.body)
+        event.arguments = payload.get("params")
+    elif answer is None:
+        return None  # the client is gone, and nothing was decided
+    elif name == JOIN:
+        event = Event("join", "ok" if session is None else session.joined_as)
+    else:
+        event = Event("cancel", "ok")
+    event.office = office_of(call)
+    event.subject = _subject(session, caller)
+    event.role = caller.role or payload.get("role")
+    event.name = caller.name or payload.get("name")
+    event.address = None if session is None else session.address
+    event.computer = payload.get("computer")
+    event.tool = payload.get("tool_name")
+    event.seconds = seconds
+    event.req_id = call.req_id
+    event.trace_id = trace_id_of(call)
+    event.request_bytes = size
+    event.reply_bytes = None if answer is None else len(answer.body)
+    return event
 
 
 def _subject(session: Session | None, caller: Caller) -> str | None:

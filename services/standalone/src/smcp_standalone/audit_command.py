@@ -3,7 +3,7 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from smcp_service.lifecycle import Failure, counted, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_standalone.audit_reader import (
+    CHOSEN_BY,
     COLUMNS,
     Chains,
     Line,
@@ -67,6 +68,7 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="For a spreadsheet.")]
 
 @app.command("list")
 def list_records(
+    context: typer.Context,
     file: File = None,
     office: Office = None,
     subject: Subject = None,
@@ -79,11 +81,10 @@ def list_records(
     as_csv: AsCsv = False,
 ) -> None:
     """Show the records, the oldest first."""
-    wanted = _wanted(office, subject, tool, outcome, req_id, kind, _since(since))
-    shown = _Shown(wanted, as_json=as_json, as_csv=as_csv)
+    shown = _Shown(context)
 
     async def main(stop: asyncio.Event) -> None:
-        async for line in _lines(file, wanted):
+        async for line in _lines(file, shown.wanted):
             shown.take(line)
         if not shown.any:
             typer.echo("no record matches", err=True)
@@ -93,6 +94,7 @@ def list_records(
 
 @app.command("follow")
 def follow(
+    context: typer.Context,
     office: Office = None,
     subject: Subject = None,
     tool: Tool = None,
@@ -103,19 +105,18 @@ def follow(
     as_csv: AsCsv = False,
 ) -> None:
     """Show records as they are made, until ctrl-C. They come from NATS."""
-    if file := os.environ.get("SMCP_AUDIT_FILE"):
-        raise SettingsError(f"SMCP_AUDIT_FILE: follow reads NATS alone; use tail -F {file}")
-    wanted = _wanted(office, subject, tool, outcome, req_id, kind)
-    shown = _Shown(wanted, as_json=as_json, as_csv=as_csv)
+    if given := os.environ.get("SMCP_AUDIT_FILE"):
+        raise SettingsError(f"SMCP_AUDIT_FILE: follow reads NATS alone; use tail -F {given}")
+    shown = _Shown(context)
 
     async def main(stop: asyncio.Event) -> None:
         async with operator_bus() as bus:
-            after = (await read_page(bus, wanted, 0)).last
+            after = (await read_page(bus, shown.wanted, 0)).last
             typer.echo("following; ctrl-C ends it", err=True)
             lost = False
             while not stop.is_set():
                 try:
-                    page = await read_page(bus, wanted, after)
+                    page = await read_page(bus, shown.wanted, after)
                 except Failure as error:  # what comes meanwhile is read later
                     if not lost:
                         typer.echo(f"{error}; it is asked again", err=True)
@@ -124,11 +125,10 @@ def follow(
                     lost = False
                     for line in lines_of(page):
                         shown.take(line)
-                    after = (
-                        page.records[-1].seq if page.records else (after if after <= page.last else 0)
-                    )  # 0: the stream was made anew
                     if page.records:
+                        after = page.records[-1].seq
                         continue
+                    after = after if after <= page.last else 0  # 0: the stream was made anew
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), POLL_S)
 
@@ -178,25 +178,18 @@ async def _lines(file: Path | None, wanted: Wanted) -> AsyncIterator[Line]:
             yield line
 
 
-def _wanted(
-    office: str | None,
-    subject: str | None,
-    tool: str | None,
-    outcome: str | None,
-    req_id: str | None,
-    kind: str | None,
-    since: datetime | None = None,
-) -> Wanted:
+def _wanted(given: Mapping[str, Any]) -> Wanted:
     """Raises SettingsError for what no record can have: it would look as if nothing had happened."""
-    given = {"office": office, "subject": subject, "tool": tool, "outcome": outcome, "req-id": req_id}
-    for option, value in given.items():
+    chosen = {name: given[name] for name in CHOSEN_BY}
+    for name, value in chosen.items():
         if value == "":
-            raise SettingsError(f"--{option}: is empty")
+            raise SettingsError(f"--{name.replace('_', '-')}: is empty")
+    kind, outcome = chosen["kind"], chosen["outcome"]
     if outcome is not None and outcome not in OUTCOMES and not outcome.isdecimal():
         raise SettingsError(f"--outcome: {outcome!r} is no code of an error, and none of {', '.join(OUTCOMES)}")
     if kind is not None and kind not in (kinds := get_args(Kind)):
         raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
-    return Wanted(office, subject, tool, outcome, req_id, kind, since)
+    return Wanted(**chosen, since=_since(given.get("since")))
 
 
 def _run(main: Any) -> None:
@@ -212,14 +205,14 @@ def _run(main: Any) -> None:
 class _Shown:
     """Prints records that are wanted, each once."""
 
-    def __init__(self, wanted: Wanted, *, as_json: bool, as_csv: bool) -> None:
-        if as_json and as_csv:
+    def __init__(self, context: typer.Context) -> None:
+        self._json, self._csv = context.params["as_json"], context.params["as_csv"]
+        if self._json and self._csv:
             raise SettingsError("--csv: or --json, not both")
+        self.wanted = _wanted(context.params)
         self.any = False
-        self._wanted = wanted
-        self._json, self._csv = as_json, as_csv
         self._seen: dict[tuple[str, str], None] = {}
-        if as_csv:
+        if self._csv:
             typer.echo(csv_line(list(COLUMNS)))
 
     def take(self, line: Line) -> None:
@@ -228,7 +221,7 @@ class _Shown:
             typer.echo(f"{line.where}: {record}", err=True)
             return
         number = str(record.get("writer")), str(record.get("seq"))
-        if number in self._seen or not self._wanted.matches(record):
+        if number in self._seen or not self.wanted.matches(record):
             return
         self._seen[number] = None
         if len(self._seen) > REMEMBERED:

@@ -31,6 +31,8 @@ SKEW_S: Final = 300
 _AROUND: Final = codecs.BOM_UTF8 + b" \r\n"
 """What an editor may put around a record; none begins or ends so."""
 COLUMNS: Final = (*FIELDS, "trace_id", "address", "event", "why", "request_bytes", "reply_bytes", "writer", "seq")
+CHOSEN_BY: Final = ("office", "subject", "tool", "outcome", "req_id", "kind")
+"""Fields that are compared as they are, and the options that say with what."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A spreadsheet takes a cell that begins so for a formula."""
 
@@ -72,7 +74,7 @@ class Wanted:
     since: datetime | None = None
 
     def matches(self, record: dict[str, Any]) -> bool:
-        for name in ("office", "subject", "tool", "outcome", "req_id", "kind"):
+        for name in CHOSEN_BY:
             wanted = getattr(self, name)
             if wanted is not None and record.get(name) != wanted:
                 return False
