@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import aiohttp
 import pytest
 from socketio.exceptions import ConnectionError as Refused
 
+from smcp_gateway.app import EVENTS
 from smcp_gateway.auth import api_keys as key_file
 from smcp_gateway.auth.api_keys import new_key
 from smcp_gateway.sockets import pending_connects
@@ -193,6 +195,30 @@ async def test_wrong_tokens_in_auth_count_like_those_in_the_header(nats_url: str
                     codes.append(json.loads((await socket.receive()).data.removeprefix("44/smcp,"))["data"]["code"])
         assert codes == [401] * 20 + [429] * 2
         assert (await handshake(world, "polling", {"Authorization": "Bearer x"}))[0] == 429
+
+
+async def test_each_client_that_is_not_let_in_leaves_one_record(
+    nats_url: str, keys: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key_of(keys)
+    caplog.set_level(logging.INFO, logger=EVENTS)
+    async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"{world.url}/socket.io/?EIO=4&transport=polling&a2c_version=9.0.0") as answer,
+        ):
+            assert answer.status == 400
+        async with aiohttp.ClientSession() as http:
+            async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
+                await socket.receive()
+                for _ in range(21):
+                    await socket.send_str('40/smcp,{"token":"wrong"}')
+                    await socket.receive()
+        assert (await handshake(world, "polling", {"Authorization": "Bearer x"}))[0] == 429
+    refused = [vars(record) for record in caplog.records if record.name == EVENTS]
+    assert [each["outcome"] for each in refused] == ["4008"] + ["401"] * 20 + ["429"] * 2
+    assert {(each["refused"], each["address"]) for each in refused} == {("connect", "127.0.0.1")}
+    assert "9.0.0" in refused[0]["why"]
 
 
 async def test_a_forged_forwarded_header_does_not_avoid_the_throttle(nats_url: str, keys: Path) -> None:

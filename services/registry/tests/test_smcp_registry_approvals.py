@@ -49,6 +49,7 @@ async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_s
     assert record | SAID == record
     assert (record["kind"], record["office"], record["computer"]) == ("approval", "lab", "pc")
     assert (record["writer"], record["seq"], record["role"]) == ("registry-1/a", 1, "agent")
+    assert record["source"] == "gateway-1/x 7"
 
 
 @pytest.mark.parametrize("written", [True, False])

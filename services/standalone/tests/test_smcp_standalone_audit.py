@@ -70,6 +70,20 @@ async def test_list_filters_and_prints_each_record_as_it_was_written(path: Path)
     assert listed.stdout.splitlines() == [path.read_text().splitlines()[at] for at in (1, 3)]
 
 
+async def test_an_approval_that_two_registries_recorded_is_listed_once(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    for writer in ("registry-1/a", "registry-2/b"):
+        trail = Trail(logging.getLogger("test"), writer=writer, open_sink=lambda made: FileSink(file, made))
+        for answer, source in (("no", "rack/c 1"), ("yes", "rack/c 1"), ("yes", "rack/c 2")):
+            trail.write(Event("approval", answer, office="lab", computer="pc", req_id="r1", source=source))
+    listed = audit("list", "--file", str(file), "--json")
+    found = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [(each["outcome"], each["source"]) for each in found] == [
+        ("no", "rack/c 1"), ("yes", "rack/c 1"), ("yes", "rack/c 2")
+    ]  # fmt: skip
+    assert audit("verify", "--file", str(file)).returncode == 0
+
+
 async def test_verify_names_the_first_broken_record_and_fails(path: Path) -> None:
     assert audit("verify", "--file", str(path)).returncode == 0
     path.write_text(path.read_text().replace('"outcome":"ok","ms":12.3', '"outcome":"no","ms":12.3'))

@@ -87,6 +87,8 @@ class Event:
     result: bytes | None = field(default=None, repr=False)
     request_bytes: int | None = None
     reply_bytes: int | None = None
+    source: str | None = None
+    """Of an approval: its writer and number at the Computer. Two registries may record it, if an answer is lost."""
 
 
 class Sink(Protocol):
@@ -302,12 +304,12 @@ FIELDS: Final = (
     *("at", "kind", "subject", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "args_sha256"),
 )
 """What each record has, `null` where it is not known; the other fields are left out then."""
-_WHERE_KNOWN: Final = ("address", "event", "why", "request_bytes", "reply_bytes")
+_WHERE_KNOWN: Final = ("address", "event", "why", "request_bytes", "reply_bytes", "source")
 _where_known: Final = attrgetter(*_WHERE_KNOWN)
 _IN_LINE: Final = {
     "name": "member",
     "event": "refused",
-    **dict.fromkeys(("at", "kind", "args_sha256", "request_bytes", "reply_bytes", "arguments", "result"), ""),
+    **dict.fromkeys(("at", "kind", "args_sha256", "request_bytes", "reply_bytes", "source", "arguments", "result"), ""),
 }
 """Fields with another name in the line of the log; without one they do not stand there."""
 

@@ -127,6 +127,8 @@ class Approval(_Contract):
     tool: str = Field(max_length=LONGEST_TEXT)
     req_id: str = Field(max_length=LONGEST_TEXT)
     args_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    writer: str = Field(default="", max_length=LONGEST_TEXT)
+    seq: int = 0
 
 
 class LeaseRenewal(_Contract):

@@ -28,6 +28,8 @@ _log = logging.getLogger("smcp_computer.confirmation")
 SETTING: Final = "SMCP_CONFIRM"
 PROGRAM: Final = "SMCP_CONFIRM_COMMAND"
 WITHDRAWN: Final = "withdrawn"
+DENIED: Final = "denied"
+"""By the configuration: nobody was asked."""
 HOUR_S: Final = 3600.0
 _STOPPING: Final = "was not run: this Computer is stopping, and asks nobody any more"
 
@@ -143,7 +145,7 @@ class Confirmation:
         """None where the tool may run, else why it may not. Asks, one question at a time, if it has to.
 
         Args:
-            answered: called with each answer, or `withdrawn`: the call ended before there was one.
+            answered: called with each answer, with `withdrawn` (the call ended before there was one) or `denied`.
         """
         meta, tool = target.configured, target.ref.tool
         confirm, why = wanted(
@@ -154,10 +156,12 @@ class Confirmation:
             destructive=may_destroy(target.tool),
         )
         if (refusal := refused_by(confirm, why, can_ask=self._asker is not None)) is not None:
+            answered(DENIED)
             return refusal
         if confirm is Confirm.ALLOW or self._is_remembered(target):
             return None
         if self._over:
+            answered(WITHDRAWN)
             return _STOPPING
         question = asyncio.timeout(None)
         try:

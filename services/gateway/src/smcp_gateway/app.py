@@ -62,8 +62,7 @@ class Gateway:
         )
         self.sessions = sessions = Sessions()
         self._audit = audit = Audit(trail, sessions)
-        if front.guard is not None:
-            front.guard.refused = audit.not_connected
+        front.refused = audit.not_connected
         self.calls = calls = CallTable()
         self._generations = generations = Generations()
         self._background = BackgroundTasks(lambda work: tasks.start(work, name="background task"))

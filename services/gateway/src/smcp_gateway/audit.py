@@ -29,6 +29,10 @@ REPEATED_S: Final = 2.5
 ENDED_S: Final = 10.0
 """So long a client is known that is gone: its calls are broken off at once (seconds)."""
 
+STRANGERS_PER_MINUTE: Final = 600
+"""At most so many refused connections are recorded in a minute: anybody may provoke any number, which would push older
+records out of the stream. The next record says how many are missing."""
+
 Key = tuple[str, str, str]
 """(office, Agent, req_id)"""
 
@@ -50,6 +54,7 @@ class Audit:
         self._not_written: dict[Key, tuple[Any, ...]] = {}
         """Calls answered with `NOT_WRITTEN`, whose records are sent again: what their repeats say, too."""
         self._ended: dict[str, Session] = {}
+        self._strangers = self._unrecorded = self._minute = 0
         self._loop = asyncio.get_running_loop()
 
     def before(self, handler: Handler) -> Handler:
@@ -125,8 +130,17 @@ class Audit:
 
     def not_connected(self, address: str, error: SmcpError) -> None:
         """A client was not let in."""
+        if (minute := int(self._loop.time()) // 60) != self._minute:
+            self._minute, self._strangers = minute, 0
+        self._strangers += 1
+        if self._strangers > STRANGERS_PER_MINUTE:
+            self._unrecorded += 1
+            return
         why = getattr(error, "why", None)  # of a token, which its sender is not told
         said = f"{error.message}: {why}" if why else error.message
+        if self._unrecorded:
+            said = f"{said}; {self._unrecorded} refused connections before it are not recorded"
+            self._unrecorded = 0
         self.trail.write(Event("refusal", str(int(error.code)), address=address, event="connect", why=said))
 
     def left(self, session: Session, seat: SeatKey, outcome: str, req_id: str = "") -> None:

@@ -7,12 +7,13 @@ from typing import Final
 
 from aiohttp import web
 
-from smcp_gateway.auth.guard import Guard, open_guard
+from smcp_gateway.auth.guard import Guard, open_guard, refused
 from smcp_gateway.auth.login_throttle import Network, counted_as, source_of
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.pending_connects import VERSION_PARAMETER
-from smcp_proto.catalog import refuse_version
+from smcp_proto.catalog import VersionRefusal, refuse_version
+from smcp_proto.errors import SmcpError, VersionRefused
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.http_limits import EdgeRules, Listener, is_loopback, listening
 from smcp_service.logging import get_logger
@@ -39,6 +40,8 @@ class HttpServer:
         self.stats = Stats()
         self.metrics = metrics
         self.guard = guard
+        self.refused: Callable[[str, SmcpError], None] = lambda address, error: None
+        """Called with the address and the error of a client that is refused by HTTP."""
         self._proxies = proxies
         self.app = web.Application()
         self.app.add_routes(health_routes(self.readiness))
@@ -68,24 +71,23 @@ class HttpServer:
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         begins = "sid" not in request.query  # a request with a session's id is authenticated already
-        refusal = _refused_version(request) if begins else None
-        if refusal is not None:
-            return refusal
+        if begins and (refusal := refuse_version(request.query.get(VERSION_PARAMETER))) is not None:
+            self.refused(self.source(request), VersionRefused(refusal.message))
+            return _refused_version(refusal)
         answer = self._answer
         if answer is None:
             raise web.HTTPServiceUnavailable(text="not serving now", headers={"Retry-After": "1"})
         if begins and self.guard is not None:
-            refusal = await self.guard.check(request)
-            if refusal is not None:
-                return refusal
+            try:
+                await self.guard.check(request)
+            except SmcpError as error:
+                self.refused(self.source(request), error)
+                return refused(error)
         return await answer(request)
 
 
-def _refused_version(request: web.Request) -> web.Response | None:
+def _refused_version(refusal: VersionRefusal) -> web.Response:
     """The HTTP 400 for a client of another protocol version."""
-    refusal = refuse_version(request.query.get(VERSION_PARAMETER))
-    if refusal is None:
-        return None
     headers = {ERROR_HEADER: str(refusal.code), "Cache-Control": "no-store"}
     return web.json_response(refusal.model_dump(), status=400, headers=headers)
 

@@ -85,7 +85,9 @@ class Audit:
         if self.trail.sink is None:
             raise Unavailable("the registries record nothing (SMCP_AUDIT)")
         self.trail.check()
-        event = Event("approval", role="agent", office=office, computer=computer, **request.model_dump())
+        said = request.model_dump(exclude={"writer", "seq"})
+        event = Event("approval", role="agent", office=office, computer=computer, **said)
+        event.source = f"{request.writer} {request.seq}"
         event.trace_id = trace_id(office, request.name, request.req_id)
         if (written := self.trail.write(event)) is not None and not await written:
             raise Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True})

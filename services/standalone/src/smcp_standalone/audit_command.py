@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from smcp_bus.audit import MOST_WAITING, Kind
+from smcp_bus.audit import FIELDS, MOST_WAITING, Kind
 from smcp_proto.printable import escaped_json, printable
 from smcp_service.lifecycle import Failure, counted, plain_failures, run
 from smcp_service.logging import configure_logging
@@ -45,7 +45,7 @@ _BLANKS: Final = str.maketrans("\t\r\n", "   ")
 _SPAN: Final = re.compile(r"(\d{1,5})([smhd])")
 OUTCOMES: Final = (
     *("ok", "moved", "unchanged", "back", "disconnected", "expired", "not_back", "tool_error", "timeout", "cancelled"),
-    *("broken_off", "yes", "always", "hour", "no", "unreadable", "withdrawn", "added", "removed"),
+    *("broken_off", "yes", "always", "hour", "no", "unreadable", "withdrawn", "denied", "added", "removed"),
 )
 """Beside the codes of errors; `docs/guides/audit.md` says of which kind of record each is."""
 
@@ -211,7 +211,7 @@ class _Shown:
             raise SettingsError("--csv: or --json, not both")
         self.wanted = _wanted(context.params)
         self.any = False
-        self._seen: dict[tuple[str, str], None] = {}
+        self._seen: dict[str, None] = {}
         if self._csv:
             typer.echo(csv_line(list(COLUMNS)))
 
@@ -220,7 +220,9 @@ class _Shown:
         if isinstance(record, str):
             typer.echo(f"{line.where}: {record}", err=True)
             return
-        number = str(record.get("writer")), str(record.get("seq"))
+        # An approval may be recorded by two registries: at all of it but their numbers it is known.
+        told = "source" in record
+        number = str([record.get(name) for name in ((*FIELDS[1:], "source") if told else ("writer", "seq"))])
         if number in self._seen or not self.wanted.matches(record):
             return
         self._seen[number] = None

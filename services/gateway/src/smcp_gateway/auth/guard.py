@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,8 +84,6 @@ class Guard:
         self._tokens = tokens
         self._proxies = proxies
         self._revoked = revoked
-        self.refused: Callable[[str, SmcpError], None] = lambda address, error: None
-        """Called with the address and the error of a connection that is refused by HTTP."""
         self._throttle = LoginThrottle()
         self._logged = LoginThrottle()
         self.refusals = {"token": 0, "throttled": 0}
@@ -124,19 +122,12 @@ class Guard:
     def _is_revoked(self, principal: Principal) -> bool:
         return self._revoked is not None and self._revoked.value.holds(principal)
 
-    async def check(self, request: web.Request) -> web.Response | None:
-        """Check a request that begins a connection. Returns the refusal, or None."""
+    async def check(self, request: web.Request) -> None:
+        """Check a request that begins a connection. Raises what `admit` raises."""
         said = _BEARER.fullmatch(request.headers.get(HEADER, ""))
-        if said is None:
-            return None  # the token comes with CONNECT
-        try:
+        if said is not None:  # else the token comes with CONNECT
             request[_PRINCIPAL] = await self._authenticate(request, said["token"])
             request[_PRESENTED] = said["token"]
-        except SmcpError as error:
-            if not isinstance(error, RateLimited):
-                self.refused(source_of(request, self._proxies), error)
-            return refused(error)
-        return None
 
     async def admit(self, request: web.Request, auth: object) -> Principal:
         """Authenticate a client that connects to the namespace.

@@ -274,8 +274,7 @@ class SocketIoServer:
             session = Session(sid, engine_id, *said, principal, replies=replies, address=address)
             self._quotas.connected(session)
         except SmcpError as error:
-            if not isinstance(error, RateLimited) or "quota" in error.details:  # not those that wait for their turn
-                self._audit.not_connected(self._source(request), error)
+            self._audit.not_connected(self._source(request), error)
             raise _refused(error) from None
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
