@@ -140,7 +140,7 @@ async def test_the_commands_set_list_and_remove_values_and_never_show_them(tmp_p
     code, out, _ = await secrets(tmp_path, "list", "--json")
     assert json.loads(out) == ["api key"]
     code, out, err = await secrets(tmp_path, "set", "token", "--json", typed=SECRET)
-    assert (json.loads(out), err) == ({"kept": "token", "servers": []}, "")
+    assert (json.loads(out), err) == ({"kept": "token"}, "")
     assert json.loads((await secrets(tmp_path, "rm", "token", "--json"))[1]) == {"removed": ["token"]}
     assert await secrets(tmp_path, "rm", "api key", "other") == (1, "", "error: no value is kept for 'other'\n")
     assert await secrets(tmp_path, "list", "--json") == (0, "[]\n", "")

@@ -11,7 +11,6 @@ come here: what they may know is in the handlers.
     GET  /inputs                  where the values of inputs come from
     POST /servers/NAME/reload     read the configuration file again, which was changed for this server
     POST /servers/NAME/restart    restart one
-    POST /retry                   start those that lacked something, as a value was kept; returns how they are
 """
 
 import asyncio
@@ -97,7 +96,6 @@ class Control:
             web.get("/inputs", self._inputs),
             web.post("/servers/{name}/reload", self._reload),
             web.post("/servers/{name}/restart", self._restart),
-            web.post("/retry", self._retry),
         ]
 
     async def _who(self, request: web.Request) -> web.Response:
@@ -182,16 +180,11 @@ class Control:
         await self._settled(name)
         return _json(self.status())
 
-    async def _retry(self, request: web.Request) -> web.Response:
-        names = self._computer.fleet.retry_failed()
-        await self._settled(*names)
-        return _json({"servers": [each for each in self.status()["servers"] if each["name"] in names]})
-
-    async def _settled(self, *names: str) -> None:
-        """Return once these servers have started or failed, or take longer."""
+    async def _settled(self, name: str) -> None:
+        """Return once this server has started or failed, or takes longer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                await self._computer.fleet.wait_settled(names)
+                await self._computer.fleet.wait_settled([name])
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """The metrics of a Computer."""
 
-import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
@@ -53,21 +52,9 @@ def measure_resources(metrics: Metrics, index: ResourceIndex, cache: MetadataCac
     )
 
 
-SAME_S: Final = 1.0
-"""One look at the processes of the servers serves all metrics of one collection."""
-
-
 def measure_servers(metrics: Metrics, fleet: Fleet) -> None:
-    taken, statuses = 0.0, list[ServerStatus]()
-
     def each(value: Callable[[ServerStatus], float | None]) -> Callable[[], dict[str, float]]:
-        def read() -> dict[str, float]:
-            nonlocal taken, statuses
-            if time.monotonic() >= taken + SAME_S:
-                taken, statuses = time.monotonic(), fleet.statuses()
-            return {status.name: found for status in statuses if (found := value(status)) is not None}
-
-        return read
+        return lambda: {each.name: found for each in fleet.statuses() if (found := value(each)) is not None}
 
     def states() -> dict[tuple[str, ...], float]:
         return {(name, supervisor.state.value): 1 for name, supervisor in fleet.supervisors.items()}

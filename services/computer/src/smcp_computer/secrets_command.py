@@ -22,7 +22,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Keep values of inputs encrypted on this host, and encrypt whole configurations."
 )
 
-_USED: Final = "a running server gets the value when you restart it: smcp-computer servers restart SERVER"
+_USED: Final = "a Computer that runs uses it from the next start of a server: smcp-computer servers restart SERVER"
 
 
 def store_of(settings: ComputerSettings) -> SecretStore:
@@ -53,7 +53,6 @@ def set_value(
     """Keep the value of an input; it is asked for, or read from standard input.
 
     There is no option for it: others could see it in `ps`.
-    A running Computer starts the servers that lacked it.
     """
     settings = _settings(office, name)
     if sys.stdin.isatty():
@@ -63,21 +62,14 @@ def set_value(
     if not value:
         raise Failure("nothing is kept: the value is empty")
     _done(store_of(settings).put, input_id, value)
-    servers: list[dict[str, Any]] = []
     computer = RunningComputer(state_path(settings), settings.office, settings.name)
     with suppress(Failure):  # it does not run
-        servers = computer.ask("POST", "retry")["servers"]
         known = [each["id"] for each in computer.ask("GET", "inputs")["inputs"]]
         if input_id not in known:
             typer.echo(
                 f"warning: no input of the Computer has the id {input_id!r}{did_you_mean(input_id, known)}", err=True
             )
-    if as_json:
-        print_json({"kept": input_id, "servers": servers})
-    else:
-        typer.echo(f"kept {input_id!r}; {_USED}", err=True)
-        for each in servers:
-            typer.echo(plain(": ".join(filter(None, (each["name"], each["state"], each["reason"])))), err=True)
+    _report("kept", input_id, f"kept {input_id!r}; {_USED}", as_json)
 
 
 @app.command("list")

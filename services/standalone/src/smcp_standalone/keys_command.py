@@ -197,14 +197,6 @@ def _until(text: str) -> datetime:
 
 
 def _problems(error: ValidationError) -> list[str]:
-    options = {
-        "offices": "--office",
-        "roles": "--role",
-        "names": "--name",
-        "computers": "--computer",
-        "tools": "--tool",
-        "subject": "--subject",
-    }
     found = error.errors(include_url=False, include_context=False, include_input=False)
     wrong_inside = {each["loc"][0] for each in found if len(each["loc"]) > 1}
     problems = []
@@ -212,7 +204,7 @@ def _problems(error: ValidationError) -> list[str]:
         field = str(each["loc"][0])
         if each["type"] == "too_short" and field in wrong_inside:
             continue  # pydantic counts what was right
-        problems.append(f"{options[field]}: {reason_of(each)}")
+        problems.append(f"--{field.removesuffix('s')}: {reason_of(each)}")
     return problems
 
 

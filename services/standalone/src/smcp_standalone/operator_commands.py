@@ -21,21 +21,8 @@ from smcp_service.settings import SettingsError
 from smcp_standalone.operator_connection import ask, operator_bus
 
 SHOWN: Final = (
-    *(
-        "at",
-        "kind",
-        "office",
-        "role",
-        "name",
-        "computer",
-        "tool",
-        "event",
-        "outcome",
-        "why",
-        "ms",
-        "req_id",
-        "trace_id",
-    ),
+    *("at", "kind", "office", "role", "name", "computer", "tool"),
+    *("event", "outcome", "why", "ms", "req_id", "trace_id"),
 )
 """The fields of an audit record that `watch` shows: never arguments or results, which a setting may put there."""
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -34,7 +34,6 @@ AT_ONCE: Final = 16
 """Windows that one server is asked for at a time."""
 KEPT_BYTES: Final = 16 * 1024 * 1024
 """At most this many bytes of windows are kept: hundreds of times what a model can read."""
-_HEAD: Final = b'{"desktops":['
 _LATE: Final = "did not answer in time: its windows are from an earlier read, or left out"
 _NOT_LISTED: Final[Json] = {"uri": "window://not-listed-yet"}
 """Stands for the windows of a server whose list is not known."""
@@ -201,17 +200,19 @@ class Desktop:
         organized = organize_desktop(found.windows, size, history)
         for doubt in organized.warnings:
             self.events.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
-        tail = b'],"req_id":%b}' % orjson.dumps(request.req_id)
+        reply: dict[str, Any] = {"desktops": [], "req_id": request.req_id}
         if found.missing:
-            tail = b'],"a2c_missing":%d,%b' % (found.missing, tail[2:])
+            reply["a2c_missing"] = found.missing
         ages = [round(found.ages.get(source, 0.0), 1) for source in organized.sources]
-        aged = b'],"a2c_ages":%b,%b' % (orjson.dumps(ages), tail[2:]) if any(ages) else tail
-        shown = self._fitting(organized, limit, limit - len(_HEAD) - len(aged))
         if any(ages):
-            tail = b'],"a2c_ages":%b,%b' % (orjson.dumps([ages[number] for number in shown]), tail[2:])
+            reply["a2c_ages"] = ages
+        shown = self._fitting(organized, limit - len(orjson.dumps(reply)))
+        reply["desktops"] = [organized.desktops[number] for number in shown]
+        if any(ages):
+            reply["a2c_ages"] = [ages[number] for number in shown]
         if only is not None and not shown and (found.too_large or organized.desktops):
             raise TooLarge("the window is larger than the answer may be", details={"limit": limit})
-        return RawJson(b"".join((_HEAD, b",".join(shown.values()), tail)))
+        return RawJson(orjson.dumps(reply))
 
     async def _find(
         self,
@@ -319,16 +320,14 @@ class Desktop:
             return [(resource, part.error) for resource in _windows(self.index.known(part.server), only)]
         return [(_NOT_LISTED, part.error)]
 
-    def _fitting(self, organized: OrganizedDesktop, limit: int, room: int) -> dict[int, bytes]:
-        """The windows for which there is room, as JSON, by their numbers."""
-        shown = [orjson.dumps(text) for text in organized.desktops]
-        sizes = [len(text) for text in shown]
-        gone = giving_way(sizes, room)
+    def _fitting(self, organized: OrganizedDesktop, room: int) -> list[int]:
+        """The numbers of the windows for which there is room."""
+        gone = giving_way([len(orjson.dumps(text)) for text in organized.desktops], room)
         for number in sorted(gone):
             server, uri = organized.sources[number]
             why = "together the windows are larger than the answer may be"
             self.events.warn(server, f"{self.events.shown(uri)} is left out of the desktop: {why}")
-        return {number: text for number, text in enumerate(shown) if number not in gone}
+        return [number for number in range(len(organized.desktops)) if number not in gone]
 
 
 def _windows(listing: Listing, only: WindowUri | None) -> list[Json]:

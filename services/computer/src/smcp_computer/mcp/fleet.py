@@ -169,13 +169,6 @@ class Fleet:
         self._retire(name)
         self._start(self._supervisors[name])
 
-    def retry_failed(self) -> list[str]:
-        """Start those that are not tried any more, as what they lacked may be there now. Returns their names."""
-        failed = [name for name, each in self._supervisors.items() if each.state is State.FAILED]
-        for name in failed:
-            self.restart(name)
-        return failed
-
     def apply(self, config: ComputerConfig) -> Changes:
         """Run the servers of another configuration. Returns what changed, at once; `wait_settled` waits for the rest.
 
