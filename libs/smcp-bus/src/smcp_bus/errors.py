@@ -1,4 +1,6 @@
-"""The errors between two processes, named by what the caller may conclude from them."""
+"""The errors between two processes, named by what the caller may conclude from them; and lost cancellations."""
+
+import asyncio
 
 
 class BusError(Exception):
@@ -42,3 +44,15 @@ class TransferFailed(BusError):
 def describe(error: BaseException) -> str:
     """What an error says, for a log line or a message; its name where it says nothing (a time-out)."""
     return str(error) or type(error).__name__
+
+
+def raise_if_cancelled() -> None:
+    """Raise CancelledError where this task was cancelled and does not know.
+
+    Until Python 3.12 `asyncio.wait_for`, which nats-py waits with, drops a cancellation that comes in the same round of
+    the loop as the result. An endless task asks here after each such wait, or it could not be ended, and so does what
+    starts a service, or the start would go on after a stop.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -39,8 +39,7 @@ from pydantic import ValidationError
 
 from smcp_bus.audit import STREAM
 from smcp_bus.bus import Bus
-from smcp_bus.cancellation import raise_if_cancelled
-from smcp_bus.errors import describe
+from smcp_bus.errors import describe, raise_if_cancelled
 from smcp_bus.subjects import AUDIT_ALL
 from smcp_proto.errors import Unavailable
 from smcp_registry.member_records import MemberRecord
