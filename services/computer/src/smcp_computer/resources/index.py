@@ -1,5 +1,5 @@
-"""The current list of resources and templates of each MCP server, cached until the server announces a change; and pages
-over the lists of all servers.
+"""The current list of resources of each MCP server, cached until the server announces a change; its templates, asked
+for each time; and pages over the lists of all servers.
 
 The cursor of a page names a server and an item of the Computer's own index, and holds nothing that an MCP server made:
 so it survives restarts of that server and changes of its list.
@@ -9,11 +9,11 @@ import asyncio
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import mcp_types as types
 import orjson
@@ -49,7 +49,6 @@ OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_t
 NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
 Listing = Mapping[str, Json]
 """Resources by URI, in the server's order, each as the server sent it."""
-Items = TypeVar("Items")
 
 CURSOR_FIELD: Final = "payload.params.cursor"
 NOT_GIVEN: Final = "is none that this list gave"
@@ -70,23 +69,16 @@ URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTempl
 
 
 @dataclass
-class _List(Generic[Items]):
-    """One of the two lists of a server. Each has its own lock: a server may be silent about one of them."""
-
-    items: Items
-    asked: float = 0.0
-    """When it was asked for (loop time)."""
-    changes: int = -1
-    """What `_Server.changes` was then."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
-@dataclass
 class _Server:
-    resources: _List[Listing] = field(default_factory=lambda: _List(NOTHING))
-    templates: _List[tuple[Json, ...]] = field(default_factory=lambda: _List(()))
+    listing: Listing = NOTHING
+    asked: float = 0.0
+    """When it was asked for that list (loop time)."""
+    listed: int = -1
+    """What `changes` was then."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while it is asked for its list."""
     changes: int = 0
-    """How often its lists changed, or may have: what was asked for before the last time is out of date."""
+    """How often its list changed, or may have: what was asked for before the last time is out of date."""
     announced: int = 0
     """How often it said itself that its list changed."""
     dirty: asyncio.Event = field(default_factory=asyncio.Event)
@@ -152,48 +144,57 @@ class ResourceIndex:
 
     def known(self, server: str) -> Listing:
         """Its last list since it started, from memory; empty before the first."""
-        return self._servers[server].resources.items if server in self._servers else NOTHING
+        return self._servers[server].listing if server in self._servers else NOTHING
 
     def announced(self, server: str) -> int:
         """How often it announced another list. That goes for its templates, too: MCP has no notification for them."""
         return self._servers[server].announced if server in self._servers else 0
 
     def is_listed(self, server: str) -> bool:
-        return server in self._servers and self._servers[server].resources.asked > 0
+        return server in self._servers and self._servers[server].asked > 0
 
     async def list(self, server: str, timeout: float = REQUEST_S) -> Listing:
         """Its current list: from memory, or fetched where that may be outdated. Raises ServerError."""
+        self.connection(server)
+        loop, kept = asyncio.get_running_loop(), self._servers.setdefault(server, _Server())
+        came = loop.time()
 
-        async def ask(resources: Resources) -> Listing:
-            found = await resources.list_all(timeout=timeout)
-            self._events.warn(server, *found.problems)
-            return MappingProxyType({item["uri"]: item for item in found.items})
+        def is_current(resources: Resources) -> bool:
+            return kept.listed == kept.changes and (resources.features.list_changed or kept.asked >= came)
 
-        kept = self._server(server).resources
-        if await self._renew(server, kept, ask, timeout, "resources"):
-            self._tell(server)
-        return kept.items
+        if is_current(self.connection(server)):
+            return kept.listing
+        try:
+            async with asyncio.timeout(timeout), kept.lock:
+                resources = self.connection(server)
+                if is_current(resources):
+                    return kept.listing
+                asked, changes = loop.time(), kept.changes  # what changes from here on makes it old again
+                found = await resources.list_all(timeout=timeout)
+                self._events.warn(server, *found.problems)
+                if self._resources(server) is not resources:
+                    raise ServerDied(server, "went away before it answered")
+                kept.listing = MappingProxyType({item["uri"]: item for item in found.items})
+                kept.asked, kept.listed = asked, changes
+        except TimeoutError:
+            raise ServerTimedOut(server, "did not list its resources in time") from None
+        self._tell(server)
+        return kept.listing
 
     async def list_known(self, servers: Iterable[str]) -> None:
         """Return when the lists of those of the servers that have resources were taken, or could not be."""
         await asyncio.gather(*(self.list(name) for name in servers if self.features(name)), return_exceptions=True)
 
     async def templates(self, server: str, timeout: float = REQUEST_S) -> tuple[Json, ...]:
-        """Its templates; kept under the same conditions as its list. Raises as `list`."""
-
-        async def ask(resources: Resources) -> tuple[Json, ...]:
-            try:
-                found = await resources.all_templates(timeout=timeout)
-            except RequestRefused as error:
-                if error.code != types.METHOD_NOT_FOUND:
-                    raise
-                return ()  # a server need not have any
-            self._events.warn(server, *found.problems)
-            return found.items
-
-        kept = self._server(server).templates
-        await self._renew(server, kept, ask, timeout, "templates")
-        return kept.items
+        """Its templates, asked for now. Raises as `list`."""
+        try:
+            found = await self.connection(server).all_templates(timeout=timeout)
+        except RequestRefused as error:
+            if error.code != types.METHOD_NOT_FOUND:
+                raise
+            return ()  # a server need not have any
+        self._events.warn(server, *found.problems)
+        return found.items
 
     def listen(self, listener: Callable[[str], None]) -> None:
         """Call it with the name of each server whose list was taken anew, or that came or went. It must not block."""
@@ -209,11 +210,6 @@ class ResourceIndex:
     def _keep_current(self, name: str, server: _Server) -> None:
         if self._keepers is not None and server.keeping is None:
             server.keeping = self._keepers.create_task(self._keep(name, server), name=f"resources:{name}")
-
-    def _server(self, name: str) -> _Server:
-        """Raises ServerNotRunning: it is not ready, has no resources, or was removed."""
-        self.connection(name)
-        return self._servers.setdefault(name, _Server())
 
     async def _keep(self, name: str, server: _Server) -> None:
         backoff = Backoff(first_s=0.5, longest_s=30.0)
@@ -239,37 +235,6 @@ class ResourceIndex:
                 backoff.reset()
             await asyncio.sleep(pause)
 
-    async def _renew(
-        self,
-        name: str,
-        kept: _List[Items],
-        ask: Callable[[Resources], Awaitable[Items]],
-        timeout: float,
-        what: str,
-    ) -> bool:
-        """Take a list anew where it may be out of date; whether that was so."""
-        loop = asyncio.get_running_loop()
-        server, came = self._server(name), loop.time()
-
-        def is_current(resources: Resources) -> bool:
-            return kept.changes == server.changes and (resources.features.list_changed or kept.asked >= came)
-
-        if is_current(self.connection(name)):
-            return False
-        try:
-            async with asyncio.timeout(timeout), kept.lock:
-                resources = self.connection(name)
-                if is_current(resources):
-                    return False
-                asked, changes = loop.time(), server.changes  # what changes from here on makes it old again
-                items = await ask(resources)
-                if self._resources(name) is not resources:
-                    raise ServerDied(name, "went away before it answered")
-                kept.items, kept.asked, kept.changes = items, asked, changes
-                return True
-        except TimeoutError:
-            raise ServerTimedOut(name, f"did not list its {what} in time") from None
-
     def _on_event(self, event: ServerEvent) -> None:
         server = self._servers.setdefault(event.server, _Server())
         match event:
@@ -279,7 +244,7 @@ class ResourceIndex:
                     server.keeping.cancel()
             case ServerReady() | ServerGone():
                 server.changes += 1
-                server.resources.items, server.resources.asked, server.templates.items = NOTHING, 0.0, ()
+                server.listing, server.asked = NOTHING, 0.0
                 if isinstance(event, ServerReady):
                     server.dirty.set()
                     self._keep_current(event.server, server)
