@@ -1,7 +1,8 @@
 """The command `smcp-computer`."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -153,20 +154,14 @@ def import_file(
     as_json: Json = False,
 ) -> None:
     """Convert the file of another MCP host; print it, or also write it with --write. --json includes the warnings."""
-    try:
+    with _refused(file):
         document, configuration = imported(file)
-    except ConfigError as error:
-        _say("error", file, error.problems)
-        raise typer.Exit(SettingsError.exit_code) from None
     warnings = [*configuration.warnings, *literal_secrets(configuration)]
     if not as_json:
         _say("warning", file, warnings)
     if write is not None:
-        try:
+        with _refused(write):
             add_to_file(write, document)
-        except ConfigError as error:
-            _say("error", write, error.problems)
-            raise typer.Exit(SettingsError.exit_code) from None
     print_json({"configuration": document, "warnings": warnings} if as_json else document)
 
 
@@ -188,6 +183,15 @@ def _read_environment(path: Path | None) -> None:
         raise SettingsError(f"--env-file: {path} {error}") from None
     for name, value in variables.items():
         os.environ.setdefault(name, value)
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        _say("error", path, error.problems)
+        raise typer.Exit(SettingsError.exit_code) from None
 
 
 def _say(kind: str, path: Path, sentences: Iterable[str]) -> None:

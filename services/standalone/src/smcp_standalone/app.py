@@ -10,7 +10,7 @@ import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -296,8 +296,10 @@ async def open_system(
             open_trail(computer_app.EVENTS, settings.computer, computer_bus) as computer_trail,
         ):
             if settings.key is not None:
-                stack.enter_context(_shared(gateway.url, settings.key))
-            stack.enter_context(_access_shared(nats, gateway.url))
+                unshared = "the key file could not be written, so set SMCP_TOKEN for smcp-agent"
+                _share(stack, shared_key(gateway.url, settings.key), unshared)
+            access = shared_access(nats.url, nats.credentials[OPERATOR], gateway.url)
+            _share(stack, access, "smcp audit will not find this run by itself")
             terminal = stack.enter_context(open_terminal())
             asker = None if terminal is None else AtTerminal(terminal)
             front.stats.add("gateway", gateway.held)
@@ -335,26 +337,12 @@ async def open_system(
                 )
 
 
-@contextmanager
-def _shared(url: str, key: str) -> Iterator[None]:
-    """See `shared_key`. Where the file cannot be written, the key is still printed."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(shared_key(url, key))
-        except OSError as error:
-            _log.warning("the key file could not be written, so set SMCP_TOKEN for smcp-agent: %s", error.strerror)
-        yield
-
-
-@contextmanager
-def _access_shared(nats: NatsServer, agents_url: str) -> Iterator[None]:
-    """See `shared_access`. Where the file cannot be written, `smcp audit` needs settings."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(shared_access(nats.url, nats.credentials[OPERATOR], agents_url))
-        except OSError as error:
-            _log.warning("smcp audit will not find this run by itself: %s", error.strerror)
-        yield
+def _share(stack: AsyncExitStack, file: AbstractContextManager[None], otherwise: str) -> None:
+    """Leave a file for other commands while the system runs. One that cannot be written is no reason to end."""
+    try:
+        stack.enter_context(file)
+    except OSError as error:
+        _log.warning("%s: %s", otherwise, error.strerror)
 
 
 @asynccontextmanager

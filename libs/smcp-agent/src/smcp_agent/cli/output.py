@@ -43,18 +43,18 @@ def print_sessions(sessions: Sequence[SessionInfo]) -> None:
 
 def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
     """`why` says why there are none."""
-    if not tools:
-        print_hint(f"No tools: {why}." if why else "No tools.")
-        return
     rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
-    print_table("Tool", {"Parameters": 20, "Description": 20}, rows)
+    print_table("Tool", {"Parameters": 20, "Description": 20}, rows, f"No tools: {why}." if why else "No tools.")
 
 
-def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]]) -> None:
+def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]], empty: str = "") -> None:
     """A table whose first column is never cut, since people copy it; `others` are columns and their least widths.
 
-    Where that is wider than the terminal, the terminal breaks the lines.
+    Where that is wider than the terminal, the terminal breaks the lines. `empty` is printed where there are no rows.
     """
+    if not rows and empty:
+        print_hint(empty)
+        return
     longest = max((cell_len(plain(row[0])) for row in rows), default=0)
     table = Table()
     table.add_column(first, no_wrap=True, min_width=longest)
@@ -143,12 +143,9 @@ def print_desktop(desktop: Desktop) -> None:
 
 def print_documents(page: Finder, offset: int) -> None:
     shown, total, as_listed = page["documents"], page["total_count"], page.get("a2c_as_listed", 0)
-    if shown:
-        columns = ("title", "file_type", "page_count", "last_modified")
-        rows = [(each["uri"], *(str(each.get(name, "")) for name in columns)) for each in shown]
-        print_table("Document", {"Title": 20, "Type": 4, "Pages": 5, "Modified": 20}, rows)
-    else:
-        print_hint("No documents.")
+    columns = ("title", "file_type", "page_count", "last_modified")
+    rows = [(each["uri"], *(str(each.get(name, "")) for name in columns)) for each in shown]
+    print_table("Document", {"Title": 20, "Type": 4, "Pages": 5, "Modified": 20}, rows, "No documents.")
     if len(shown) < total:
         print_hint(f"{len(shown)} of {total}, from {offset} on: --offset and --limit choose others.")
     if as_listed:
@@ -157,9 +154,6 @@ def print_documents(page: Finder, offset: int) -> None:
 
 
 def print_resources(resources: Sequence[Resource]) -> None:
-    if not resources:
-        print_hint("No resources.")
-        return
     rows = [
         (each["uri"], each.get("title") or each["name"], each.get("mimeType", ""), str(each.get("serverId", "")))
         for each in resources
@@ -167,17 +161,14 @@ def print_resources(resources: Sequence[Resource]) -> None:
     columns = {"Name": 20, "Type": 12, "Server": 10}
     if not any(row[-1] for row in rows):  # not every Computer says whose they are
         del columns["Server"]
-    print_table("Resource", columns, [row[: len(columns) + 1] for row in rows])
+    print_table("Resource", columns, [row[: len(columns) + 1] for row in rows], "No resources.")
 
 
 def print_templates(templates: Sequence[ResourceTemplate]) -> None:
-    if not templates:
-        print_hint("No templates.")
-        return
     rows = [
         (each["uriTemplate"], each.get("title") or each["name"], str(each.get("serverId", ""))) for each in templates
     ]
-    print_table("Template", {"Name": 20, "Server": 10}, rows)
+    print_table("Template", {"Name": 20, "Server": 10}, rows, "No templates.")
 
 
 def print_completion(completion: Completion) -> None:

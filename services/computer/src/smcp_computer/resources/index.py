@@ -70,7 +70,7 @@ URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTempl
 
 @dataclass
 class _Server:
-    listing: Listing = NOTHING
+    listing: Listing = field(default_factory=lambda: NOTHING)
     asked: float = 0.0
     """When it was asked for that list (loop time)."""
     listed: int = -1
