@@ -26,7 +26,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "P", "PT", "30", "30s", "PT30", "T30S", "P30S", "PT-1S", "-PT1S", "P1Y", "P1M", "PT1S1M", "pt1s",
+        "", "P", "PT", "30", "30s", "PT30", "T30S", "P30S", "PT-1S", "-PT1S", "P1Y", "P1M", "pt1s",
         "PT1S ", "PT1S\n", "PT0S", "P0D", "P1DT", "PT٣S", "P" + "9" * 50 + "D", "P" + "9" * 500 + "D",
     ],
 )  # fmt: skip
