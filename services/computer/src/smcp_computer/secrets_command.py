@@ -113,9 +113,8 @@ def encrypt(
         parse_config(raw)
     except ConfigError as error:
         raise SettingsError(f"{file} is not encrypted, since it has mistakes: {error}") from None
-    sealed = _done(vault.seal_file, raw)
-    _done(write_private, file, sealed)
-    _report("encrypted", str(file), f"{file} is encrypted; the key is in {vault.key_of(sealed)}", as_json)
+    _done(write_private, file, _done(vault.seal_file, raw))
+    _report("encrypted", str(file), f"{file} is encrypted", as_json)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -76,15 +76,6 @@ class Vault:
         except InvalidToken:
             raise SecretsError("cannot be decrypted: it is of another key, or was changed") from None
 
-    def key_of(self, sealed: bytes) -> str:
-        """Where the key is of what `seal_file` sealed, for people."""
-        place = KeyPlace(sealed.removeprefix(_MARK).partition(b":")[0].decode())
-        return {
-            KeyPlace.GIVEN: str(self._given),
-            KeyPlace.KEYRING: "the keyring of the system",
-            KeyPlace.FILE: str(self._own),
-        }[place]
-
     def _current_key(self) -> tuple[KeyPlace, str]:
         for place in KeyPlace if self._given is None else [KeyPlace.GIVEN]:
             if (key := self._key(place)) is not None:
@@ -117,10 +108,10 @@ def is_sealed(raw: bytes) -> bool:
     return raw.startswith(_MARK)
 
 
-def unseal_file(sealed: bytes, environ: Mapping[str, str] = os.environ) -> bytes:
-    """What `Vault.seal_file` sealed; `environ` may say where the key is now. Raises SecretsError."""
+def unseal_file(sealed: bytes) -> bytes:
+    """What `Vault.seal_file` sealed; the environment may say where the key is now. Raises SecretsError."""
     token, _, directory = sealed.partition(b"\n")
-    given = environ.get(SETTING)
+    given = os.environ.get(SETTING)
     return Vault(Path(os.fsdecode(directory.strip())), Path(given) if given else None).unseal(token)
 
 
