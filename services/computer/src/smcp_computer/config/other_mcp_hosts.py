@@ -144,24 +144,14 @@ def _unflatten(own: OwnServer) -> None:
 
 
 def _is_program(own: OwnServer) -> bool:
-    """Whether a server is a program; with a URL, too, it is what its type says. Sets the type, where there is none."""
+    """Whether a server is a program; with a URL, too, it is. Sets the type, where there is none."""
     body, kind = own.body, own.take("type", *TYPE_KEYS)
-    url = next((key for key in URL_KEYS if key in body), None)
-    type_ = TYPES.get(kind, kind) if isinstance(kind, str) else None
-    by_type = type_ == "stdio" if type_ in ("stdio", "streamable", "sse") else None
-    if url is not None and "command" in body:
-        is_program = by_type is not False
-        extra, other = (url, "command") if is_program else ("command", url)
-        own.mistakes.append((extra, f"is not read: the server has {other!r}, too, and can be one of both"))
-        of_extra = MCPServerStreamableHttpParameters if is_program else MCPServerStdioParameters
-        for key in (extra, *of_extra.model_fields):
+    url, is_program = next((key for key in URL_KEYS if key in body), None), "command" in body
+    if is_program and url is not None:
+        own.mistakes.append((url, "is not read: the server has 'command', too, and can be one of both"))
+        for key in (url, *MCPServerStreamableHttpParameters.model_fields):
             body.pop(key, None)
-    else:
-        is_program = url is None
-    is_wrong = by_type not in (None, is_program)
-    if is_wrong:
-        own.mistakes.append(("type", f"is {kind!r}, which does not go with {url or 'command'!r}: leave it out"))
-    if is_wrong or "type" not in own.written:
+    if "type" not in own.written:
         by_url = "sse" if str(body.get(url or "")).endswith("/sse") else "streamable"
         kind = "stdio" if is_program else by_url
     body["type"] = kind
