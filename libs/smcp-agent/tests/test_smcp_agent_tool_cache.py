@@ -156,7 +156,7 @@ async def test_waiting_callers_get_not_found_when_a_computer_leaves() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (NotAllowed("by the key"), "is not for this Agent (403): by the key"),
+        (NotAllowed("by the key"), "may not be seen by this Agent (403): by the key"),
         (Malformed("no"), "could not be fetched: no"),
     ],
 )

@@ -230,6 +230,7 @@ def test_wanted_compares_times_and_narrows_the_subject() -> None:
     ("arguments", "said"),
     [
         (["--since", "yesterday"], "--since: 'yesterday' is no time"),
+        (["--since", "0001-01-01T00:00+01:00"], "is no time"),
         (["--since", "2027-01-31T12:00"], "says no time zone"),
         (["--kind", "calls"], "--kind: 'calls' is none of join, leave, refusal, call, cancel, approval, key"),
         (["--office", ""], "--office: is empty"),

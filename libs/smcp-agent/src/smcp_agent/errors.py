@@ -95,7 +95,7 @@ def not_among(what: str, name: str, names: Sequence[str], details: Mapping[str, 
 
 def not_had(error: SmcpError) -> str:
     """The log message when one Computer did not answer a request that went to all of them."""
-    return "is not for this Agent (403)" if isinstance(error, NotAllowed) else "could not be fetched"
+    return "may not be seen by this Agent (403)" if isinstance(error, NotAllowed) else "could not be fetched"
 
 
 def anew(error: SmcpError) -> SmcpError:

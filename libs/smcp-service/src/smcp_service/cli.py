@@ -4,9 +4,11 @@ import asyncio
 import ctypes
 import gc
 import os
+import re
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
@@ -47,6 +49,25 @@ def run_app(app: typer.Typer) -> NoReturn:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(error.exit_code) from None
     raise SystemExit(0)
+
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_SPAN: Final = re.compile(r"(\d{1,5})([smhd])")
+
+
+def parse_time(option: str, text: str, direction: int) -> datetime:
+    """A date (UTC), a time with its zone, or a span before (`direction` -1) or after now. Raises SettingsError."""
+    try:
+        if (span := _SPAN.fullmatch(text)) is not None:
+            return datetime.now(UTC) + direction * timedelta(**{_UNITS[span[2]]: int(span[1])})
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None:
+            if len(text) > len("2027-01-31"):
+                raise SettingsError(f"{option}: {text!r} says no time zone: write it like 2027-01-31T12:00Z")
+            time = time.replace(tzinfo=UTC)
+        return time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise SettingsError(f"{option}: {text!r} is no time: 90m, 12h, 7d, or like 2027-01-31T12:00Z") from None
 
 
 def serve_command(

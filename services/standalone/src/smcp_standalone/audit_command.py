@@ -2,10 +2,9 @@
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
@@ -13,6 +12,7 @@ import typer
 
 from smcp_bus.audit import FIELDS, MOST_WAITING, Kind
 from smcp_proto.printable import escaped_json, printable
+from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure, counted, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
@@ -39,10 +39,8 @@ POLL_S: Final = 1.0
 """`follow` asks for new records so often (seconds): a subscription would lose those of an interruption."""
 REMEMBERED: Final = 2 * MOST_WAITING
 """Of so many records it is known that they were shown: one that was sent again may be there twice."""
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _BLANKS: Final = str.maketrans("\t\r\n", "   ")
 """In JSON they stand between values only."""
-_SPAN: Final = re.compile(r"(\d{1,5})([smhd])")
 OUTCOMES: Final = (
     *("ok", "moved", "unchanged", "back", "disconnected", "expired", "not_back", "tool_error", "timeout", "cancelled"),
     *("broken_off", "yes", "always", "hour", "no", "unreadable", "withdrawn", "denied", "added", "removed"),
@@ -249,16 +247,4 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _since(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    if (span := _SPAN.fullmatch(text)) is not None:
-        return datetime.now(UTC) - timedelta(**{_UNITS[span[2]]: int(span[1])})
-    try:
-        since = datetime.fromisoformat(text)
-    except ValueError:
-        raise SettingsError(f"--since: {text!r} is no time: 90m, 12h, 7d, or like 2027-01-31T12:00Z") from None
-    if since.tzinfo is None:
-        if len(text) > len("2027-01-31"):
-            raise SettingsError(f"--since: {text!r} says no time zone: write it like 2027-01-31T12:00Z")
-        since = since.replace(tzinfo=UTC)  # a date
-    return since.astimezone(UTC)
+    return None if text is None else parse_time("--since", text, -1)

@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from getpass import getuser
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,6 +21,7 @@ from smcp_bus.nats.config import BusConfig, configured_credentials
 from smcp_gateway.auth import api_keys as key_file
 from smcp_gateway.auth.api_keys import KeyEntry, new_key
 from smcp_proto.validation import reason_of
+from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings
@@ -35,8 +35,6 @@ app = typer.Typer(
 
 EVENTS: Final = "smcp_standalone.events"
 """The logger of what is recorded, too."""
-_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
-_SPAN: Final = re.compile(r"(\d{1,6})([mhd])")
 
 File = Annotated[
     Path,
@@ -179,19 +177,8 @@ def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], ob
 
 
 def _until(text: str) -> datetime:
-    now = datetime.now(UTC)
-    if (span := _SPAN.fullmatch(text)) is not None:
-        until = now + timedelta(**{_UNITS[span[2]]: int(span[1])})
-    else:
-        try:
-            until = datetime.fromisoformat(text)
-        except ValueError:
-            raise SettingsError(
-                f"--expires: {text!r} is no time: 90d, 12h, 30m, or like 2027-01-31T12:00+01:00"
-            ) from None
-        if until.tzinfo is None:
-            raise SettingsError(f"--expires: {text!r} says no time zone: write it like 2027-01-31T12:00Z")
-    if until <= now:
+    until = parse_time("--expires", text, 1)
+    if until <= datetime.now(UTC):
         raise SettingsError(f"--expires: {text!r} is over already")
     return until.replace(microsecond=0)
 

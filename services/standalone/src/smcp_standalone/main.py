@@ -164,7 +164,7 @@ def log_level(
         str | None, typer.Argument(help="debug, info, warning, error or critical. Without it: show the levels.")
     ] = None,
     credential: Annotated[str | None, typer.Option(help="Only of the processes with this credential.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
+    as_json: operator_commands.AsJson = False,
 ) -> None:
     """Show or change what processes that run write to their logs, over NATS. SIGUSR1 does the same for one process."""
     level = level and level.lower()
