@@ -166,7 +166,7 @@ k8s: setup  ## Render all of deploy/k8s, validate it, and hold it against the co
 	$(BIN)/pytest tests/deploy -q $(PYTEST_ARGS)
 
 .PHONY: docs
-docs: setup  ## Write docs/asyncapi.yaml and docs/schemas anew, after a change of the contract
+docs: setup  ## Write docs/asyncapi.yaml, docs/schemas and the PrometheusRule anew, after a change of the contract or alerts
 	$(BIN)/python -m docs.contract
 
 .PHONY: audit

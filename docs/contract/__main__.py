@@ -8,12 +8,27 @@ from docs.contract import asyncapi, schemas
 from smcp_computer.config.schema import config_schema
 
 DOCS = Path(__file__).parents[1]
+ALERTS = DOCS.parent / "deploy" / "observe" / "alerts.yaml"
+RULE = ALERTS.parent / "operator" / "prometheus-rule.yaml"
+RULE_HEAD = """\
+# alerts.yaml for the Prometheus Operator; `make docs` writes it.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: smcp
+  labels:
+    app.kubernetes.io/part-of: a2c-smcp
+    release: kube-prometheus-stack
+spec:
+"""
 
 
 def documents() -> Mapping[Path, str]:
     """Every file that is written, and what stands in it."""
     written = {DOCS / "schemas" / f"{name}.json": schemas.written(each) for name, each in schemas.all_schemas().items()}
     written[DOCS / "schemas" / "computer-config.json"] = schemas.written(config_schema())
+    rules = ALERTS.read_text(encoding="utf-8").partition("groups:")
+    written[RULE] = RULE_HEAD + "".join(f"  {line}" for line in "".join(rules[1:]).splitlines(keepends=True))
     return {DOCS / "asyncapi.yaml": asyncapi.written(asyncapi.asyncapi()), **written}
 
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from tests.deploy.objects import WORKLOADS, Manifests, pod
+from tests.deploy.rendering import K8S, kustomize
 from tests.packaging.wheelhouse import ROOT
 
 OBSERVE: Final = ROOT / "deploy" / "observe"
@@ -147,3 +149,26 @@ def test_the_component_holds_what_compose_mounts() -> None:
     held = {file.rpartition("=")[2] for each in kustomization["configMapGenerator"] for file in each["files"]}
     boards = {f"dashboards/{path.name}" for path in (OBSERVE / "dashboards").glob("*.json")}
     assert held == {"alerts.yaml", "prometheus-kubernetes.yaml", *boards}
+
+
+def test_the_prometheus_operator_scrapes_each_process_under_the_jobs_of_the_alerts(tmp_path: Path) -> None:
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(K8S / "overlays" / "prod", tmp_path.resolve())],
+        "components": [os.path.relpath(OBSERVE / "operator", tmp_path.resolve())],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
+    manifests = Manifests(kustomize(tmp_path))
+    [rule], [monitor] = manifests.of("PrometheusRule"), manifests.of("PodMonitor")
+    assert rule["spec"] == yaml.safe_load((OBSERVE / "alerts.yaml").read_text(encoding="utf-8"))
+    assert rule["metadata"]["labels"] == monitor["metadata"]["labels"]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    [job] = endpoint["relabelings"]
+    scraped = set()
+    for workload in manifests.of(*WORKLOADS):
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        ports = {port["name"] for container in pod(workload)["containers"] for port in container.get("ports", ())}
+        if endpoint["port"] in ports and monitor["spec"]["selector"]["matchLabels"].items() <= labels.items():
+            scraped.add(job["replacement"].replace("$1", labels["app.kubernetes.io/component"]))
+    assert scraped == {"smcp-gateway", "smcp-registry", "smcp-computer"}
