@@ -134,7 +134,7 @@ def _limits(row: Row) -> Document:
     seconds: object = "the request's own `timeout`" if row.time_class is TimeClass.CALL else SECONDS[row.time_class]
     limits: Document = {
         "x-seconds": seconds,
-        "x-max-request-bytes": SMALL_BYTES if small else "SMCP_MAX_PAYLOAD (33554432)",
+        "x-max-request-bytes": SMALL_BYTES if small else "a quarter of SMCP_MAX_PAYLOAD (8388608)",
         "x-errors": sorted(int(code) for code in errors),
     }
     return limits | ({"x-rate-limited": words.METERED} if row.metered else {})

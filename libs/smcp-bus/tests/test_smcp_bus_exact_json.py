@@ -132,6 +132,58 @@ async def test_what_stands_in_a_long_string_is_no_value(text: str, shift: int) -
         await exact_json.check_cost(exact_json.written(value), held(value) - 1, "the answer")
 
 
+def depth(value: Any) -> int:
+    parts: Any = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if parts is None else 1 + max(map(depth, parts), default=0)
+
+
+async def read_in_slices(text: bytes) -> int | None:
+    """Its levels; None: it is no JSON."""
+    try:
+        return await exact_json.levels_of(text, 10**6, "the answer")
+    except ValueError:
+        return None
+
+
+@given(VALUES)
+@example(['a,[{"\\', {'"b,': ["\\\\", '\\"', "]["]}])
+async def test_the_levels_of_a_text_are_those_of_its_value(value: Any) -> None:
+    text = exact_json.written(value)
+    assert await read_in_slices(text) == depth(orjson.loads(text))
+
+
+@given(
+    st.lists(
+        st.sampled_from([*list('"\\[]{},:1 aun'), "\\u00e9", "\\ud83d", "\\ude00", "中", "\n", "true"]), max_size=20
+    )
+)
+@example(['"', "a"])
+@example(["\\", '"', "a", '"'])
+@example(['"', "\\ud83d", '"'])
+@example([])
+async def test_a_text_that_is_read_in_slices_is_json_where_it_is_for_orjson(parts: list[str]) -> None:
+    text = "".join(parts).encode()
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        assert await read_in_slices(text) is None
+    else:
+        assert await read_in_slices(text) is not None
+
+
+@pytest.mark.parametrize("shift", range(12))
+@pytest.mark.parametrize("piece", ["\\n", "\\\\", '\\"', "\\u00e9", "\\ud83d\\ude00", "中", "😀"])
+async def test_a_long_string_may_be_cut_between_slices_at_any_character(piece: str, shift: int) -> None:
+    text = '["' + "x" * shift + piece * (600_000 // len(piece.encode())) + '",[]]'
+    assert await read_in_slices(text.encode()) == 2
+    assert await read_in_slices(text[:-5].encode()) is None
+
+
+@pytest.mark.parametrize("wrong", [b"\x80", b"\xf0\x9f", b"\\ud83d", b"\\ude00", b"\\x", b"\n"])
+async def test_a_mistake_deep_in_a_long_string_is_found(wrong: bytes) -> None:
+    assert await read_in_slices(b'["' + b"x" * 700_000 + wrong + b"x" * 700_000 + b'"]') is None
+
+
 async def test_other_tasks_run_while_a_long_text_is_counted() -> None:
     turns = 0
 

@@ -1,21 +1,28 @@
 """Offices whose transfers do not end take no room from others."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
+from unittest import mock
 
 import nats
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nats.aio.client import Client
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.byte_budget import ByteBudget
-from smcp_bus.errors import TransferFailed
+from smcp_bus.errors import BusError, TransferFailed
 from smcp_bus.headers import ERROR
-from smcp_bus.nats import chunks
+from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.chunks import Pulling, chunk_head, plan_for
+from smcp_bus.nats.chunks import CHUNKS, GONE, SIZE, Pulling, chunk_head, chunk_index, plan_for
+from smcp_bus.nats.client import NatsClient
+from smcp_bus.nats.inbox import Inbox
 from smcp_bus.nats.transfers import office_of
 from smcp_proto.member_names import encode_name
 from smcp_testing.trickle import FIRST, TOTAL, Trickle
@@ -135,3 +142,67 @@ def test_the_budgets_tell_offices_apart_by_their_token_in_every_subject() -> Non
     ]
     assert {office_of(subject) for subject in of_an_office} == {encode_name("büro.1")}
     assert office_of(subjects.hosts("credential", "process", "lease")) == ""
+
+
+UNWELCOME = {
+    "again": (chunk_head(b"0"), bytes(10)),
+    "wrong": (chunk_head(b"5"), bytes(11)),
+    "gone": (chunk_head(GONE), b""),
+    "nobody": (b"NATS/1.0 503\r\n\r\n", b""),
+}
+ENDINGS = st.sampled_from(
+    ["chunk", "chunk", "chunk", "again", "wrong", "gone", "nobody", "late", "lost", "cancelled", "admitted"]
+)
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 2), ENDINGS), max_size=40), waits=st.lists(st.booleans(), min_size=3))
+async def test_a_body_gives_its_shares_back_however_it_ends(steps: list[tuple[int, str]], waits: list[bool]) -> None:
+    asked: dict[str, list[bytes]] = {f"_INBOX.peer.{number}": [] for number in range(3)}
+
+    def send(subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
+        if chunk_index(head).isdigit():
+            asked[subject].append(head)
+
+    with mock.patch.object(transfers, "_FLIGHT", 25):
+        inbox = Inbox("_INBOX", "one", lambda reply, head: None)
+        client = cast("NatsClient", SimpleNamespace(send=send))
+        ours = transfers.Transfers(client, inbox, max_body=1000, budget=100, kept=100)
+    admits: dict[int, Callable[[], None]] = {}
+    deadline, headers = asyncio.get_running_loop().time() + HOUR, {SIZE: "60", CHUNKS: "6"}
+
+    async def pull(number: int) -> bytes:
+        def later(size: int, start: Callable[[], None]) -> None:
+            admits[number] = start
+
+        admit = later if waits[number] else None
+        address = f"_INBOX.peer.{number}"
+        return await ours.pull(f"office-{number}", address, headers, bytes(10), deadline, admit)
+
+    pulls = [asyncio.create_task(pull(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    entries = cast("list[Pulling]", list(inbox.entries.values()))
+    for number, what in steps:
+        pulling, heads = entries[number], asked[f"_INBOX.peer.{number}"]
+        match what:
+            case "chunk" if heads:
+                pulling.receive("", heads.pop(0), bytes(10))
+            case "again" | "wrong" | "gone" | "nobody":
+                pulling.receive("", *UNWELCOME[what])
+            case "late":
+                pulling.expire()
+            case "lost":
+                pulling.lost()
+            case "cancelled":
+                pulls[number].cancel()
+            case "admitted" if number in admits:
+                admits.pop(number)()
+        await asyncio.sleep(0)
+    for task in pulls:
+        task.cancel()
+    await asyncio.wait(pulls)
+    for start in admits.values():
+        start()  # it is the turn of what has ended
+    for task in pulls:
+        assert task.cancelled() or isinstance(task.exception(), BusError) or task.result() == bytes(60)
+    assert (ours.budget.used, ours.budget.waiting) == (ours._flights.used, ours._flights.waiting) == (0, 0)
+    assert inbox.entries == {}

@@ -188,6 +188,19 @@ async def test_requests_above_the_limits_are_413_and_the_socket_stays_open(nats_
         assert (await client.call("server:list_room", LIST))["req_id"] == "1"
 
 
+@pytest.mark.rule("answers.large.request")
+async def test_a_request_above_a_quarter_of_the_limit_is_413(nats_url: str) -> None:
+    limit = 8 * 1024 * 1024
+    async with gateway_world(nats_url, max_payload=limit) as world, connected(world.url) as client:
+        await client.join("agent", "anna", "office")
+        within, above = [
+            await client.call("client:tool_call", CALL | {"params": {"x": "y" * size}})
+            for size in (limit // 4 - 1024, limit // 4 + 1)
+        ]
+        assert (code_of(within), code_of(above)) == (404, 413)
+        assert above["details"]["limit"] == limit // 4
+
+
 async def test_a_message_far_above_the_limit_closes_only_its_own_socket(nats_url: str) -> None:
     limit = 1024 * 1024
     async with (

@@ -63,12 +63,14 @@ async def test_above_a_smaller_limit_of_the_gateway_is_413_with_that_limit_and_t
             assert await got(agent, own - 10 * KIB) == own - 10 * KIB
 
 
-async def test_up_to_a_larger_limit_of_the_gateway_requests_arrive_and_above_it_is_413(tmp_path: Path) -> None:
+async def test_up_to_a_quarter_of_a_larger_limit_requests_arrive_and_above_it_is_413(tmp_path: Path) -> None:
     limit = 48 * MIB
     async with gateway(tmp_path, limit) as url, SmcpAgent(url, office="home", name="caller") as agent:
         told = list[Event]()
         agent.on_event(told.append)
-        assert await sent(agent, 33 * MIB) == "slept 0.0"
+        assert await sent(agent, 11 * MIB) == "slept 0.0"
+        assert await got(agent, 33 * MIB) == 33 * MIB
+        await refused_above(limit // 4, sent(agent, 13 * MIB))
         await refused_above(limit, sent(agent, limit + MIB))
         assert not any(isinstance(event, Disconnected) for event in told)
 

@@ -6,7 +6,9 @@ known before it is parsed: `check_cost` counts the values in its bytes (ADR 0038
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import AsyncIterator, Mapping
+from itertools import accumulate
 from typing import Any, Final
 
 import orjson
@@ -129,31 +131,56 @@ async def check_cost(text: bytes, most: int, what: str) -> None:
     Raises:
         TooLarge: it holds more. `what` begins the message; `details` are `max_values`, and `size` in bytes.
     """
-    if len(text) <= 2 * most:  # a value and its comma have two bytes
-        return
-    values = 0
-    for counted in _values(text):
-        values += counted
+    if len(text) > 2 * most:  # a value and its comma have two bytes
+        async for _ in _slices(text, most, what):
+            pass
+
+
+async def levels_of(text: bytes, most: int, what: str) -> int:
+    """How deep a JSON text is nested, for one that goes on as it came: it is read in slices, and nothing of it is kept.
+
+    Raises:
+        ValueError: it is no JSON.
+        TooLarge: as `check_cost`.
+    """
+    structure = bytearray()
+    async for strings, rest in _slices(text, most, what):
+        from_json(b'["%b"]' % b'","'.join(strings))
+        structure += rest
+    orjson.loads(structure)
+    await asyncio.sleep(0)
+    return max(accumulate(structure.translate(_STEPS, _NO_BRACKETS), lambda level, step: level + step - 1, initial=0))
+
+
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS: Final = bytes.maketrans(b"[]{}", b"\2\0\2\0")
+_CUT_OFF: Final = re.compile(
+    rb"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z|[\xc0-\xff][\x80-\xbf]{0,2}\Z"
+)
+"""At the end of a slice: an escape or character that goes on in the next one, or may (a half of a surrogate pair)."""
+_LONGEST: Final = 12
+"""Bytes of such a pair."""
+
+
+async def _slices(text: bytes, most: int, what: str) -> AsyncIterator[tuple[list[bytes], bytes]]:
+    """Each slice of the text: what stands in its strings, and the rest with empty strings in their place."""
+    start, in_string, values = 0, False, 0
+    while start < len(text):
+        part = text[start : start + _SLICE].replace(b"\\\\", b"\\/").replace(b'\\"', b"\\/")  # as long as they were
+        if start + len(part) < len(text) and (cut := _CUT_OFF.search(part, max(len(part) - _LONGEST, 0))):
+            part = part[: cut.start()] or part
+        start += len(part)
+        pieces = part.split(b'"')
+        strings, outside = pieces[not in_string :: 2], pieces[in_string::2]
+        rest = (b'""' if in_string and outside else b"") + b'""'.join(outside)
+        in_string ^= len(pieces) % 2 == 0
+        values += rest.count(b"[") + rest.count(b"{") + rest.count(b",")
         if values > most:
             raise TooLarge(f"{what} holds more than {most} values", details={"max_values": most, "size": len(text)})
+        yield strings, rest
         await asyncio.sleep(0)
-
-
-def _values(text: bytes) -> Iterator[int]:
-    """How many values begin in each slice of the text."""
-    start, in_string = 0, False
-    while start < len(text):
-        part = text[start : start + _SLICE]
-        if (len(part) - len(part.rstrip(b"\\"))) % 2:
-            part = part[:-1] or part  # the character that it escapes is in the next slice
-        start += len(part)
-        if b'"' in part:
-            pieces = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-            outside = b"".join(pieces[in_string::2])
-            in_string ^= len(pieces) % 2 == 0
-        else:
-            outside = b"" if in_string else part
-        yield outside.count(b"[") + outside.count(b"{") + outside.count(b",")
+    if in_string:
+        yield [], b'"'
 
 
 MAX_DEPTH: Final = 128

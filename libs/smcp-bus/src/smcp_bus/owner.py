@@ -36,6 +36,7 @@ ANSWERED_S: Final = 0.3
 HELD_BEFORE_S: Final = 5.0
 """So long before a call was sent first its owner must have held the seat, to be sure that no other owner got it
 (seconds). Longer than a message may take."""
+MIB: Final = 1024 * 1024
 RECENT_S: Final = 10.0
 """How old a repeat may be that is taken for a call which never arrived (seconds): the table forgets older ones."""
 
@@ -92,9 +93,12 @@ class RunningCall:
     """Of the request that began it."""
 
 
-def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
+async def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
     """128 bits. An Agent that finds two calls of the same digest gets no more than its own result for the other."""
-    return xxh3_128_digest(exact_json.written([tool, params], sort_keys=True))
+    text = exact_json.written([tool, params], sort_keys=True)
+    if len(text) > MIB:
+        await asyncio.sleep(0)  # others are served before it is written once more
+    return xxh3_128_digest(text)
 
 
 class Owner:
@@ -175,7 +179,7 @@ class Owner:
             nothing was run (`details.may_have_run` is False): then it runs.
         """
         key = (seat.office, seat.computer, request.agent, request.req_id)
-        digest = digest_of(request.tool_name, request.params)
+        digest = await digest_of(request.tool_name, request.params)
         call = self._running.get(key)
         if call is not None:
             _same(call, digest, subject)

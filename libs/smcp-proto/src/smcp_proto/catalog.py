@@ -57,7 +57,7 @@ class SizeClass(Enum):
     """How large a request may be."""
 
     BODY = "body"
-    """Up to the bus's limit (`SMCP_MAX_PAYLOAD`, 32 MiB)."""
+    """Up to a quarter of the limit of an answer (8 MiB where `SMCP_MAX_PAYLOAD` is 32 MiB)."""
     SMALL = "small"
     """64 KiB: names, ids, filters."""
 

@@ -274,8 +274,10 @@ class SocketIoComputer:
             await exact_json.check_cost(answer, self._deps.max_values, "the answer")
         except TooLarge as error:
             self._settle(running, error)
-        else:
-            self._settle(running, answer)
+            return
+        outcome = _read_error(answer, RESULT_FIELDS)
+        await asyncio.sleep(0)  # to look for one word in 32 MiB takes 25 ms
+        self._deps.owner.settle(running, outcome if isinstance(outcome, SmcpError) else _with_our_meta(outcome))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._loop.create_task(work)
@@ -395,8 +397,12 @@ def _read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
 def _tool_result(answer: bytes) -> bytes | SmcpError:
     """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is; or its error."""
     outcome = _read_error(answer, RESULT_FIELDS)
-    if isinstance(outcome, SmcpError) or b'"_meta"' not in answer:
-        return outcome
+    return outcome if isinstance(outcome, SmcpError) else _with_our_meta(outcome)
+
+
+def _with_our_meta(answer: bytes) -> bytes:
+    if b'"_meta"' not in answer:
+        return answer
     try:
         result = exact_json.read(answer)
         return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer

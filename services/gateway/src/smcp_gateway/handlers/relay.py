@@ -56,10 +56,12 @@ FIND_S: Final = 0.5
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
 MENDED_BYTES: Final = 1024 * 1024
-"""The longest answer that is mended: Python's reader takes 20 ms for it."""
+"""The longest answer that is read in one go, and mended: Python's reader takes 20 ms for it."""
 DEEPEST: Final = 254
 """Levels of an answer, as many as orjson writes. Readers of JSON in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
+NO_JSON: Final = "the Computer's answer is not JSON"
+TOO_DEEP: Final = f"the Computer's answer is nested more than {DEEPEST} levels deep"
 
 
 class Relay:
@@ -168,12 +170,24 @@ class Relay:
                 reply = await self._until_run(subject, body, headers, pending, call)
                 if ERROR in reply.headers:
                     raise _error(reply)
+                if len(reply.body) > MENDED_BYTES:
+                    return await self._checked_in_slices(reply.body)
                 await exact_json.check_cost(reply.body, self._max_values, "the answer")
                 return checked(reply.body)
             except RequestTimedOut:
                 if pending.tracked:
                     self._cancel_late(pending, call.caller.subject)
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
+
+    async def _checked_in_slices(self, body: bytes) -> RawJson:
+        """As `checked`, while others are served."""
+        try:
+            levels = await exact_json.levels_of(body, self._max_values, "the answer")
+        except ValueError:
+            raise Internal(NO_JSON) from None
+        if levels > DEEPEST:
+            raise Internal(TOO_DEEP)
+        return RawJson(body)
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:
         """The request; the age of a repeat is not known where it may have been sent before this process stood still."""
@@ -276,7 +290,7 @@ def checked(body: bytes) -> RawJson:
         try:
             orjson.dumps(value)
         except TypeError:
-            raise Internal(f"the Computer's answer is nested more than {DEEPEST} levels deep") from None
+            raise Internal(TOO_DEEP) from None
     return RawJson(body)
 
 
@@ -288,12 +302,10 @@ def _error(reply: Reply) -> SmcpError:
 def _mended(body: bytes) -> bytes:
     """An answer that may be JSON but for halves of surrogate pairs, which only a native Computer takes out of what MCP
     servers send."""
-    if len(body) > MENDED_BYTES:
-        raise Internal("the Computer's answer is not JSON")
     try:
         whole = mended(body).encode()
         orjson.loads(whole)
     except ValueError:
-        raise Internal("the Computer's answer is not JSON") from None
+        raise Internal(NO_JSON) from None
     _log.info("halves of surrogate pairs in a Computer's answer were replaced by U+FFFD")
     return whole

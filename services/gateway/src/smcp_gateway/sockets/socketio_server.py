@@ -57,6 +57,10 @@ HEADROOM: Final = 64 * 1024
 """Bytes by which a message may exceed the limit of a payload, so that it can be answered with 413."""
 WAITING_BYTES: Final = 8 * 1024 * 1024
 """Unread bytes that a client may have beside one largest message; above that the client is cut off."""
+REQUEST_SHARE: Final = 4
+"""A request may have a quarter of what an answer may have (ADR 0044): it is parsed and written anew, in one go each."""
+LEAST_REQUEST: Final = 1024 * 1024
+"""Bytes that a request may have, where a payload may."""
 FETCHED: Final = 2
 """Large replies in parts, each as large as may be, that are on their way to one client's outbox at a time: one comes
 while the other waits. More stay with their Computers."""
@@ -128,6 +132,7 @@ class SocketIoServer:
         self.gone: Callable[..., None]
         """Called with a session that has ended; `goodbye`: its client said so."""
         self._max_payload = max_payload
+        self._max_request = min(max_payload, max(LEAST_REQUEST, max_payload // REQUEST_SHARE))
         self._guard = guard
         self._source = source
         self._audit = audit
@@ -416,8 +421,8 @@ class SocketIoServer:
             return Malformed(f"{row.event} is not for clients; say {SAID_AS[row.event]}", details={"field": ""})
         if event.body is None:
             return Malformed(event.fault or "the event needs one argument, an object", details={"field": ""})
-        if len(event.body) > self._max_payload:
-            return TooLarge(REQUEST_TOO_LARGE, details={"limit": self._max_payload, "size": len(event.body)})
+        if len(event.body) > self._max_request:
+            return TooLarge(REQUEST_TOO_LARGE, details={"limit": self._max_request, "size": len(event.body)})
         if session.in_flight > MAX_IN_FLIGHT:
             return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
         most = IN_FLIGHT * self._max_payload
