@@ -96,6 +96,7 @@ class RequestSpan(Span):
     links: Sequence[Link] = ()
     status = _STATUSES[StatusCode.UNSET]
     end_time = 0
+    _recorded: SpanContext | None = None
 
     def __init__(
         self,
@@ -118,7 +119,9 @@ class RequestSpan(Span):
     @property
     def context(self) -> SpanContext:
         """As it is recorded."""
-        return self._context(_SAMPLED)
+        if self._recorded is None:
+            self._recorded = self._context(_SAMPLED)
+        return self._recorded
 
     @property
     def parent(self) -> SpanContext | None:

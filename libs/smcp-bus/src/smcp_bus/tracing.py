@@ -63,7 +63,6 @@ _MEMBER: Final = re.compile(
     r"=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e])"
 )
 Given = TypeVar("Given")
-_NO_MORE: Final[Mapping[str, str]] = MappingProxyType({})
 _CURRENT: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
 """The key of the current span in OpenTelemetry's contexts: making one with it costs half of `set_span_in_context`."""
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
@@ -81,9 +80,7 @@ def client_spans() -> Tracing | None:
     The client's own trace is continued where the request says one (its optional field `traceparent`); otherwise
     the trace id follows from the request's id. Its sampled flag counts only where the client is authenticated.
     """
-    if (records := recorder()) is None:
-        return None
-    return lambda call: _open(records, call, call.row.event, SpanKind.SERVER, _NO_MORE)
+    return None if (records := recorder()) is None else partial(_open, records)
 
 
 def bus_spans() -> Tracing | None:
@@ -130,7 +127,7 @@ def sending(subject: str, current: Span | None = None) -> AbstractContextManager
     where it is known.
     """
     current = current or trace.get_current_span()
-    if current is trace.INVALID_SPAN or not isinstance(current, RequestSpan):
+    if type(current) is not RequestSpan:  # `isinstance` asks abc, for each call
         return _NOTHING
     name, attributes = _destination("send", subject)
     span = current.child(name, SpanKind.PRODUCER, attributes)
@@ -176,13 +173,19 @@ def _record_nothing(answer: Answer) -> str:
 
 
 def _open(
-    records: Recorder, call: Call, name: str, kind: SpanKind, attributes: Attributes
+    records: Recorder,
+    call: Call,
+    name: str = "",
+    kind: SpanKind = SpanKind.SERVER,
+    attributes: Attributes = MappingProxyType({}),
 ) -> AbstractContextManager[Record]:
+    """`name`: the event's where it is empty."""
+    name = name or call.row.event
     parent, is_doubted = _parent(call)
     request = Request(
         records,
         partial(_labels, call),
-        _own_trace_id(call) if parent is None else parent.trace_id,
+        (hex_trace_id(call.req_id) or _own_trace_id(call)) if parent is None else parent.trace_id,
         records.decide(parent, is_doubted=is_doubted),
         # Others fail without their caller's failing: their spans would have no parent.
         may_be_late=kind is SpanKind.SERVER or call.row.time_class is TimeClass.CALL,
@@ -259,9 +262,9 @@ def _parent(call: Call) -> tuple[SpanContext | None, bool]:
     where no process of ours recorded anything before, and its flag where a token says who the client is."""
     if TRACEPARENT in call.headers:
         return read_span_context(call.headers[TRACEPARENT], call.headers.get(TRACESTATE, "")), False
-    if not (said := _text(call.payload, TRACEPARENT)):
+    if TRACEPARENT not in call.payload:
         return None, False
-    return read_span_context(said), not call.caller.authenticated
+    return read_span_context(_text(call.payload, TRACEPARENT)), not call.caller.authenticated
 
 
 def read_span_context(traceparent: str, tracestate: str = "") -> SpanContext | None:
@@ -285,8 +288,6 @@ def _read_trace_state(text: str) -> TraceState | None:
 
 
 def _own_trace_id(call: Call) -> int:
-    if known := hex_trace_id(call.req_id):
-        return known
     agent = _text(call.payload, "agent") or call.caller.name or _text(call.payload, "name")
     return trace_id(office_of(call), agent, call.req_id)
 

@@ -7,9 +7,9 @@ go OpenTelemetry's way (`telemetry.Exported`).
 
 import gzip
 import zlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from struct import Struct
 from typing import Any, Final
 
 import requests
@@ -19,13 +19,15 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ProtoResour
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, SpanFlags, Status
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext
 
-from smcp_service.telemetry import SCOPE, without_texts
+from smcp_service.telemetry import SCOPE, Exported, without_texts
 
 LONGEST_KEPT: Final = 256
 """Characters of a value whose bytes are kept: as long as what a peer chose may be."""
+_FIXED: Final = Struct("<2s16s2s8ssQsQ2sI")
+"""What each span has, with the numbers and types of the fields: trace, span, start, end and flags."""
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE: Final = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 
@@ -46,56 +48,64 @@ class _Session(requests.Session):
         return super().request(method, url, *args, **more)
 
 
-class OtlpSpans(SpanExporter):
+class OtlpSpans(Exported):
     """Takes all its settings from the standard variables."""
 
     def __init__(self, resource: Resource) -> None:
-        self._resource = resource
         self._session = _Session()
-        self._sender = OTLPSpanExporter(session=self._session)
+        super().__init__(OTLPSpanExporter(session=self._session), resource)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self._session.body = export_request(self._resource, spans)
-        return self._sender.export(())
-
-    def shutdown(self) -> None:
-        self._sender.shutdown()  # type: ignore[no-untyped-call]
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._sender.force_flush(timeout_millis)
+        self._session.body = export_request(self.resource, spans)
+        return self.inner.export(())
 
 
 def export_request(resource: Resource, spans: Sequence[ReadableSpan]) -> bytes:
     """An ExportTraceServiceRequest, without the texts of errors."""
-    by_scope: dict[tuple[str, str], list[bytes]] = defaultdict(list)
+    scopes: dict[tuple[str, str], list[bytes]] = {}
     for span in spans:
         scope = getattr(span, "instrumentation_scope", SCOPE)
-        by_scope[scope.name, scope.version or ""].append(_written(span))
-    head = ResourceSpans(
-        resource=ProtoResource(attributes=_pairs(resource.attributes)), schema_url=resource.schema_url
-    ).SerializeToString()
-    return _field(1, head + b"".join([_of_scope(*each) for each in by_scope.items()]))
-
-
-def _of_scope(scope: tuple[str, str], spans: list[bytes]) -> bytes:
-    name, version = scope
-    head = ScopeSpans(scope=InstrumentationScope(name=name, version=version)).SerializeToString()
-    return _field(2, head + b"".join(spans))
+        scopes.setdefault((scope.name, scope.version or ""), []).append(_written(span))
+    parts = [
+        ResourceSpans(
+            resource=ProtoResource(attributes=_pairs(resource.attributes)), schema_url=resource.schema_url
+        ).SerializeToString()
+    ]
+    for (name, version), of_scope in scopes.items():
+        head = ScopeSpans(scope=InstrumentationScope(name=name, version=version)).SerializeToString()
+        parts.append(_field(2, head + b"".join(of_scope)))
+    return _field(1, b"".join(parts))
 
 
 def _written(span: Any) -> bytes:
+    """The order of fields is free."""
     context, parent = span.context, span.parent
-    without_attributes = Span(
-        trace_id=context.trace_id.to_bytes(16, "big"),
-        span_id=context.span_id.to_bytes(8, "big"),
-        trace_state=context.trace_state.to_header(),
-        parent_span_id=b"" if parent is None else parent.span_id.to_bytes(8, "big"),
-        flags=_flags(parent),
-        name=span.name,
-        kind=span.kind.value + 1,  # protobuf's begin with "unspecified"
-        start_time_unix_nano=span.start_time,
-        end_time_unix_nano=span.end_time,
-        status=Status(code=span.status.status_code.value),
+    parts = [
+        _named(span.name, span.kind, span.status.status_code),
+        _FIXED.pack(
+            *(b"\x0a\x10", context.trace_id.to_bytes(16, "big"), b"\x12\x08", context.span_id.to_bytes(8, "big")),
+            *(b"\x39", span.start_time, b"\x41", span.end_time, b"\x85\x01", _flags(parent)),
+        ),
+    ]
+    if parent is not None:
+        parts.append(_field(4, parent.span_id.to_bytes(8, "big")))
+    if context.trace_state:
+        parts.append(_field(3, context.trace_state.to_header().encode()))
+    if span.events or span.links:
+        parts.append(_with_others(span))
+    parts += [_attribute(*pair) for pair in (span.attributes or {}).items()]
+    return _field(2, b"".join(parts))
+
+
+@lru_cache(maxsize=1024)
+def _named(name: str, kind: Any, status: Any) -> bytes:
+    # protobuf's kinds begin with "unspecified"
+    written: bytes = Span(name=name, kind=kind.value + 1, status=Status(code=status.value)).SerializeToString()
+    return written
+
+
+def _with_others(span: Any) -> bytes:
+    written: bytes = Span(
         events=[
             Span.Event(name=event.name, time_unix_nano=event.timestamp, attributes=_pairs(without_texts(event)))
             for event in span.events
@@ -110,8 +120,7 @@ def _written(span: Any) -> bytes:
             for link in span.links
         ],
     ).SerializeToString()
-    # The order of fields is free, so attributes may stand behind all others.
-    return _field(2, without_attributes + b"".join([_attribute(*pair) for pair in (span.attributes or {}).items()]))
+    return written
 
 
 def _attribute(name: str, value: Any) -> bytes:

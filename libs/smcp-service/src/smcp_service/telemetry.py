@@ -321,24 +321,24 @@ class Exported(SpanExporter):
     """
 
     def __init__(self, inner: SpanExporter, resource: Resource) -> None:
-        self._inner = inner
-        self._resource = resource
+        self.inner = inner
+        self.resource = resource
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return self._inner.export([self._exported(span) for span in spans])
+        return self.inner.export([self._exported(span) for span in spans])
 
     def shutdown(self) -> None:
-        self._inner.shutdown()
+        self.inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._inner.force_flush(timeout_millis)
+        return self.inner.force_flush(timeout_millis)
 
     def _exported(self, span: ReadableSpan) -> ReadableSpan:
         return ReadableSpan(
             name=span.name,
             context=span.context,
             parent=span.parent,
-            resource=self._resource,
+            resource=self.resource,
             attributes=span.attributes,
             events=[Event(event.name, without_texts(event), event.timestamp) for event in span.events],
             links=span.links,
