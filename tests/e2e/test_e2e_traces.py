@@ -19,15 +19,15 @@ from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.profiles import scaled
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
-from tests.e2e.actors.bare import BareMember, FlatError, member
+from tests.e2e.actors.bare import FlatError, member
 from tests.e2e.actors.socketio_computer import socketio_computer
 from tests.e2e.scenarios.calls import text
 from tests.e2e.traces import agent_app
-from tests.e2e.traces.recorder import ENVIRONMENT, Barrier, Recorder
+from tests.e2e.traces.recorder import ENVIRONMENT, Recorder, calling, runs, through
 from tests.e2e.worlds.process import Launched
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
-from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, Part
+from tests.e2e.worlds.world import ELSEWHERE, LAB, Part
 
 NOT_SAMPLING, NOT_TRACED, FAILED_ONLY = 2, 3, 4
 """Gateways of their own kind."""
@@ -60,30 +60,6 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
         yield Recorder(receiver.url, runner.run(opened.__aenter__()))
         runner.run(opened.__aexit__(None, None, None))
         runner.run(receiving.__aexit__(None, None, None))
-
-
-def through(agent: BareMember, computer: str = "alpha") -> Barrier:
-    """A call and a question to the registry."""
-
-    async def pass_through(req_id: str) -> int:
-        await agent.call(computer, "echo", {"text": ""}, req_id=req_id)
-        await agent.ask("server:list_room", {"agent": agent.name, "req_id": req_id, "office_id": agent.office})
-        return 4 + 3
-
-    return pass_through
-
-
-def calling(agent: SmcpAgent, computer: str = "alpha") -> Barrier:
-    async def call(req_id: str) -> int:
-        await agent.call_tool(computer, "echo", {"text": ""}, req_id=req_id)
-        return 4
-
-    return call
-
-
-def runs(host: ComputerHost, mark: str) -> bool:
-    """Whether its tool `sleep` was started with this mark."""
-    return host.ran.exists() and f"sleep {mark}" in host.ran.read_text(encoding="utf-8")
 
 
 async def run_app(recorder: Recorder, gateway: int, req_id: str, **variables: str) -> dict[str, str]:

@@ -68,10 +68,15 @@ def test_rights_arrive_at_a_computer_by_header_and_field_as_they_were(key: str |
     assert told == Caller(
         role="agent", office="lab", subject="f00", rights=given.model_copy(update={"computers": ("*",)})
     )
-    request = callers.with_caller({"agent": "anna", "a2c_caller": "forged"}, told, key)
+    traced = {"traceparent": "of the gateway", "tracestate": "smcp=7"}
+    said = {"agent": "anna", "a2c_caller": "forged", "traceparent": "of the Agent"}
+    request = callers.with_caller(said, told, key, traced)
+    assert request["traceparent"] == "of the gateway"
+    assert callers.with_caller(said, told, key)["traceparent"] == "of the Agent"
     if key is None:
         assert request["a2c_caller"] == "forged", "a Computer without a key is told nothing, and believes nothing"
-    assert callers.from_request(request, "lab", "own key") == (told if key else Caller(role="agent", office="lab"))
+    believed = (told, traced) if key else (Caller(role="agent", office="lab"), {})
+    assert callers.from_request(request, "lab", "own key") == believed
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"tools": ["*"]}', '{"holder": "a", "tools": "*"}'])

@@ -1,17 +1,19 @@
 """What the processes of a world have exported, read from the OTLP receiver."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import aiohttp
 import orjson
 
+from smcp_agent import SmcpAgent
 from smcp_testing.waiting import eventually
+from tests.e2e.actors.bare import BareMember
 from tests.e2e.traces import golden_files
 from tests.e2e.traces.tree import forest
-from tests.e2e.worlds.world import World
+from tests.e2e.worlds.world import ComputerHost, World
 
 ENVIRONMENT = {
     "OTEL_BSP_SCHEDULE_DELAY": "100",  # milliseconds
@@ -24,12 +26,38 @@ Barrier = Callable[[str], Awaitable[int]]
 exported after all that ended before, so once they are there nothing is on its way any more."""
 
 
+def through(agent: BareMember, computer: str = "alpha", spans: int = 4) -> Barrier:
+    """A call of so many spans, and a question to the registry."""
+
+    async def pass_through(req_id: str) -> int:
+        await agent.call(computer, "echo", {"text": ""}, req_id=req_id)
+        await agent.ask("server:list_room", {"agent": agent.name, "req_id": req_id, "office_id": agent.office})
+        return spans + 3
+
+    return pass_through
+
+
+def calling(agent: SmcpAgent, computer: str = "alpha", spans: int = 4) -> Barrier:
+    async def call(req_id: str) -> int:
+        await agent.call_tool(computer, "echo", {"text": ""}, req_id=req_id)
+        return spans
+
+    return call
+
+
+def runs(host: ComputerHost, mark: str) -> bool:
+    """Whether its tool `sleep` was started with this mark."""
+    return host.ran.exists() and f"sleep {mark}" in host.ran.read_text(encoding="utf-8")
+
+
 @dataclass(frozen=True)
 class Recorder:
     """`url`: the receiver's."""
 
     url: str
     world: World
+    names: dict[int, str] = field(default_factory=dict)
+    """Of processes, by their ids: of those that have ended, too."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -70,8 +98,12 @@ class Recorder:
         async def all_there() -> bool:
             return len(await self.spans(req_id)) >= count
 
+        self._note_names()
         await eventually(all_there, message=f"the {count} spans of the last request did not come")
 
     def _instance(self, span: Mapping[str, Any]) -> str:
-        pid = span["resource"].get("process.pid")
-        return next((part.name for part in self.world.parts if part.running and part.pid == pid), "of its own")
+        self._note_names()
+        return self.names.get(span["resource"].get("process.pid"), "of its own")
+
+    def _note_names(self) -> None:
+        self.names.update({part.pid: part.name for part in self.world.parts if part.running})

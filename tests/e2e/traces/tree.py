@@ -7,6 +7,8 @@ from typing import Any
 Span = Mapping[str, Any]
 """As `smcp_testing.otlp_receiver` lists them."""
 Tree = dict[str, Any]
+_BY_REGISTRIES = re.compile(r"CONSUMER process smcp\.v1\.\{office\}\.server\.")
+"""Registries are asked again where the first answer is late: what is the same stands once."""
 
 _HEX_IDS = re.compile(r"\b[0-9a-f]{32}\b")
 _TIMED = {"smcp.probe", "smcp.not_run"}
@@ -35,7 +37,7 @@ def forest(spans: Iterable[Span], *, instance: Callable[[Span], str], known: Map
             "attributes": {name: _value(name, value, known) for name, value in sorted(span["attributes"].items())},
             "events": [event["name"] for event in span["events"] if event["name"] not in _TIMED],
             **({"links": linked} if linked else {}),
-            "children": [tree(child) for child in in_order if child["parent_span_id"] == span["span_id"]],
+            "children": _once([tree(child) for child in in_order if child["parent_span_id"] == span["span_id"]]),
         }
 
     return [
@@ -47,6 +49,10 @@ def forest(spans: Iterable[Span], *, instance: Callable[[Span], str], known: Map
         for span in in_order
         if span["parent_span_id"] not in ids
     ]
+
+
+def _once(trees: list[Tree]) -> list[Tree]:
+    return [each for at, each in enumerate(trees) if each not in trees[:at] or not _BY_REGISTRIES.match(each["span"])]
 
 
 def _value(name: str, value: Any, known: Mapping[str, str]) -> Any:

@@ -134,6 +134,12 @@ def sending(subject: str, current: Span | None = None) -> AbstractContextManager
     return _Current(span, span.headers)
 
 
+def carried() -> Mapping[str, str]:
+    """The headers of the current span, for a peer that is asked without a span of its own; none: nothing is traced."""
+    current = trace.get_current_span()
+    return current.headers if isinstance(current, RequestSpan) else {}
+
+
 def event(name: str, **attributes: str | int) -> None:
     """Something that happened to the request that is handled here, as an event of its span. For what may happen to each
     of many requests: an event costs less than a span, and a call's tree keeps its shape."""
@@ -188,7 +194,8 @@ def _open(
         (hex_trace_id(call.req_id) or _own_trace_id(call)) if parent is None else parent.trace_id,
         records.decide(parent, is_doubted=is_doubted),
         # Others fail without their caller's failing: their spans would have no parent.
-        may_be_late=kind is SpanKind.SERVER or call.row.time_class is TimeClass.CALL,
+        may_be_late=call.row.time_class is TimeClass.CALL
+        or (kind is SpanKind.SERVER and TRACEPARENT not in call.headers),
     )
     described = partial(_described, call, attributes)
     if parent is not None and is_doubted and not parent.trace_flags.sampled:

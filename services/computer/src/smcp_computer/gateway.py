@@ -195,8 +195,8 @@ class GatewayMembership:
         row = catalog.lookup(event)
         if row is None:
             return failed(Malformed("there is no such event", details={"field": ""}).body()).body
-        caller = from_request(body, self._office, self._caller_key)
-        answer = await self.computer.dispatcher.dispatch(row, caller, body)
+        caller, headers = from_request(body, self._office, self._caller_key)
+        answer = await self.computer.dispatcher.dispatch(row, caller, body, headers=headers)
         return answer.body or b"null"
 
     def _heard(self, event: str, data: Mapping[str, Any]) -> None:

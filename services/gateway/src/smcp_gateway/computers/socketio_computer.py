@@ -23,7 +23,7 @@ from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_bus.subjects import computer_route, request_handler
-from smcp_bus.tracing import bus_spans
+from smcp_bus.tracing import bus_spans, carried
 from smcp_gateway.computers.subscriptions import Subscriptions, granted
 from smcp_gateway.sockets.packet import READ_BY_PUBLISHED, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
@@ -330,7 +330,7 @@ class SocketIoComputer:
     def _ask(self, call: Call, answered: Answered) -> Callable[[], None]:
         """Emit the request, and have `answered` called once. Returns what stops waiting for it."""
         session, deps = self.session, self._deps
-        body = exact_json.written(with_caller(call.payload, call.caller, session.caller_key))
+        body = exact_json.written(with_caller(call.payload, call.caller, session.caller_key, carried()))
         number = next(session.ask_ids)
         session.asks[number] = lambda argument: end(_checked(argument, deps.max_body))
         frame = request_frame(number, call.row.event, body)

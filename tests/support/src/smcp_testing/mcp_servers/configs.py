@@ -116,10 +116,20 @@ def http(kind: Literal["streamable", "sse"], url: str, **parameters: Any) -> dic
 
 
 class HttpServer:
-    """A server over HTTP; made by `http_toolbox` and `http_context`."""
+    """A server over HTTP; made by `http_toolbox`, `http_context` and others.
 
-    def __init__(self, kind: Literal["streamable", "sse"], options: Sequence[str], module: str = "toolbox") -> None:
+    `env`: what its environment has beside ours; it is a Python of its own then.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["streamable", "sse"],
+        options: Sequence[str],
+        module: str = "toolbox",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.kind = kind
+        self._env = env
         self._module = module
         self.url = ""
         self._options = options
@@ -129,7 +139,9 @@ class HttpServer:
     async def start(self) -> None:
         """Start it, on the same port each time."""
         arguments = ["--transport", self.kind, "--port", str(self._port), *self._options]
-        self._process = await asyncio.create_subprocess_exec(*command(self._module, *arguments), stdout=PIPE)
+        program = command(self._module, *arguments, fresh=self._env is not None)
+        env = {**os.environ, **(self._env or {})}
+        self._process = await asyncio.create_subprocess_exec(*program, stdout=PIPE, env=env)
         assert self._process.stdout is not None
         async with asyncio.timeout(_START_S):
             self.url = (await self._process.stdout.readline()).decode().strip()
@@ -173,6 +185,17 @@ async def http_toolbox(
 async def http_context(*, windows: int = 0) -> AsyncIterator[HttpServer]:
     """Run a context server of the 2026 era over Streamable HTTP while the body runs."""
     server = HttpServer("streamable", ["--windows", str(windows)], "context_2026")
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.kill()
+
+
+@asynccontextmanager
+async def http_instrumented(kind: Literal["streamable", "sse"], env: Mapping[str, str]) -> AsyncIterator[HttpServer]:
+    """Run a toolbox that is traced as `env` says, over HTTP, while the body runs."""
+    server = HttpServer(kind, [], "instrumented", env)
     try:
         await server.start()
         yield server

@@ -1,0 +1,159 @@
+"""The trees of what touches several replicas: repeats, members that move, an office switch, and a Computer that is
+connected to a gateway. All of a request is one trace, whichever processes it passes.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+import pytest
+
+from smcp_testing.mcp_servers import configs
+from smcp_testing.otlp_process import otlp_receiver
+from smcp_testing.ports import Ports
+from smcp_testing.waiting import eventually
+from tests.e2e.actors.bare import BareMember, member
+from tests.e2e.scenarios.calls import text
+from tests.e2e.traces.recorder import ENVIRONMENT, Barrier, Recorder, through
+from tests.e2e.worlds.layout import ALPHA, Place, command
+from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.world import LAB, ComputerHost, child_environment
+
+pytestmark = pytest.mark.timeout(300)
+
+FAILED_ONLY = 2
+"""The gateway that samples nothing, and records failed calls afterwards."""
+OF_ITS_OWN = {
+    "gateway-3": {
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": "0",
+        "SMCP_TRACE_SLOW_S": "120",
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="module")
+def recorder(directory: Path) -> Iterator[Recorder]:
+    """One world; with one registry, so that it is known which one answers."""
+    with asyncio.Runner() as runner:
+        receiving = otlp_receiver()
+        receiver = runner.run(receiving.__aenter__())
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
+        opened = open_processes(
+            directory, gateways=3, registries=1, places=(ALPHA,), environment=environment, of_their_own=OF_ITS_OWN
+        )
+        yield Recorder(receiver.url, runner.run(opened.__aenter__()))
+        runner.run(opened.__aexit__(None, None, None))
+        runner.run(receiving.__aexit__(None, None, None))
+
+
+@asynccontextmanager
+async def behind_gateways(
+    recorder: Recorder, directory: Path, name: str, *gateways: int, server: Mapping[str, Any] | None = None
+) -> AsyncIterator[ComputerHost]:
+    """An installed Computer that knows these gateways alone. `server`: its only MCP server, in place of the toolbox."""
+    place, port = Place(name, LAB, name), Ports().take()
+    file = place.config(directory)
+    if server is not None:
+        file.write_text(json.dumps({"servers": {"remote": server}}), encoding="utf-8")
+    where = [argument for number in gateways for argument in ("--gateway", recorder.world.url(number))]
+    arguments = ("run", "--config", str(file), "--office", LAB, "--name", name, *where)
+    env = child_environment(recorder.world.mark, SMCP_HEALTH_PORT=str(port), **recorder.environment)
+    ready = f"http://127.0.0.1:{port}/readyz"
+    process = Process(name, [command("smcp-computer"), *arguments], env, directory, ready)
+    await process.start()
+    try:
+        yield ComputerHost(LAB, name, process, place.ran(directory))
+    finally:
+        await process.stop()
+
+
+def asking(computer: BareMember) -> Barrier:
+    """A question of a Computer's to the registry."""
+
+    async def ask(req_id: str) -> int:
+        await computer.ask("server:list_room", {"agent": computer.name, "req_id": req_id, "office_id": computer.office})
+        return 3
+
+    return ask
+
+
+async def test_a_repeat_joins_the_running_call_and_a_later_one_gets_its_answer(recorder: Recorder) -> None:
+    req_id, slow = uuid4().hex, {"seconds": 3}
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        answers = await asyncio.gather(*(agent.call("alpha", "sleep", slow, req_id=req_id) for _ in range(2)))
+        answers.append(await agent.call("alpha", "sleep", slow, req_id=req_id))
+        assert len({text(answer) for answer in answers}) == 1
+        await recorder.matches("repeats", {req_id: "req_id"}, through(agent))
+
+
+async def test_the_trace_of_a_call_to_a_computer_behind_a_gateway(recorder: Recorder, directory: Path) -> None:
+    req_id = uuid4().hex
+    async with (
+        member(recorder.world.url(0), "agent", LAB, "caller") as agent,
+        behind_gateways(recorder, directory, "outside", 1),
+    ):
+        traced = text(await agent.call("outside", "trace", req_id=req_id))
+        await recorder.matches("computer_behind_a_gateway", {req_id: "req_id"}, through(agent))
+    (called,) = [span for span in await recorder.spans(req_id) if span["name"] == "tools/call trace"]
+    assert traced == f"00-{req_id}-{called['span_id']}-01"
+
+
+@pytest.mark.parametrize("kind", ["streamable", "sse"])
+async def test_the_spans_of_an_instrumented_server_over_http_are_below_that_of_the_call(
+    recorder: Recorder, directory: Path, kind: Literal["streamable", "sse"]
+) -> None:
+    req_id = uuid4().hex
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": recorder.url, "OTEL_SERVICE_NAME": "an-mcp-server"}
+    async with (
+        configs.http_instrumented(kind, env) as server,
+        member(recorder.world.url(0), "agent", LAB, "caller") as agent,
+        behind_gateways(recorder, directory, f"http-{kind}", 1, server=configs.http(kind, server.url)),
+    ):
+        assert text(await agent.call(f"http-{kind}", "echo", {"text": "x"}, req_id=req_id)) == "x"
+        await recorder.matches(f"server_over_{kind}", {req_id: "req_id"}, through(agent, f"http-{kind}", 6))
+
+
+async def test_a_failed_call_that_was_not_sampled_is_recorded_behind_a_gateway_too(
+    recorder: Recorder, directory: Path
+) -> None:
+    well, badly = uuid4().hex, uuid4().hex
+    async with (
+        member(recorder.world.url(FAILED_ONLY), "agent", LAB, "caller") as agent,
+        behind_gateways(recorder, directory, "outer", FAILED_ONLY),
+    ):
+        assert not (await agent.call("outer", "echo", {"text": "x"}, req_id=well)).get("isError")
+        assert (await agent.call("outer", "fail", req_id=badly))["isError"]
+
+        async def all_there() -> bool:
+            return len(await recorder.spans(badly)) >= 5
+
+        await eventually(all_there)
+        await recorder.matches("computer_behind_a_gateway_failed", {badly: "req_id"}, None)
+    assert await recorder.spans(well) == []
+
+
+async def test_the_trace_of_a_computer_that_changes_its_office(recorder: Recorder) -> None:
+    async with member(recorder.world.url(1), "computer", "lobby", "newcomer") as computer:
+        computer.office = "attic"
+        await computer.join()
+
+        async def switching() -> str | None:
+            joins = [span for span in await recorder.spans() if span["name"].endswith(".join_office")]
+            places = {span["attributes"]["messaging.destination.name"]: span["trace_id"] for span in joins}
+            return places.get("smcp.v1.attic.server.computer.newcomer.join_office")
+
+        req_id = await eventually(switching)
+        assert req_id is not None
+        await recorder.settled(asking(computer))
+        await recorder.matches("switched_office", {req_id: "req_id"}, None)
