@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -58,6 +59,14 @@ async def test_a_call_that_our_sdk_repeats_at_another_gateway_is_recorded_there(
     audit.orphaned(session, elsewhere=True)
     audit.close()
     assert sink.records == []
+
+
+async def test_the_record_of_a_repeat_says_that_it_is_one() -> None:
+    audit, sink, session, _ = opened()
+    first = call(session)
+    for each in (first, replace(first, payload={**first.payload, "a2c_repeat": 300})):
+        audit.concluded(each, Answer(b"{}"), 1.0, 10)
+    assert [record.get("event") for record in sink.records] == [None, "repeat"]
 
 
 async def test_repeats_of_a_call_whose_record_is_late_are_not_recorded_and_other_calls_are() -> None:

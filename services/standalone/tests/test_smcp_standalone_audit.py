@@ -14,7 +14,7 @@ from typing import get_args
 import orjson
 import pytest
 
-from smcp_bus.audit import MOST_WAITING, Event, Kind, Trail, sha256
+from smcp_bus.audit import MOST_WAITING, REPEATED, Event, Kind, Trail, sha256
 from smcp_bus.audit_file import FileSink, former
 from smcp_standalone.audit_command import OUTCOMES
 from smcp_standalone.audit_reader import COLUMNS, Chains, Line, Wanted, csv_line, read_file
@@ -82,6 +82,18 @@ async def test_an_approval_that_two_registries_recorded_is_listed_once(tmp_path:
         ("no", "rack/c 1"), ("yes", "rack/c 1"), ("yes", "rack/c 2")
     ]  # fmt: skip
     assert audit("verify", "--file", str(file)).returncode == 0
+
+
+async def test_a_call_that_a_killed_gateway_and_its_repeat_recorded_is_listed_once_and_other_calls_are_all_listed(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    records = (("a", "r1", None), ("b", "r1", REPEATED), ("c", "r1", None), ("d", "r2", REPEATED))
+    for gateway, req_id, event in records:
+        trail = Trail(logging.getLogger("test"), writer=gateway, open_sink=lambda made: FileSink(file, made))
+        trail.write(Event("call", "ok", office="lab", name="anna", computer="pc", req_id=req_id, event=event))
+    listed = [json.loads(line) for line in audit("list", "--file", str(file), "--json").stdout.splitlines()]
+    assert [(each["req_id"], each.get("event")) for each in listed] == [("r1", None), ("r1", None), ("r2", REPEATED)]
 
 
 async def test_verify_names_the_first_broken_record_and_fails(path: Path) -> None:

@@ -36,6 +36,8 @@ Mode = Literal["off", "on", "required"]
 
 STREAM: Final = "AUDIT"
 """JetStream's stream of all records. A registry makes it where it is missing."""
+REPEATED: Final = "repeat"
+"""The `event` of a call that our SDK sent again: its first gateway may have recorded it and died before it answered."""
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """JetStream stores a message with a known id once."""
 NOT_WRITTEN: Final = "nothing is done that cannot be recorded (SMCP_AUDIT=required), and the audit trail takes nothing"
@@ -79,7 +81,7 @@ class Event:
     req_id: str | None = None
     trace_id: int | None = None
     event: str | None = None
-    """The name of the refused event; or what was done with a key."""
+    """The name of the refused event; the id of a key; or `REPEATED`."""
     why: str | None = None
     arguments: Any = None
     args_sha256: str | None = None

@@ -12,12 +12,13 @@ from typing import Any, Final
 
 import orjson
 
-from smcp_bus.audit import NOT_WRITTEN, Event, Trail
+from smcp_bus.audit import NOT_WRITTEN, REPEATED, Event, Trail
 from smcp_bus.dispatch import JOIN, Answer, Call, Caller, Handler, failed
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.tracing import office_of, tool_failure, trace_id_of
 from smcp_gateway.sockets.session import SeatKey, Session, Sessions
 from smcp_proto.errors import REQUEST_TOO_LARGE, ErrorCode, SmcpError, Unavailable
+from smcp_proto.schemas.tools import REPEAT
 
 CALL: Final = "client:tool_call"
 CANCEL: Final = "server:tool_call_cancel"
@@ -212,6 +213,7 @@ def _event(
         else:
             event = Event("call", tool_failure(answer.body) or "ok", result=answer.body)
         event.arguments = payload.get("params")
+        event.event = REPEATED if payload.get(REPEAT) else None
     elif answer is None:
         return None  # the client is gone, and nothing was decided
     elif name == JOIN:

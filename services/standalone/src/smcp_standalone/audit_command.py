@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from smcp_bus.audit import FIELDS, MOST_WAITING, Kind
+from smcp_bus.audit import FIELDS, MOST_WAITING, REPEATED, Kind
 from smcp_proto.printable import escaped_json, printable
 from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure, counted, plain_failures, run
@@ -218,14 +218,8 @@ class _Shown:
         if isinstance(record, str):
             typer.echo(f"{line.where}: {record}", err=True)
             return
-        # An approval may be recorded by two registries: at all of it but their numbers it is known.
-        told = "source" in record
-        number = str([record.get(name) for name in ((*FIELDS[1:], "source") if told else ("writer", "seq"))])
-        if number in self._seen or not self.wanted.matches(record):
+        if self._is_known(record) or not self.wanted.matches(record):
             return
-        self._seen[number] = None
-        if len(self._seen) > REMEMBERED:
-            del self._seen[next(iter(self._seen))]
         self.any = True
         if self._csv:
             typer.echo(csv_line([record.get(column) for column in COLUMNS]))
@@ -233,6 +227,22 @@ class _Shown:
             typer.echo(escaped_json(line.raw.decode().translate(_BLANKS)))
         else:
             typer.echo(_line(record))
+
+    def _is_known(self, record: dict[str, Any]) -> bool:
+        """Whether the same was read before. An approval may be recorded by two registries; a call by a gateway that was
+        killed before its answer went out, and by the one that answered our SDK's repeat."""
+        same = (*FIELDS[1:], "source") if "source" in record else _CALL
+        number, what = (str([record.get(name) for name in names]) for names in (("writer", "seq"), same))
+        again = "source" in record or record.get("event") == REPEATED
+        known = number in self._seen or (again and what in self._seen)
+        self._seen |= {number: None, what: None}
+        while len(self._seen) > 2 * REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return known
+
+
+_CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256")
+"""What is the same in the records of a call and of its repeat."""
 
 
 def _line(record: dict[str, Any]) -> str:
