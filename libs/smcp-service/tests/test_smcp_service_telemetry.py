@@ -165,6 +165,19 @@ def test_spans_are_written_as_opentelemetry_writes_them() -> None:
     assert ExportTraceServiceRequest.FromString(export_request(resource, spans)) == encode_spans(spans)
 
 
+def test_half_a_character_in_a_span_does_not_keep_the_others_back() -> None:
+    context = SpanContext(7, 7, is_remote=False, trace_flags=TraceFlags(1))
+    spans = [
+        ReadableSpan(name=name, context=context, attributes={"said": name}, start_time=1, end_time=2)
+        for name in ("a\ud800", "b")
+    ]
+    written = ExportTraceServiceRequest.FromString(export_request(Resource({}), spans))
+    said = [
+        (span.name, span.attributes[0].value.string_value) for span in written.resource_spans[0].scope_spans[0].spans
+    ]
+    assert said == [("a?", "a?"), ("b", "b")]
+
+
 async def test_nothing_is_recorded_without_a_variable() -> None:
     async with open_telemetry("x", environ={}) as provider:
         assert provider is None

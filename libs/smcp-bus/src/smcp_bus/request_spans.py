@@ -187,7 +187,9 @@ class RequestSpan(Span):
     @property
     def kept_trace_id(self) -> str:
         """In hex, if the span would be recorded if it ended now; else empty."""
-        return f"{self._request.trace_id:032x}" if self.will_be_kept else ""
+        request = self._request
+        is_kept = self.will_be_kept if request.is_kept is None else request.is_kept
+        return f"{request.trace_id:032x}" if is_kept else ""
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         self.attributes = {**self.attributes, **attributes}

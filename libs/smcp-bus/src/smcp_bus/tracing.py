@@ -224,7 +224,8 @@ class _Current(AbstractContextManager[Given]):
         otel_context.detach(self._token)
         if error is not None:
             self._span.fail(_kind(error))
-        self._span.end()
+        if not self._span.end_time:
+            self._span.end()
 
 
 def _answered(span: RequestSpan, call: Call, answer: Answer) -> str:

@@ -64,7 +64,7 @@ def export_request(resource: Resource, spans: Sequence[ReadableSpan]) -> bytes:
     """An ExportTraceServiceRequest, without the texts of errors."""
     scopes: dict[tuple[str, str], list[bytes]] = {}
     for span in spans:
-        scope = getattr(span, "instrumentation_scope", SCOPE)
+        scope = getattr(span, "instrumentation_scope", None) or SCOPE
         scopes.setdefault((scope.name, scope.version or ""), []).append(_written(span))
     parts = [
         ResourceSpans(
@@ -100,7 +100,7 @@ def _written(span: Any) -> bytes:
 @lru_cache(maxsize=1024)
 def _named(name: str, kind: Any, status: Any) -> bytes:
     # protobuf's kinds begin with "unspecified"
-    written: bytes = Span(name=name, kind=kind.value + 1, status=Status(code=status.value)).SerializeToString()
+    written: bytes = Span(name=_text(name), kind=kind.value + 1, status=Status(code=status.value)).SerializeToString()
     return written
 
 
@@ -140,8 +140,6 @@ def _pairs(attributes: Mapping[str, Any] | None) -> list[KeyValue]:
 
 def _any(value: Any) -> AnyValue:
     match value:
-        case str():
-            return AnyValue(string_value=value)
         case bool():
             return AnyValue(bool_value=value)
         case int():
@@ -150,8 +148,15 @@ def _any(value: Any) -> AnyValue:
             return AnyValue(double_value=value)
         case bytes():
             return AnyValue(bytes_value=value)
-        case _:
+        case list() | tuple():
             return AnyValue(array_value=ArrayValue(values=[_any(each) for each in value]))
+        case _:
+            return AnyValue(string_value=_text(str(value)))
+
+
+def _text(text: str) -> str:
+    """Without halves of surrogate pairs: one of a peer would cost all spans of an export."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _flags(context: SpanContext | None) -> int:

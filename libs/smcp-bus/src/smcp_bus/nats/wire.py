@@ -103,7 +103,7 @@ def encode_request_head(headers: Headers, budget_ms: int) -> bytes:
     """The block of a request: its time budget, then `headers`. ValueError where one holds a line break."""
     if not headers:
         return f"{_FIRST_LINE}{BUDGET}: {budget_ms}\r\n\r\n".encode()
-    return _block([f"{BUDGET}: {budget_ms}", *(f"{name}: {value}" for name, value in headers.items())])
+    return _block([f"{BUDGET}: {budget_ms}", *[f"{name}: {value}" for name, value in headers.items()]])
 
 
 def _block(lines: list[str]) -> bytes:
