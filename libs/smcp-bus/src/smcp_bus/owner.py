@@ -86,7 +86,9 @@ class RunningCall:
     """Seconds after which it is settled as timed out."""
     asked_at: float
     """When it was asked for last (loop time)."""
-    answer: "asyncio.Future[bytes]" = field(repr=False)
+    waiting: "list[asyncio.Future[bytes]]" = field(repr=False)
+    """Who waits for its answer, each with its own future: who gives up leaves the others and the call alone."""
+    settled: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list, repr=False)
     stop: Stop = field(default=lambda why: None, repr=False)
     span: Span = field(default_factory=get_current_span, repr=False)
@@ -180,9 +182,11 @@ class Owner:
         """
         key = (seat.office, seat.computer, request.agent, request.req_id)
         digest = await digest_of(request.tool_name, request.params)
+        answer: asyncio.Future[bytes] = self._loop.create_future()
         call = self._running.get(key)
         if call is not None:
             _same(call, digest, subject)
+            call.waiting.append(answer)
             event("smcp.joined")
             call.asked_at = self._loop.time()
             self.repeats["running"] += 1
@@ -192,25 +196,28 @@ class Owner:
                 event("smcp.kept_answer")
                 return known
             limit = time_limit(request.timeout, left)
-            call = self._begin(seat, key, request, digest, subject, limit, start, timed_out)
-        return await asyncio.shield(call.answer)
+            self._begin(seat, key, request, digest, subject, limit, start, timed_out, answer)
+        return await answer
 
     def settle(self, call: RunningCall, outcome: bytes | Exception) -> None:
         """The call's own answer: a `CallToolResult` as JSON, or an error. Nothing where it was settled before."""
-        if call.answer.done():
+        if call.settled:
             return
+        call.settled = True
         for timer in call.timers:
             timer.cancel()
         del self._running[call.key]
         if not self._running:
             self._idle.set()
-        body: bytes | None = None
-        if isinstance(outcome, Exception):
-            call.answer.set_exception(outcome)
-            call.answer.exception()  # marks it as seen, where everybody has gone
-        else:
-            body = outcome
-            call.answer.set_result(body)
+        for answer in call.waiting:
+            if answer.done():
+                continue  # who asked has gone
+            if isinstance(outcome, Exception):
+                answer.set_exception(outcome)
+                answer.exception()  # marks it as seen, where who asked goes now
+            else:
+                answer.set_result(outcome)
+        body = None if isinstance(outcome, Exception) else outcome
         self._keep(call, body, outcome if isinstance(outcome, SmcpError) else None)
 
     def cancel(self, seats: Iterable[Seat], office: str, agent: str, req_id: str, subject: str = "") -> bool:
@@ -290,12 +297,13 @@ class Owner:
         limit: float,
         start: Callable[[RunningCall], Stop],
         timed_out: Callable[[str, float], Mapping[str, Any]],
-    ) -> RunningCall:
+        answer: "asyncio.Future[bytes]",
+    ) -> None:
         def expire() -> None:
             self._break_off(call, "timeout", timed_out(call.tool, call.limit))
 
-        now, answer = self._loop.time(), self._loop.create_future()
-        call = self._running[key] = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, answer)
+        now = self._loop.time()
+        call = self._running[key] = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer])
         self._idle.clear()
         call.timers.append(self._loop.call_at(now + limit, expire))
         try:
@@ -306,7 +314,6 @@ class Owner:
             if not self._running:
                 self._idle.set()
             raise
-        return call
 
     def _of(self, office: str, agent: str) -> list[RunningCall]:
         return [call for key, call in self._running.items() if key[0] == office and key[2] == agent]
@@ -315,7 +322,7 @@ class Owner:
         self._break_off(call, why, tool_results.cancelled(call.tool))
 
     def _break_off(self, call: RunningCall, why: str, result: Mapping[str, Any]) -> None:
-        if not call.answer.done():
+        if not call.settled:
             self.settle(call, exact_json.written(result))
             call.stop(why)
 

@@ -11,12 +11,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, SupportsIndex
 
 import psutil
 
@@ -48,6 +48,16 @@ class Launch:
     """Files of its cgroup, and what is written there."""
 
 
+class Output(asyncio.StreamReader):
+    """What a server writes. `take` may take what comes before it is read."""
+
+    take: Callable[[bytes], bool] | None = None
+
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        if self.take is None or not self.take(bytes(data)):
+            super().feed_data(data)
+
+
 class ServerProcess:
     """One run of a program.
 
@@ -61,8 +71,8 @@ class ServerProcess:
         self,
         control: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         stdin: asyncio.StreamWriter,
-        stdout: asyncio.StreamReader,
-        stderr: asyncio.StreamReader,
+        stdout: Output,
+        stderr: Output,
     ) -> None:
         self._lines, self._control = control
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
@@ -137,10 +147,10 @@ async def open_process(launch: Launch) -> AsyncIterator[ServerProcess]:
         yield process
 
 
-async def _reader(stack: AsyncExitStack) -> tuple[asyncio.StreamReader, int]:
+async def _reader(stack: AsyncExitStack) -> tuple[Output, int]:
     """Our end and theirs of a stream that the server writes."""
     ours, theirs = os.pipe()
-    reader = asyncio.StreamReader(limit=READ_LIMIT)
+    reader = Output(limit=READ_LIMIT)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0)
     )

@@ -163,7 +163,7 @@ class Watch:
         finally:
             del self._answers[id_]
 
-    def answered(self, line: str) -> bool:
+    def answered(self, line: str | bytes) -> bool:
         """Whether a line of a program was a result that is awaited past the SDK's session. The request has it now: on
         the way through streams and tasks it would cost a third of the call (bench/README)."""
         if not self._answers:

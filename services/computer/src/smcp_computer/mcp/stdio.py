@@ -127,12 +127,12 @@ async def stdio_transport(
         except CannotRun as error:
             raise CannotRun(f"server {log.server!r}: {error}") from None
         log.pid = process.pid
-        pipes = _Pipes(process, parameters, log, max_message)
+        pipes = _Pipes(process, parameters, log, watch, max_message)
         to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
         broken_off = hangs = False
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(pipes.read, watch, to_session)
+                tasks.start_soon(pipes.read, to_session)
                 tasks.start_soon(pipes.log_errors)
                 tasks.start_soon(pipes.watch, to_session)
                 try:
@@ -159,31 +159,50 @@ class _Pipes(ObjectSendStream[SessionMessage]):
     """The standard streams of one run of a program; also the stream that the session writes to."""
 
     def __init__(
-        self, process: ServerProcess, parameters: MCPServerStdioParameters, log: StderrLog, max_message: int
+        self,
+        process: ServerProcess,
+        parameters: MCPServerStdioParameters,
+        log: StderrLog,
+        watch: Watch,
+        max_message: int,
     ) -> None:
         self._process = process
         self._encoding = parameters.encoding
         self._errors = parameters.encoding_error_handler
         self._log = log
+        self._watch = watch
         self._max_message = max_message
+        self._handed_over = False
+        """Nothing that came is still on its way to the session, and the next byte begins a line."""
         self.ended = False
         """The server closed its output, or ended."""
 
-    async def read(self, watch: Watch, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    def take(self, chunk: bytes) -> bool:
+        """Hand over an answer where it comes: the way through the stream's reader costs a turn of the loop."""
+        is_line = len(chunk) <= SMALL_BYTES and chunk.find(b"\n") + 1 == len(chunk)
+        self._handed_over = self._handed_over and is_line and self._watch.answered(chunk)
+        return self._handed_over
+
+    async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
+        stdout, max_values = self._process.stdout, self._watch.max_values
+        is_utf8 = codecs.lookup(self._encoding).name == "utf-8"  # what the parser of bytes reads
+        stdout.take = self.take
         try:
             async with to_session:
-                while chunk := await self._process.stdout.read(READ_LIMIT):
+                while chunk := await stdout.read(READ_LIMIT):
+                    self._handed_over = False
                     for found in lines.feed(chunk):
                         line = found
                         if isinstance(line, str) and len(line) > SMALL_BYTES:
-                            line = await counted(line, watch.max_values)
-                        if isinstance(line, str) and watch.answered(line):
+                            line = await counted(line, max_values)
+                        if isinstance(line, str) and self._watch.answered(line):
                             continue
-                        if (message := parsed(line, self._log, self._max_message, watch.max_values)) is not None:
+                        if (message := parsed(line, self._log, self._max_message, max_values)) is not None:
                             await to_session.send(SessionMessage(message))
                         else:
                             await asyncio.sleep(0)  # of lines that are nothing for anybody a chunk may have many
+                    self._handed_over = is_utf8 and chunk.endswith(b"\n")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the session is gone
         except (UnicodeDecodeError, OSError) as error:
