@@ -3,8 +3,10 @@
 import subprocess
 import sys
 
-NOT_FOR_ALL = {"cryptography", "jsonschema", "keyring", "socketio", "starlette", "uvicorn", "vrl_python"}
-"""For MCP servers, for the secret store, for `--gateway`, or for results that are reshaped."""
+NOT_FOR_ALL = {
+    *("cryptography", "jsonschema", "jsonschema_rs", "keyring", "socketio", "starlette", "uvicorn", "vrl_python"),
+}
+"""For MCP servers, for the secret store, for `--gateway`, for calls, or for results that are reshaped."""
 
 
 def test_a_computer_imports_no_mcp_server_and_who_wants_one_gets_it_nevertheless() -> None:

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-import jsonschema_rs
 import mcp_types as types
 
 from smcp_computer.config.server_settings import HostSettings
@@ -35,6 +34,8 @@ from smcp_proto.schemas.config import MCPServerConfig
 from smcp_proto.schemas.tools import SMCPTool, ToolMeta
 
 if TYPE_CHECKING:  # with it comes the MCP SDK, a second that every command of `smcp-computer` would take longer
+    import jsonschema_rs
+
     from smcp_computer.mcp.supervisor import Supervisor
 
 _log = logging.getLogger("smcp_computer.tools")
@@ -331,6 +332,8 @@ def compiled(schema: Mapping[str, Any]) -> "jsonschema_rs.Validator":
 
     A `$ref` to another document is not followed: a schema of an MCP server must not make this host read a URL or file.
     """
+    import jsonschema_rs  # noqa: PLC0415 -- takes 3 MB, which a Computer needs from its first call on
+
     # masked, as the value is the Agent's, may be long, and is logged
     return jsonschema_rs.validator_for(dict(schema), mask="the value", offline=True)
 
