@@ -94,6 +94,8 @@ class Strangers:
                 return False
             self._by_address[address] += 1
         self._gates.add(gate)
+        if self._timer is None:  # without strangers nothing wakes the process
+            self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return True
 
     def leave(self, gate: "_Gate") -> None:
@@ -122,7 +124,6 @@ class Strangers:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Close those that are late, while the body runs."""
-        self._sweep()
         try:
             yield
         finally:
@@ -134,7 +135,7 @@ class Strangers:
         now = loop.time()
         for gate in [each for each in self._gates if each.deadline <= now]:
             gate.close("bytes" if gate.over else "late")
-        self._timer = loop.call_later(SWEEP_S, self._sweep)
+        self._timer = loop.call_later(SWEEP_S, self._sweep) if self._gates else None
 
 
 class _Gate(asyncio.Protocol):
