@@ -1,9 +1,17 @@
 """Claims of a seat whose owner is dead, is suspended, or has no lease."""
 
+import asyncio
+import time
+
 import pytest
 
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Member
 from smcp_proto.errors import NotAllowed, NotInOffice
+from smcp_registry.admission import Owner
+from smcp_registry.bucket_watch import ConnectionWatch
+from smcp_registry.leases import Leases, Owners
+from smcp_registry.store import open_store
 from smcp_testing.member_process import dying_process, member_process, observe
 from smcp_testing.registry_world import registries
 from smcp_testing.waiting import Stopwatch, eventually
@@ -57,6 +65,18 @@ async def test_a_suspended_owner_keeps_its_seat_while_its_lease_lives(nats_url: 
         paused.answering.clear()
         with pytest.raises(NotAllowed):
             await heir.join("lab", "computer", "pc")
+
+
+@pytest.mark.rule("answers.rooms.lease.living")
+async def test_a_registry_that_stood_still_does_not_take_a_living_owner_for_dead(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, member_process(nats_url) as living:
+        leases = Leases((await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).leases, lease_s=10)
+        watch = ConnectionWatch(bus)
+        asking = asyncio.create_task(Owners(bus, watch, leases, patience_s=1.0).ask("open", living.process, None))
+        await asyncio.sleep(0)
+        time.sleep(1.5)  # noqa: ASYNC251 -- the whole process hangs, as a suspended one does
+        assert await asking is Owner.ALIVE
+        watch.close()
 
 
 @pytest.mark.rule("answers.rooms.admission.silent")

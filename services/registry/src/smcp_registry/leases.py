@@ -34,6 +34,8 @@ MOST: Final = 1000
 runs out, and a credential can name any process."""
 PATIENCE_S: Final = 1.0
 """How long an owner may take to answer (seconds); at most half a lease."""
+OWN_LAG_S: Final = 0.25
+"""A question that ends later than this after its time says that this process stood still, not the owner (seconds)."""
 
 
 class Leases(View):
@@ -156,8 +158,10 @@ class Owners:
         named = {} if seat is None else {"office": seat.office, "role": seat.role, "name": seat.name}
         question = AliveQuestion.model_validate({"session": session, "incarnation": incarnation, **named})
         body = question.model_dump_json(exclude_none=True).encode()
-        unheard = False
+        unheard, attempts = False, 0
         while True:
+            attempts += 1
+            too_late = self._loop.time() + self._patience_s + OWN_LAG_S
             try:
                 with sending(subject) as headers:
                     reply = await self._bus.request(subject, body, timeout=self._patience_s, headers=headers)
@@ -168,6 +172,8 @@ class Owners:
                 unheard = True
                 await asyncio.sleep(max(ASK_AGAIN_S, self._settle_s - settled_for))
             except (RequestTimedOut, TransferFailed):
+                if self._loop.time() > too_late and attempts < ATTEMPTS:
+                    continue
                 return Owner.SILENT if await self._leases.lives(credential, process) else Owner.GONE
             except (NotConnected, ConnectionLost) as error:
                 raise Unavailable("the present owner cannot be asked now") from error
