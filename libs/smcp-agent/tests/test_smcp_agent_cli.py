@@ -1,7 +1,5 @@
 import asyncio
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -12,6 +10,7 @@ import pytest
 
 from smcp_testing.agent_command import COMMAND, PATIENCE_S, ended, start
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.terminal_user import terminal_user
 from smcp_testing.waiting import eventually
 
 JsonObject = dict[str, Any]
@@ -183,20 +182,12 @@ async def test_ctrl_c_and_sigterm_cancel_the_call_and_end_with_the_code_of_a_she
 
 
 async def test_at_a_terminal_the_time_that_passes_is_shown_on_standard_error() -> None:
-    async with fake_gateway() as gateway:
-        ours, theirs = pty.openpty()
-        try:
-            process = await start(gateway, "call", "red", "echo", stderr=theirs)
-            os.close(theirs)
-            async with asyncio.timeout(PATIENCE_S):
-                out, _ = await process.communicate()
-            shown = os.read(ours, 65536).decode()
-        finally:
-            os.close(ours)
+    async with fake_gateway() as gateway, terminal_user() as user:
+        process = await start(gateway, "call", "red", "echo", stderr=user.device, forked=True)
+        async with asyncio.timeout(PATIENCE_S):
+            out, _ = await process.communicate()
         assert out == b"echo\n"
-        assert "echo on red" in shown
-        assert "0:00:0" in shown
-        assert "trace" in shown
+        await eventually(lambda: all(text in user.shown for text in ("echo on red", "0:00:0", "trace")))
 
 
 async def test_two_runs_have_different_names() -> None:

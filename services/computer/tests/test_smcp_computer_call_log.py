@@ -119,7 +119,7 @@ async def test_an_unanswered_confirmation_is_logged_as_not_confirmed(
         open_bus(BusConfig(url=nats_url)) as bus,
         open_computer(settings, bus, config=config, environ={}, asker=asker) as computer,
     ):
-        await asyncio.wait_for(computer.wait_ready(), 35)
+        await asyncio.wait_for(computer.wait_ready(), 60)
         result = await call(agent, "append", "r1", timeout=1, mark="ran")
         assert user.asked.is_set()
         assert result["isError"] is True
@@ -141,7 +141,7 @@ async def test_a_stopping_computer_withdraws_open_confirmations(nats_url: str, t
     )
     async with agent_and_registry(nats_url) as agent, open_bus(BusConfig(url=nats_url)) as bus:
         async with open_computer(settings, bus, config=config, environ={}, asker=user) as computer:
-            await asyncio.wait_for(computer.wait_ready(), 35)
+            await asyncio.wait_for(computer.wait_ready(), 60)
             asked = asyncio.create_task(call(agent, "append", "r1", timeout=60, mark="ran"))
             behind = asyncio.create_task(call(agent, "append", "r2", timeout=60, mark="ran"))
             await asyncio.wait_for(user.asked.wait(), 30)

@@ -147,7 +147,7 @@ async def running(
             yield fleet, heard
         finally:
             fleet.stop()
-            await asyncio.wait_for(task, 15)
+            await asyncio.wait_for(task, 30)
 
 
 async def settled(fleet: Fleet) -> None:

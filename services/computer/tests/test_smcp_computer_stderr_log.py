@@ -37,7 +37,7 @@ async def supervised(server: dict[str, Any]) -> AsyncIterator[Supervisor]:
             yield supervisor
         finally:
             supervisor.stop()
-            await asyncio.wait_for(task, 15)
+            await asyncio.wait_for(task, 30)
 
 
 def shown(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:

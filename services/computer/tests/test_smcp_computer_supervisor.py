@@ -174,7 +174,7 @@ async def test_a_restarted_http_server_is_connected_to_again(kind: Kind) -> None
         await call(web, "echo", text="x")
         await toolbox.kill()
         with pytest.raises((ServerDied, RequestRefused), match="'web'"):
-            await asyncio.wait_for(pending, 15)
+            await asyncio.wait_for(pending, 30)
         await toolbox.start()
         await eventually(lambda: web.ready and web.starts >= 2)
         assert text(await call(web, "echo", text="again")) == "again"

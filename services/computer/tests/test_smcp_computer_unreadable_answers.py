@@ -53,7 +53,7 @@ async def server(way: Way, *, limit: int = LIMIT, max_values: int = MAX_VALUES) 
             yield supervisor
         finally:
             supervisor.stop()
-            await asyncio.wait_for(task, 15)
+            await asyncio.wait_for(task, 30)
 
 
 async def say(supervisor: Supervisor, text: str, **arguments: Any) -> str:

@@ -163,7 +163,7 @@ async def test_an_event_that_is_cancelled_before_it_begins_leaves_nothing(
         assert (await client.message()).startswith(b"40/smcp,{")
         monkeypatch.setattr(engine, "spawn", cancelled_at_once)
         await client.write(client_frame(TEXT, event(1, "server:none", {})))
-        await asyncio.wait_for(cancelled.wait(), 20)
+        await asyncio.wait_for(cancelled.wait(), 30)
         monkeypatch.undo()
         await client.write(client_frame(TEXT, event(2, "server:none", {})))
         assert (await acked(client))[0] == 2

@@ -342,5 +342,5 @@ async def test_a_repeat_is_refused_after_the_seat_and_the_answer_to_the_new_clai
             answer = await repeat(next(numbers))
             return "does not know the call" in answer.get("message", "")
 
-        await asyncio.wait_for(asserted.wait(), 20)
+        await asyncio.wait_for(asserted.wait(), 30)
         await eventually(refused)

@@ -18,7 +18,6 @@ from smcp_testing.waiting import eventually
 VISITS = scaled(ci=40, soak=500)
 """Two connections each."""
 AT_ONCE = 20
-QUIET_S = 20.0
 
 
 async def hang(verb: str, _: Incoming) -> Reply:
@@ -88,7 +87,7 @@ async def test_a_thousand_connections_that_join_call_and_disconnect_leave_nothin
             assert alive() == objects
             return True
 
-        await eventually(settled, timeout=QUIET_S)
+        await eventually(settled)
 
         async def gone() -> bool:
             now = await places(bus)
@@ -97,7 +96,7 @@ async def test_a_thousand_connections_that_join_call_and_disconnect_leave_nothin
             assert len(now["tombstones"]) == 2 * VISITS
             return True
 
-        await eventually(gone, timeout=QUIET_S)
+        await eventually(gone)
 
 
 @pytest.mark.parametrize("transport", ["websocket", "an upgrade"])

@@ -96,7 +96,7 @@ async def computer(
         open_computer(given, bus, config=parsed, environ={}, asker=asker, metrics=metrics or Metrics()) as opened,
     ):
         if joined:
-            await asyncio.wait_for(opened.wait_ready(), 35)
+            await asyncio.wait_for(opened.wait_ready(), 60)
         yield opened
 
 

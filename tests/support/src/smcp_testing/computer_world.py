@@ -12,6 +12,7 @@ from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.settings import ComputerSettings
 from smcp_testing.gateway_world import World
+from smcp_testing.waiting import eventually
 
 START_S = 60.0
 
@@ -37,4 +38,7 @@ async def native_computer(
         open_computer(given, bus, config=config, environ={}) as computer,
     ):
         await asyncio.wait_for(computer.wait_ready(), START_S)
+        # a Computer is ready, too, when the first start of a server has failed: on a busy machine it may be too slow
+        enabled = [each for name, each in computer.fleet.supervisors.items() if not servers[name].get("disabled")]
+        await eventually(lambda: all(each.ready for each in enabled), timeout=START_S)
         yield computer
