@@ -66,7 +66,7 @@ async def test_a_nats_server_without_jetstream_ends_it_with_a_sentence(tmp_path:
     await server.start()
     try:
         async with service_process(COMMAND, env={"SMCP_NATS_URL": server.url}) as process:
-            assert await process.exit_code(timeout=30) == 1
+            assert await process.exit_code() == 1
             assert "JetStream does not answer" in str(process.log)
             assert "Traceback" not in str(process.log)
     finally:
@@ -77,7 +77,7 @@ async def test_a_bucket_of_an_older_version_ends_it_with_two_and_is_left_as_it_w
     async with open_bus(BusConfig(url=nats_url)) as bus:
         older = await bus.jetstream().create_key_value(api.KeyValueConfig(bucket="members", history=1, ttl=60))
         async with service_process(COMMAND, env={"SMCP_NATS_URL": nats_url}) as process:
-            assert await process.exit_code(timeout=30) == 2
+            assert await process.exit_code() == 2
             assert "the bucket members exists, but not as this registry needs it" in str(process.log)
             assert "nats stream edit KV_members" in str(process.log)
             assert "Traceback" not in str(process.log)

@@ -60,10 +60,10 @@ async def test_a_wrong_setting_is_named(variable: str, value: str) -> None:
 async def test_the_command_logs_its_address_and_stops_on_a_signal(nats_url: str) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0"}
     async with service_process(COMMAND, env=env) as process:
-        ready = await process.logged("ready", timeout=30)
+        ready = await process.logged("ready")
         assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", ready["url"])
         process.signal(signal.SIGTERM)
-        assert await process.exit_code(timeout=30) == 0
+        assert await process.exit_code() == 0
         assert [line["event"] for line in process.log].count("listening") == 1
         assert process.output == [f"smcp-gateway listens on {ready['url']}"]
 
@@ -71,6 +71,6 @@ async def test_the_command_logs_its_address_and_stops_on_a_signal(nats_url: str)
 async def test_a_free_port_is_printed_even_without_a_log(nats_url: str) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0", "SMCP_LOG_LEVEL": "error"}
     async with service_process(COMMAND, env=env) as process:
-        await eventually(lambda: process.output, timeout=30)
+        await eventually(lambda: process.output, timeout=60)
         assert re.fullmatch(r"smcp-gateway listens on http://127\.0\.0\.1:[1-9]\d*", process.output[0])
         assert process.log == []

@@ -13,7 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from smcp_bus import registry_client
 from smcp_bus.bus import Incoming, Reply
+from smcp_gateway.calls import table
 from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
 from smcp_testing.guarded_nats import GuardedNats
 from smcp_testing.waiting import eventually
@@ -21,11 +23,19 @@ from smcp_testing.waiting import eventually
 OFFICE, OTHER = "office", "other"
 TIMES = 25
 NOTHING = [(0, 0)]
-NO_RENEWAL_S = 600.0
-"""A lease that is not renewed while the test runs: what is counted is what the test does."""
+LONG_S = 600.0
+"""No lease is renewed while the test runs, no owner asked after a call, and no registry once more, however slow the
+machine is: what is counted is what the test does."""
 
 Counts = dict[str, tuple[int, int]]
 """By connection: messages that nats-server got from it, and those that it sent to it."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "ASK_AFTER_S", LONG_S)
+    monkeypatch.setattr(registry_client, "AGAIN_S", LONG_S)
+    monkeypatch.setattr(registry_client, "TRIES", 1)
 
 
 @dataclass
@@ -68,7 +78,7 @@ async def replicas(directory: Path, count: int) -> AsyncIterator[Counted]:
     nats = GuardedNats(directory / "nats", options=("--http_port", "-1"))
     await nats.start()
     try:
-        async with gateway_world(nats.url, gateways=count, lease_s=NO_RENEWAL_S) as world:
+        async with gateway_world(nats.url, gateways=count, lease_s=LONG_S) as world:
             async with AsyncExitStack() as stack:
                 for number, gateway in enumerate(world.gateways):
                     client = await stack.enter_async_context(connected(gateway.url))

@@ -28,7 +28,7 @@ async def test_without_nats_the_command_is_alive_and_then_ends_with_an_error_mes
                 for path, status in expected.items():
                     async with http.get(f"{url}/{path}") as answer:
                         assert answer.status == status, path
-            assert await process.exit_code(timeout=30) == 1
+            assert await process.exit_code() == 1
             assert f"127.0.0.1:{port} could not be reached" in str(process.log)
             assert "Traceback" not in str(process.log)
         for writer in connections:
@@ -40,6 +40,6 @@ async def test_a_used_port_ends_the_command_with_an_error_message(nats_url: str)
         port = server.sockets[0].getsockname()[1]
         env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": str(port), "SMCP_LOG_FORMAT": "json"}
         async with service_process(COMMAND, env=env) as process:
-            assert await process.exit_code(timeout=30) == 1
+            assert await process.exit_code() == 1
             assert f"port {port} of 127.0.0.1 is taken" in str(process.log)
             assert "Traceback" not in str(process.log)

@@ -68,7 +68,7 @@ async def running(*arguments: str, **environment: str) -> AsyncIterator[tuple[Se
 
 async def ended(process: ServiceProcess, number: signal.Signals) -> int:
     process.signal(number)
-    return await process.exit_code(timeout=30)
+    return await process.exit_code()
 
 
 async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> None:
@@ -195,7 +195,7 @@ async def test_up_ends_with_1_when_its_nats_server_dies(config: Path) -> None:
     async with running("--config", str(config)) as (process, _):
         nats = next(c for c in psutil.Process(process.pid).children() if "nats-server" in c.name())
         nats.kill()
-        assert await process.exit_code(timeout=30) == 1
+        assert await process.exit_code() == 1
         assert any("nats-server ended with -9" in str(line.get("error")) for line in process.log)
 
 

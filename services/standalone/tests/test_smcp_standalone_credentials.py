@@ -92,7 +92,7 @@ async def test_a_refused_process_logs_it_once_and_uses_the_new_secret_of_its_fil
             await process.logged("connected to nats-server")
             assert len(re.findall(re.escape(words), said(process))) == 1
             process.signal(signal.SIGTERM)
-            assert await process.exit_code(timeout=30) == 0
+            assert await process.exit_code() == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -102,7 +102,7 @@ async def test_a_refused_process_stops_on_a_signal(tmp_path: Path, command: str)
         async with started(tmp_path, command, path, nats.url) as process:
             await eventually(lambda: "connecting again until it is taken" in said(process), timeout=30)
             process.signal(signal.SIGTERM)
-            assert await process.exit_code(timeout=30) == 0
+            assert await process.exit_code() == 0
 
 
 async def test_a_credential_file_of_an_older_version_is_accepted(tmp_path: Path) -> None:

@@ -151,12 +151,12 @@ async def test_up_with_keys_lets_their_holders_in_and_nobody_else(path: Path, tm
         assert "SMCP_TOKEN" in refused.stderr
         assert "401" in refused.stderr
         process.signal(signal.SIGINT)
-        assert await process.exit_code(timeout=30) == 0
+        assert await process.exit_code() == 0
 
 
 async def test_up_listens_elsewhere_only_with_keys_or_when_told_so(path: Path, tmp_path: Path) -> None:
     async with service_process(SMCP, "up", "--port", "0", env={"SMCP_GATEWAY_HOST": "0.0.0.0"}) as process:
-        assert await process.exit_code(timeout=30) == 2
+        assert await process.exit_code() == 2
         assert any("--insecure" in line["event"] for line in process.log)
 
 

@@ -70,7 +70,7 @@ async def test_ctrl_c_while_it_is_loaded_ends_it_without_a_traceback(command: st
     async with service_process(BIN / program, *arguments, env={**AWAY, "PYTHONPATH": str(tmp_path)}) as process:
         await eventually(lambda: process.output == ["loading"])
         process.signal(signal.SIGINT)
-        assert await process.exit_code(timeout=30) == 130
+        assert await process.exit_code() == 130
         assert not process.log
 
 
@@ -87,7 +87,7 @@ async def test_ctrl_c_while_nats_is_awaited_ends_it_as_asked_and_a_hangup_no_com
                 connections.close()  # it connects again: the hangup did not end it
                 await eventually(lambda: _has_come(mute, connections), timeout=30)
             process.signal(signal.SIGINT)
-            assert await process.exit_code(timeout=30) == 0
+            assert await process.exit_code() == 0
             assert "Traceback" not in said(process)
 
 
@@ -97,7 +97,7 @@ async def test_ctrl_c_while_everything_starts_ends_it_as_asked() -> None:
         await eventually(lambda: process.output, timeout=30)
         assert "Starting" in process.output[0]
         process.signal(signal.SIGINT)
-        assert await process.exit_code(timeout=30) == 0
+        assert await process.exit_code() == 0
         assert "Traceback" not in said(process)
 
 

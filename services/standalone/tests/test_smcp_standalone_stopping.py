@@ -75,7 +75,7 @@ async def test_ctrl_c_during_a_call_says_what_is_waited_for_and_a_second_one_lea
         process.signal(signal.SIGINT)
         assert (await process.logged(WAITING, timeout=30))["level"] == "info"
         process.signal(signal.SIGINT)
-        assert await process.exit_code(timeout=30) == 1
+        assert await process.exit_code() == 1
         if sys.platform == "linux":
             await eventually(lambda: not any(child.is_running() for child in children))
         assert left(temporary) == []
@@ -93,7 +93,7 @@ async def test_ctrl_c_ends_the_demo_however_often_and_leaves_nothing(tmp_path: P
         started = children()
         assert left(tmp_path)
         process.signal(signal.SIGINT)
-        ended = asyncio.create_task(process.exit_code(timeout=30))
+        ended = asyncio.create_task(process.exit_code())
         while impatient and not ended.done():
             process.signal(signal.SIGINT)
             await asyncio.wait({ended}, timeout=0.05)
