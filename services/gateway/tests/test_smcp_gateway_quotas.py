@@ -14,7 +14,7 @@ from smcp_gateway import quotas as module
 from smcp_gateway.auth import api_keys
 from smcp_gateway.auth.api_keys import new_key
 from smcp_gateway.auth.grants import Grants, Principal
-from smcp_gateway.quotas import NAMES, ROUND, Quota, Quotas, Ticket, Turns
+from smcp_gateway.quotas import NAMES, ROUND, SUBJECT_ROUND, Quota, Quotas, Ticket, Turns
 from smcp_gateway.sockets.session import Session
 from smcp_proto.errors import RateLimited
 from smcp_testing import socketio_pair
@@ -99,6 +99,36 @@ async def test_a_thousand_events_of_an_office_at_once_delay_another_office_by_on
         tasks.create_task(event("quiet"))
     assert len(begun) == 1001
     assert begun.index("quiet") == ROUND
+
+
+async def test_the_events_of_a_hundred_offices_of_one_key_delay_another_office_by_one_round() -> None:
+    turns, begun = Turns(), []
+
+    async def event(office: str, subject: str) -> None:
+        if (turn := turns.take(office, subject)) is not None:
+            await turn
+        begun.append(office)
+
+    loud = [f"loud {number}" for number in range(100)]
+    async with asyncio.TaskGroup() as tasks:
+        for office in loud * 20:
+            tasks.create_task(event(office, "eve"))
+        tasks.create_task(event("quiet", "anna"))
+    assert len(begun) == 2001
+    assert begun.index("quiet") == SUBJECT_ROUND
+    last = {office: len(begun) - begun[::-1].index(office) for office in loud}
+    assert min(last.values()) > 1000, "they took turns"
+
+
+async def test_a_round_begins_so_many_events_of_one_key_whatever_its_offices() -> None:
+    turns = Turns()
+    waiting = [turn for number in range(2000) if (turn := turns.take(f"loud {number % 40}", "eve")) is not None]
+    rounds, done = [], 0
+    while done < len(waiting):
+        await asyncio.sleep(0)
+        before, done = done, sum(turn.done() for turn in waiting)
+        rounds.append(done - before)
+    assert max(rounds) == SUBJECT_ROUND
 
 
 async def test_a_connection_that_ends_before_its_turn_keeps_nobody_waiting() -> None:

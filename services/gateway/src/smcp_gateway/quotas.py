@@ -27,6 +27,8 @@ LATEST_S: Final = 30.0
 """Large messages above the quota of bytes wait; what would wait longer than most requests do is refused."""
 ROUND: Final = 8
 """Events of one office that are begun in one round of the event loop. Each takes some 0.3 ms."""
+SUBJECT_ROUND: Final = 4 * ROUND
+"""The same of one key or token, which may have many offices: together they delay others by some 10 ms."""
 
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 PerSecond = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
@@ -302,37 +304,66 @@ def _subject(identity: str) -> str:
 class Turns:
     """In which order events are begun: offices take turns, and each begins few between two looks at the network.
 
-    So an office that sends a thousand at once delays its own, and not what others send meanwhile. Of a few events
-    nothing is scheduled: a round may be longer than needed by then, and never shorter.
+    So an office that sends a thousand at once delays its own, and not what others send meanwhile. The offices of one
+    key or token have a bound together, too. Of a few events nothing is scheduled: a round may be longer than needed by
+    then, and never shorter.
     """
 
     def __init__(self) -> None:
-        self._begun: dict[str, int] = {}
-        """Events in this round, by office; its end is scheduled when there are `ROUND`."""
+        self._offices: dict[str, int] = {}
+        """Events in this round; its end is scheduled when there are `ROUND`."""
+        self._subjects: dict[str, int] = {}
         self._all_begun = 0
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, deque[tuple[asyncio.Future[None], str]]] = {}
+        """For their office's turn, by office, with their subjects."""
+        self._late: dict[str, deque[asyncio.Future[None]]] = {}
+        """For their subject's turn: their office had its."""
 
-    def take(self, office: str) -> asyncio.Future[None] | None:
-        """None: it is its turn; else it is when the future is done."""
+    def take(self, office: str, subject: str = "") -> asyncio.Future[None] | None:
+        """None: it is its turn; else it is when the future is done. `subject`: of its key or token."""
         self._all_begun += 1
         if self._all_begun == ROUND:
             asyncio.get_running_loop().call_soon(self._next_round)
-        begun = self._begun[office] = self._begun.get(office, 0) + 1
-        if begun <= ROUND:
+        begun = self._offices[office] = self._offices.get(office, 0) + 1
+        if begun > ROUND:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(office, deque()).append((turn, subject))
+            return turn
+        if not self._is_late(subject):
             return None
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(office, deque()).append(turn)
+        turn = asyncio.get_running_loop().create_future()
+        self._late.setdefault(subject, deque()).append(turn)
         return turn
 
+    def _is_late(self, subject: str) -> bool:
+        if not subject:
+            return False
+        begun = self._subjects[subject] = self._subjects.get(subject, 0) + 1
+        return begun > SUBJECT_ROUND
+
     def _next_round(self) -> None:
-        self._begun.clear()
+        self._offices.clear()
+        self._subjects.clear()
+        for subject, late in list(self._late.items()):
+            begun = self._subjects[subject] = min(SUBJECT_ROUND, len(late))
+            for turn in [late.popleft() for _ in range(begun)]:
+                _begin(turn)
+            if not late:
+                del self._late[subject]
         for office, queue in list(self._waiting.items()):
-            for turn in [queue.popleft() for _ in range(min(ROUND, len(queue)))]:
-                if not turn.done():  # else its connection has ended
-                    turn.set_result(None)
-            self._begun[office] = ROUND
+            for turn, subject in [queue.popleft() for _ in range(min(ROUND, len(queue)))]:
+                if self._is_late(subject):
+                    self._late.setdefault(subject, deque()).append(turn)
+                else:
+                    _begin(turn)
+            self._offices[office] = ROUND
             if not queue:
                 del self._waiting[office]
-        self._all_begun = ROUND * len(self._begun)
-        if self._begun:
+        self._all_begun = ROUND * (len(self._offices) + len(self._subjects))
+        if self._all_begun:
             asyncio.get_running_loop().call_soon(self._next_round)
+
+
+def _begin(turn: asyncio.Future[None]) -> None:
+    if not turn.done():  # else its connection has ended
+        turn.set_result(None)

@@ -323,7 +323,9 @@ class SocketIoServer:
             case ClientEvent() as event:
                 if session is not None:
                     membership = session.membership
-                    turn = self._turns.take(session.id if membership is None else membership.seat[0])
+                    office = session.id if membership is None else membership.seat[0]
+                    subject = "" if session.principal is None else session.principal.identity
+                    turn = self._turns.take(office, subject)
                     if turn is not None:
                         return self._begin_late(turn, session, event)
                     self._begin(session, event)
