@@ -80,7 +80,7 @@ async def test_a_too_large_result_is_an_error_in_mebibytes_with_its_setting() ->
         code, _, err = await run(gateway, "call", "red", "echo")
         assert code == 1
         assert "error 413: the answer is too large" in err
-        assert "38.2 MiB, and at most 32.0 MiB are carried: SMCP_MAX_PAYLOAD" in err
+        assert "40000081 bytes, and at most 33554432 are carried: SMCP_MAX_PAYLOAD" in err
         assert "structured content" in err
 
 

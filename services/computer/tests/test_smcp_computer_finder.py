@@ -139,7 +139,7 @@ async def test_documents_are_filtered_ordered_and_paged(nats_url: str) -> None:
         "a": configs.context("2025", host="com.a", content=a),
         "b": configs.context("2026", host="com.b", content=b),
     }
-    async with world(nats_url, {"finder_wait_s": 20.0}, **servers) as here:
+    async with world(nats_url, {"read_s": 20.0}, **servers) as here:
         everything = ["a2", "a1", "a3", "b5", "b4", "b3", "b2", "b1"]
         assert await refs(here) == everything
         assert await refs(here, keywords=["finance"]) == ["a2", "a1"]
@@ -223,7 +223,7 @@ async def test_malformed_documents_do_not_affect_others(
     content += [document("fine")]
     async with world(
         nats_url,
-        {"finder_wait_s": 20.0},
+        {"read_s": 20.0},
         one=configs.context(era, host="h", content=content),
         other=configs.context(era, host="o", documents=1),
     ) as here:
@@ -240,7 +240,7 @@ async def test_malformed_documents_do_not_affect_others(
 async def test_a_server_that_never_answers_loses_only_its_own_metadata(nats_url: str) -> None:
     async with world(
         nats_url,
-        {"finder_wait_s": 0.5},
+        {"read_s": 0.5},
         slow=configs.context("2026", host="slow", documents=30),
         well=configs.context("2025", host="well", documents=3),
     ) as here:

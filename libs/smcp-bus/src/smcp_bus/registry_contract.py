@@ -9,7 +9,6 @@ On `smcp.v1.<office>.server.<role>.<name>.<verb>` (the sender is the member name
 | `list_room` | ListRoomReq | `Smcp-After` | ListRoomRet |
 | `confirm` | empty | `Smcp-Claim` | `Confirmed`: read from the view, so it works without quorum |
 | `find` | `FindComputer` | | `Found`: the question after "no responder"; 4103 where the asker is no member |
-| `find` | `FindComputer` | `Smcp-After` | the same, asked by a Computer of itself after an outage; 503 |
 | `approval` | `Approval`, by a Computer | | empty: the registry has recorded it; 503 where it cannot |
 | `update_*`, `tool_call_cancel` | as the event | | empty; the registry publishes the notification |
 

@@ -60,9 +60,9 @@ _ENDPOINTS: Final = {
 
 @asynccontextmanager
 async def open_telemetry(
-    service: str, *, flush_s: float = FLUSH_S, environ: Mapping[str, str] | None = None
+    service: str, *, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[TracerProvider | None]:
-    """Set up traces for this process while the body runs, and export what is left when it ends, in `flush_s`.
+    """Set up traces for this process while the body runs, and export what is left when it ends, in 5 s.
 
     `service` is the name where `OTEL_SERVICE_NAME` does not say another. Gives None when telemetry is off. Open it
     before anything asks for a tracer, and once: OpenTelemetry keeps its provider for the life of the process; a second
@@ -82,7 +82,7 @@ async def open_telemetry(
     try:
         yield provider
     finally:
-        await _shut_down(provider, flush_s)
+        await _shut_down(provider, FLUSH_S)
 
 
 def check_telemetry(environ: Mapping[str, str]) -> None:

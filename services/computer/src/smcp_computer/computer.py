@@ -383,7 +383,7 @@ class ResourceServices:
                 directory.documents,
                 self.history,
                 access,
-                wait_s=settings.finder_wait_s,
+                wait_s=settings.read_s,
                 max_body=max_body,
             ),
             "client:resources/list": resources.list,

@@ -30,7 +30,6 @@ from aiohttp import web
 
 from smcp_bus.dispatch import Caller
 from smcp_computer.computer import Computer
-from smcp_computer.config.lint import PARAMETERS, placed
 from smcp_computer.config.secret_store import SecretsError
 from smcp_computer.control_client import SOCKET
 from smcp_computer.settings import ComputerSettings, state_directory
@@ -156,12 +155,7 @@ class Control:
             sources = await asyncio.to_thread(self._computer.inputs.sources)
         except SecretsError as error:
             raise web.HTTPConflict(text=str(error)) from None
-        used: dict[str, set[str]] = {}
-        for name, server in self._computer.fleet.config.servers.items():
-            for _, each in placed(server.server_parameters.model_dump(), PARAMETERS):
-                if each.kind == "input":
-                    used.setdefault(each.name, set()).add(name)
-        return _json({"inputs": [{**each, "servers": sorted(used.get(each["id"], ()))} for each in sources]})
+        return _json({"inputs": sources})
 
     async def _reload(self, request: web.Request) -> web.Response:
         await self._computer.reload()

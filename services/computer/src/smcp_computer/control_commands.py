@@ -65,11 +65,8 @@ def _show_tools(said: Said) -> None:
 
 
 def _show_inputs(said: Said) -> None:
-    rows = [
-        (each["id"], each["source"] or "nowhere: it has no value", ", ".join(each["servers"]), each["description"])
-        for each in said["inputs"]
-    ]
-    print_table(("Input", "Value from", "For", "Description"), rows, "No inputs.")
+    rows = [(each["id"], each["source"] or "nowhere: it has no value", each["description"]) for each in said["inputs"]]
+    print_table(("Input", "Value from", "Description"), rows, "No inputs.")
 
 
 _asks("status", print_status, "How the running Computer and its MCP servers are.")

@@ -71,10 +71,6 @@ class ComputerSettings(ServiceSettings):
         description="how many bytes of documents' metadata are kept at most; "
         "documents above it are searched, ordered and shown as listed",
     )
-    finder_wait_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
-        default=5.0,
-        description="how long documents that are not read yet are waited for; then they are shown as listed",
-    )
     gather_s: Annotated[Seconds, Field(ge=0, le=10)] = Field(
         default=0.1, description="changes (of tools, windows, documents) that come within this time are sent as one"
     )
@@ -92,7 +88,8 @@ class ComputerSettings(ServiceSettings):
         "its seat is kept for SMCP_MOVE_S, and calls wait",
     )
     read_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
-        default=4.5, description="how long MCP servers may take to give their windows; then older ones are shown"
+        default=4.5,
+        description="how long MCP servers may take to give windows and documents; then what is known is shown",
     )
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import getpass
-import math
 import os
 import signal
 import socket
@@ -199,15 +198,10 @@ def _hint(error: SmcpError, chosen: Options) -> str:
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case TooLarge(details={"size": int(size), "limit": int(limit)}):
             return (
-                f"It has {_mebibytes(size)}, and at most {_mebibytes(limit)} are carried: SMCP_MAX_PAYLOAD sets that, "
-                "in bytes, for the services and for this command. The structured content of a result counts, too."
+                f"It has {size} bytes, and at most {limit} are carried: SMCP_MAX_PAYLOAD sets that, for the services "
+                "and for this command. The structured content of a result counts, too."
             )
         case Unavailable() if not may_have_run(error):
             return "That is for now: try again in a moment."
         case _:
             return ""
-
-
-def _mebibytes(size: int) -> str:
-    """Rounded up."""
-    return f"{math.ceil(size / 2**20 * 10) / 10:.1f} MiB"
