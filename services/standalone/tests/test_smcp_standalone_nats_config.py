@@ -81,20 +81,19 @@ def test_nats_server_accepts_tls_for_clients_and_routes(tmp_path: Path, monkeypa
     made = authority.certificate("nats-0")
     text = SMALL + "server_name: $POD_NAME\n"
     text += f"tls: {{cert: {made.cert}, key: {made.key}, ca: {authority.ca}}}\n"
-    text += 'cluster: {name: c1, routes: ["nats-0:6222"], advertise: false}\n'
+    text += 'cluster: {name: c1, routes: ["nats-0:6222"]}\n'
     conf = nats_server_conf.write(parse_model(text), tmp_path).conf
     checked = check(conf)
     assert "is valid" in checked.stderr, checked.stderr
     written = conf.read_text(encoding="utf-8")
     assert written.count(f'"cert_file": "{made.cert}"') == 2
-    assert '"no_advertise": true' in written
     made.key.unlink()
     assert check(conf).returncode != 0
 
 
 def test_nats_server_accepts_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAME", "nats-0")
-    text = SMALL + 'server_name: $POD_NAME\nhttp: "127.0.0.1:8222"\njetstream: {domain: hub, max_file: 1G}\n'
+    text = SMALL + 'server_name: $POD_NAME\nhttp: "127.0.0.1:8222"\njetstream: {max_file: 1G}\n'
     text += 'cluster: {name: c1, routes: ["nats-0:6222", "nats-1:6222"]}\n'
     written = nats_server_conf.write(parse_model(text), tmp_path)
     checked = check(written.conf)

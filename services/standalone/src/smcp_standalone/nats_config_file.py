@@ -96,7 +96,6 @@ class JetStream(_Model):
 
     store_dir: str = "jetstream"
     """Relative to the written configuration."""
-    domain: Word | None = None
     max_file: Size | None = None
 
 
@@ -116,8 +115,6 @@ class Cluster(_Model):
     listen: Address = "0.0.0.0:6222"
     """Routes come from other machines; they have to log in."""
     routes: list[Address] = Field(default_factory=list)
-    advertise: bool = True
-    """Whether clients learn the addresses of the other nodes, and that one left."""
 
 
 class NatsModel(_Model):

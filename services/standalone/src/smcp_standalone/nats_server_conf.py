@@ -202,7 +202,7 @@ def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secr
     `logins` has those that are taken of each name of `grants(model)`; `cluster_secret` is what the nodes of a
     cluster tell each other, needed where the model has a cluster.
     """
-    size, domain = model.jetstream.max_file, model.jetstream.domain
+    size = model.jetstream.max_file
     tls = (
         None if model.tls is None else {"cert_file": model.tls.cert, "key_file": model.tls.key, "ca_file": model.tls.ca}
     )
@@ -218,7 +218,6 @@ def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secr
         *_line("http", model.http),
         "jetstream {",
         f"  store_dir: {_json(model.jetstream.store_dir)}",
-        *_line("  domain", domain),
         *([] if size is None else [f"  max_file_store: {size}"]),
         "}",
         *_line("tls", tls),
@@ -251,7 +250,6 @@ def _cluster(cluster: Cluster, tls: Mapping[str, str] | None, secret: str | None
         "listen": cluster.listen,
         "authorization": {"user": _CLUSTER_USER, "password": secret},
         "routes": [f"nats://{_CLUSTER_USER}:{secret}@{route}" for route in cluster.routes],
-        "no_advertise": not cluster.advertise,
         # In a cluster nats-server asks for the other's certificate, and checks it, whatever its settings say.
         **({} if tls is None else {"tls": tls}),
     }
