@@ -39,22 +39,19 @@ def test_keys_are_sorted_with_numbers_of_any_size_too() -> None:
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**18, 2**63, 1.5, 1e300, 0.1234567890123456789, -(2**200)])
-async def test_a_number_is_exact_beside_a_long_text(number: float) -> None:
+def test_a_number_is_exact_beside_a_long_text(number: float) -> None:
     value = {"text": "9" * 100_000, "list": [{"n": number}, [number], "😀"]}
     assert repr(exact_json.read(exact_json.written(value))) == repr(value)
-    assert repr(await exact_json.read_in_steps(exact_json.written(value))) == repr(value)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"NaN", b"[Infinity]", b"1e400", b"9" * 400, b"9" * 5000, b'"\\ud800"'])
-async def test_invalid_json_is_refused_also_beside_a_long_text(text: bytes) -> None:
+def test_invalid_json_is_refused_also_beside_a_long_text(text: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         exact_json.read(text)
     for length in (100_000, 1_000_000):
         long = b'["' + b"x" * length + b'",' + text + b"]"
         with pytest.raises(orjson.JSONDecodeError):
             exact_json.read(long)
-        with pytest.raises(orjson.JSONDecodeError):
-            await exact_json.read_in_steps(long)
 
 
 def test_json_too_deep_for_the_exact_reader_is_still_read() -> None:

@@ -45,22 +45,6 @@ def read(text: bytes) -> Any:
     return value if _is_plain(value) else _exact(text, value)
 
 
-async def read_in_steps(text: bytes) -> Any:
-    """The same for a long text, which takes tens of milliseconds: others are served between the steps."""
-    if len(text) <= _SLICE:
-        return read(text)
-    strings = not has_many(text, b'"')
-    value = _read_strings(text) if strings else orjson.loads(text)
-    await asyncio.sleep(0)
-    if not _is_plain(value):
-        if strings:
-            orjson.loads(text)
-        else:
-            value = _exact(text, value)
-        await asyncio.sleep(0)
-    return value
-
-
 def has_many(text: bytes, mark: bytes) -> bool:
     """Whether the bracket occurs at least `MANY` times, also in strings. Much cheaper than a count if it does not."""
     at = -1
