@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 import psutil
+import uvloop
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from rich.console import Console
@@ -220,4 +221,4 @@ if __name__ == "__main__":
     parser.add_argument("--calls", type=int, default=500)
     parser.add_argument("--changes", type=int, default=5)
     parser.add_argument("--idle-s", type=float, default=30.0)
-    asyncio.run(main(parser.parse_args()))
+    uvloop.run(main(parser.parse_args()))  # as the direct client
