@@ -352,7 +352,10 @@ class SocketIoServer:
     def _begin(self, session: Session, event: ClientEvent) -> None:
         session.in_flight += 1
         session.in_flight_bytes += len(event.body or b"")
-        self._engine.spawn(self._on_event(session, event), partial(self._event_ended, session, event))
+        row = catalog.lookup(event.name)
+        refusal = self._refusal(session, row, event)  # here, since events that come with it count only for themselves
+        work = self._on_event(session, row, event, refusal)
+        self._engine.spawn(work, partial(self._event_ended, session, event))
 
     def _event_ended(self, session: Session, event: ClientEvent) -> None:
         session.in_flight -= 1
@@ -360,11 +363,10 @@ class SocketIoServer:
         if session.idle is not None:
             session.answered()
 
-    async def _on_event(self, session: Session, event: ClientEvent) -> None:
+    async def _on_event(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> None:
         share = ReplyShare(session, self._quotas.arrived)
-        row = catalog.lookup(event.name)
         try:
-            answer = await self._answer(session, row, event, share)
+            answer = await self._answer(session, row, event, refusal, share)
             argument = ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
             if len(argument) >= LARGE and (outbox := self._engine.outbox(session.engine_id)) is not None:
                 if share.hold(len(argument)):
@@ -382,8 +384,9 @@ class SocketIoServer:
         if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:
             outbox.put_nowait(ack_frame(event.id, argument))
 
-    async def _answer(self, session: Session, row: Row | None, event: ClientEvent, share: ReplyShare) -> Answer:
-        refusal = self._refusal(session, row, event)
+    async def _answer(
+        self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None, share: ReplyShare
+    ) -> Answer:
         if refusal is not None:
             session.was_refused = isinstance(refusal, RateLimited)
             return self._refused(session, event, refusal)
