@@ -5,24 +5,25 @@ connected to a gateway. All of a request is one trace, whichever processes it pa
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
 
+from smcp_agent import SmcpAgent
 from smcp_testing.mcp_servers import configs
 from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import BareMember, member
 from tests.e2e.scenarios.calls import text
-from tests.e2e.traces.recorder import ENVIRONMENT, Barrier, Recorder, through
-from tests.e2e.worlds.layout import ALPHA, Place, command
+from tests.e2e.traces.recorder import ENVIRONMENT, Barrier, Recorder, calling, runs, through
+from tests.e2e.worlds.layout import ALPHA, OTHER_ALPHA, Place, command
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.world import LAB, ComputerHost, child_environment
+from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, Part, child_environment
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -86,6 +87,16 @@ def asking(computer: BareMember) -> Barrier:
         return 3
 
     return ask
+
+
+@asynccontextmanager
+async def paused(part: Part) -> AsyncIterator[None]:
+    part.pause()
+    try:
+        yield
+    finally:
+        part.resume()
+    await part.ready()
 
 
 async def test_a_repeat_joins_the_running_call_and_a_later_one_gets_its_answer(recorder: Recorder) -> None:
@@ -157,3 +168,38 @@ async def test_the_trace_of_a_computer_that_changes_its_office(recorder: Recorde
         assert req_id is not None
         await recorder.settled(asking(computer))
         await recorder.matches("switched_office", {req_id: "req_id"}, None)
+
+
+async def test_the_traces_of_calls_whose_agent_or_computer_moves_to_another_replica(tmp_path: Path) -> None:
+    of_the_agent, of_the_computer = uuid4().hex, uuid4().hex
+    async with otlp_receiver() as receiver:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "SMCP_DRAIN_S": "1", **ENVIRONMENT}
+        async with open_processes(
+            tmp_path, registries=1, places=(ALPHA, OTHER_ALPHA), environment=environment
+        ) as world:
+            recorder = Recorder(receiver.url, world)
+            async with AsyncExitStack() as opened:
+                async with paused(world.gateway(1).part):  # so that both are at the other one
+                    roamer = await opened.enter_async_context(behind_gateways(recorder, tmp_path, "roamer", 0, 1))
+                    sdk = SmcpAgent([world.url(0), world.url(1)], office=ELSEWHERE, name="caller")
+                    moving = await opened.enter_async_context(sdk)
+                staying = await opened.enter_async_context(member(world.url(1), "agent", LAB, "caller"))
+                await recorder.settled(through(staying, "roamer", 5))
+                asked = moving.call_tool("alpha", "sleep", {"seconds": 8, "mark": of_the_agent}, req_id=of_the_agent)
+                running = asyncio.create_task(asked)
+                await eventually(lambda: runs(world.computer(ELSEWHERE, "alpha"), of_the_agent))
+                roamer.part.pause()
+                await world.gateway(0).part.stop()
+                late = asyncio.create_task(staying.call("roamer", "echo", {"text": "x"}, req_id=of_the_computer))
+
+                async def waits() -> bool:
+                    """The registry was asked where the Computer is."""
+                    return any(span["name"].startswith("process") for span in await recorder.spans(of_the_computer))
+
+                await eventually(waits)
+                roamer.part.resume()
+                assert text(await late) == "x"
+                assert not (await running).is_error
+                await recorder.matches("moved_agent", {of_the_agent: "req_id"}, calling(moving))
+                moved = {of_the_computer: "req_id"}
+                await recorder.matches("moved_computer", moved, through(staying, "roamer", 5))

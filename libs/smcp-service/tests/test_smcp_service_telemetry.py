@@ -3,7 +3,8 @@
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
@@ -31,7 +33,14 @@ from opentelemetry.trace import (
 )
 
 from smcp_service.otlp_spans import export_request
-from smcp_service.telemetry import TRACE_ID_KEY, ContextIdGenerator, TraceSampler, open_telemetry, sampler_from
+from smcp_service.telemetry import (
+    TRACE_ID_KEY,
+    BoundedBatches,
+    ContextIdGenerator,
+    TraceSampler,
+    open_telemetry,
+    sampler_from,
+)
 from smcp_testing.otlp_process import OtlpReceiver, otlp_receiver
 from smcp_testing.service_process import ServiceProcess, service_process
 
@@ -176,6 +185,29 @@ def test_half_a_character_in_a_span_does_not_keep_the_others_back() -> None:
         (span.name, span.attributes[0].value.string_value) for span in written.resource_spans[0].scope_spans[0].spans
     ]
     assert said == [("a?", "a?"), ("b", "b")]
+
+
+class Away(SpanExporter):
+    """A collector that takes nothing until it is `back`."""
+
+    def __init__(self) -> None:
+        self.back = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.back.wait(30)
+        return SpanExportResult.SUCCESS
+
+
+def test_while_a_collector_takes_nothing_few_spans_wait_and_the_others_are_counted_as_dropped() -> None:
+    collector = Away()
+    batches = BoundedBatches(collector, {"OTEL_BSP_MAX_QUEUE_SIZE": "10"})
+    span = ReadableSpan("x", context=SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1)))
+    for _ in range(25):
+        batches.on_end(span)
+    assert batches.counts == {"exported": 0, "failed": 0, "dropped": 15}
+    collector.back.set()
+    batches.shutdown()  # type: ignore[no-untyped-call]
+    assert batches.counts == {"exported": 10, "failed": 0, "dropped": 15}
 
 
 async def test_nothing_is_recorded_without_a_variable() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 Span = Mapping[str, Any]
 """As `smcp_testing.otlp_receiver` lists them."""
 Tree = dict[str, Any]
-_BY_REGISTRIES = re.compile(r"CONSUMER process smcp\.v1\.\{office\}\.server\.")
-"""Registries are asked again where the first answer is late: what is the same stands once."""
+_BY_REGISTRIES = re.compile(r"CONSUMER process smcp\.v1\.\{office\}\.server\.|PRODUCER send .*\.find$")
+"""Registries are asked again where the first answer is late, or a Computer stays away: what is the same stands once."""
 
 _HEX_IDS = re.compile(r"\b[0-9a-f]{32}\b")
 _TIMED = {"smcp.probe", "smcp.not_run"}

@@ -30,12 +30,21 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import get_tracer_provider
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Exemplar, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from smcp_service.telemetry import exporters, number_of, otlp_exporter, resource_of, value_of
+from smcp_service.telemetry import (
+    OUTCOMES,
+    RequestTracerProvider,
+    exporters,
+    number_of,
+    otlp_exporter,
+    resource_of,
+    value_of,
+)
 
 INTERVAL_MS: Final = 60_000.0
 """OpenTelemetry's default."""
@@ -189,6 +198,9 @@ async def open_metrics(service: str, *, environ: Mapping[str, str] | None = None
         readers.append(pushed)
     provider = MeterProvider(readers, resource=resource_of(service), shutdown_on_exit=False)
     metrics.meter = provider.get_meter(_SCOPE)
+    traced = get_tracer_provider()
+    outcomes = traced.outcomes if isinstance(traced, RequestTracerProvider) else lambda: dict.fromkeys(OUTCOMES, 0.0)
+    metrics.counter("smcp_telemetry_spans", "Spans that were to be exported", outcomes, label="outcome")
     try:
         if pushed is None:
             yield metrics

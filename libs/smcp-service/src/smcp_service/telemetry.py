@@ -46,6 +46,8 @@ FLUSH_S: Final = 5.0
 SLOW_S: Final = 10.0
 """A request that takes longer is recorded in any case: as long as a peer waits for anything but a call."""
 MOST_PER_S: Final = 1_000_000.0
+OUTCOMES: Final = ("exported", "failed", "dropped")
+"""Of spans that were to be exported: the collector took them, did not, or too many waited for it."""
 
 SCOPE: Final = InstrumentationScope("smcp_bus")
 """Of spans that are not OpenTelemetry's own."""
@@ -77,7 +79,7 @@ async def open_telemetry(
         raise RuntimeError("telemetry was already set up in this process")  # noqa: TRY004 - not about a type
     provider = RequestTracerProvider(sampler_from(environ), resource_of(service))
     for name in names:
-        provider.add_span_processor(BatchSpanProcessor(_span_exporter(name, environ, provider.resource)))
+        provider.add_span_processor(BoundedBatches(_span_exporter(name, environ, provider.resource), environ))
     trace.set_tracer_provider(provider)
     try:
         yield provider
@@ -304,6 +306,11 @@ class RequestTracerProvider(TracerProvider):
         for processor in self._processors:
             processor.on_end(span)
 
+    def outcomes(self) -> dict[str, float]:
+        """How many spans became what (`OUTCOMES`)."""
+        each = [found.counts for found in self._processors if isinstance(found, BoundedBatches)]
+        return {name: sum(counts[name] for counts in each) for name in OUTCOMES}
+
 
 def number_of(environ: Mapping[str, str], variable: str, default: float, *, least: float, most: float) -> float:
     text = value_of(environ, variable)
@@ -312,6 +319,42 @@ def number_of(environ: Mapping[str, str], variable: str, default: float, *, leas
             return number
     warn_of(variable, text, str(default))
     return default
+
+
+class BoundedBatches(BatchSpanProcessor):
+    """Exports spans in batches. While a collector is away `OTEL_BSP_MAX_QUEUE_SIZE` spans wait at most, those that are
+    being sent included; what ends then is dropped. OpenTelemetry's own queue tells nobody what it drops."""
+
+    def __init__(self, exporter: SpanExporter, environ: Mapping[str, str]) -> None:
+        self._most = int(number_of(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048, least=1, most=MOST_PER_S))
+        self._accepted = 0
+        self.counts = (counted := _Counted(exporter)).counts
+        super().__init__(counted, max_queue_size=self._most, max_export_batch_size=min(512, self._most))
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self._accepted - self.counts["exported"] - self.counts["failed"] >= self._most:
+            self.counts["dropped"] += 1
+            return
+        self._accepted += 1
+        super().on_end(span)
+
+
+class _Counted(SpanExporter):
+    def __init__(self, inner: SpanExporter) -> None:
+        self._inner = inner
+        self.counts = dict.fromkeys(OUTCOMES, 0.0)
+
+    def shutdown(self) -> None:
+        self._inner.shutdown()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        outcome = "failed"
+        try:
+            result = self._inner.export(spans)
+            outcome = "exported" if result is SpanExportResult.SUCCESS else "failed"
+        finally:
+            self.counts[outcome] += len(spans)
+        return result
 
 
 class Exported(SpanExporter):
