@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,6 +20,7 @@ from smcp_agent import SmcpAgent
 from smcp_agent.errors import SmcpError
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import FlatError, member
+from tests.e2e.actors.operator import Record, records, run_smcp, smcp
 from tests.e2e.scenarios.metrics import scraped
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
@@ -33,20 +33,6 @@ CALLS = 1000
 """At least; they go on until the faults are over."""
 AT_A_TIME = 5
 """Of each office."""
-
-Record = dict[str, Any]
-
-
-async def smcp(world: World, *arguments: str) -> tuple[int, str, str]:
-    """An operator's command: its exit code, output and errors."""
-    reached = {"SMCP_NATS_URL": world.nats_url, "SMCP_NATS_CREDS": str(world.credentials / "operator.json")}
-    return await _run(*arguments, **reached)
-
-
-async def records(world: World, *arguments: str) -> list[Record]:
-    code, output, errors = await smcp(world, "audit", "list", "--json", *arguments)
-    assert code == 0, errors
-    return [json.loads(line) for line in output.splitlines()]
 
 
 @pytest.mark.timeout(400)
@@ -170,7 +156,7 @@ async def test_an_operator_finds_who_called_what_beside_smcp_up_and_a_removed_re
             with pytest.raises(FlatError):
                 await agent.call(nasty, nasty, {}, req_id=nasty)
         beside = {"XDG_STATE_HOME": str(tmp_path)}
-        code, output, errors = await _run("audit", "list", "--json", "--office", LAB, **beside)
+        code, output, errors = await run_smcp("audit", "list", "--json", "--office", LAB, **beside)
         assert code == 0, errors
         assert "a secret" not in output
         found = [json.loads(line) for line in output.splitlines()]
@@ -181,10 +167,10 @@ async def test_an_operator_finds_who_called_what_beside_smcp_up_and_a_removed_re
         assert refusal["outcome"] == "400"
         assert all(len(str(refusal[name])) <= 256 and str(refusal[name]).isprintable() for name in ("tool", "req_id"))
         assert Counter(record["kind"] for record in found if record["name"] == "anna")["join"] == 1
-        _, table, _ = await _run("audit", "list", "--csv", **beside)
+        _, table, _ = await run_smcp("audit", "list", "--csv", **beside)
         assert "'=cmd()" in table
         assert not any(line.startswith("=") or ",=" in line for line in table.splitlines())
-        assert (await _run("audit", "verify", **beside))[0] == 0
+        assert (await run_smcp("audit", "verify", **beside))[0] == 0
 
 
 async def test_the_level_of_the_log_changes_while_a_process_runs(tmp_path: Path) -> None:
@@ -249,17 +235,3 @@ async def _fill(js: JetStreamContext) -> None:
 async def _empty(js: JetStreamContext) -> None:
     info = await js.stream_info("AUDIT")
     await js.update_stream(info.config.evolve(max_bytes=64 * 1024 * 1024))
-
-
-async def _run(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
-    process = await asyncio.create_subprocess_exec(
-        str(Path(sys.executable).parent / "smcp"),
-        *arguments,
-        env={**kept, **environment},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode(), errors.decode()

@@ -16,7 +16,6 @@ import pytest
 from smcp_agent import SmcpAgent
 from smcp_proto.trace_ids import trace_id
 from smcp_testing.otlp_process import otlp_receiver
-from smcp_testing.profiles import scaled
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import FlatError, member
@@ -129,61 +128,6 @@ async def test_a_failed_call_that_was_not_sampled_has_the_same_trace_and_others_
         assert (await agent.call("alpha", "fail", req_id=badly))["isError"]
         await recorder.matches("not_sampled_and_failed", {badly: "req_id"}, None)
     assert await recorder.spans(well) == []
-
-
-FAULTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("alpha", "echo", {"text": "x"}),
-    ("alpha", "fail", {}),
-    ("alpha", "no_such_tool", {}),
-    ("nobody", "echo", {"text": "x"}),
-    ("alpha", "add", {"a": "no number", "b": 1}),
-    ("alpha", "sleep", {"seconds": 60}),
-)
-"""Computer, tool, parameters."""
-
-
-@pytest.mark.parametrize("gateway", [0, FAILED_ONLY], ids=["every call", "failed calls only"])
-async def test_every_recorded_call_among_faults_has_one_whole_trace(recorder: Recorder, gateway: int) -> None:
-    calls = {uuid4().hex: FAULTS[number % len(FAULTS)] for number in range(scaled(ci=100, soak=10_000))}
-    expected = set(calls) if gateway != FAILED_ONLY else set()
-    async with member(recorder.world.url(gateway), "agent", LAB, "caller") as agent:
-        at_once = asyncio.Semaphore(30)
-
-        async def run(req_id: str, computer: str, tool: str, params: dict[str, Any]) -> None:
-            async with at_once:
-                seconds = 1 if tool == "sleep" else 30
-                try:
-                    failed = (await agent.call(computer, tool, params, timeout=seconds, req_id=req_id)).get("isError")
-                except FlatError:
-                    failed = True
-                if failed:
-                    expected.add(req_id)
-
-        await asyncio.gather(*(run(req_id, *call) for req_id, call in calls.items()))
-
-        async def whole() -> list[dict[str, Any]]:
-            spans = await recorder.spans(*calls)
-            traces: dict[str, list[dict[str, Any]]] = {req_id: [] for req_id in expected}
-            for span in spans:
-                traces.setdefault(span["trace_id"], []).append(span)
-            assert {id_: calls[id_] for id_ in traces} == {id_: calls[id_] for id_ in expected}
-            assert not [req_id for req_id, found in traces.items() if not is_whole(found, calls[req_id][0])]
-            return spans
-
-        await eventually(whole, timeout=30, message="some traces are not whole")
-    assert 0 < len(expected) <= len(calls)
-
-
-def is_whole(spans: list[dict[str, Any]], computer: str) -> bool:
-    """One span without a parent, the gateway's; all others' parents are there; and the Computer's span, if any ran."""
-    ids = {span["span_id"] for span in spans}
-    roots = [span["name"] for span in spans if span["parent_span_id"] is None]
-    processed = [span for span in spans if span["name"].endswith(".tool_call") and span["kind"] == "CONSUMER"]
-    return (
-        roots == ["client:tool_call"]
-        and all(span["parent_span_id"] in ids for span in spans if span["parent_span_id"] is not None)
-        and len(processed) == (computer != "nobody")
-    )
 
 
 @pytest.mark.parametrize(("gateway", "golden"), [(0, "socketio_same_replica"), (1, "socketio_other_replica")])

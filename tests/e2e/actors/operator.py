@@ -11,20 +11,25 @@ from tests.e2e.worlds.world import World
 Record = dict[str, Any]
 
 
-async def smcp(world: World, *arguments: str) -> tuple[int, str, str]:
-    """An operator's command: its exit code, output and errors."""
+async def run_smcp(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    """The exit code, output and errors of a command that has these settings alone."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
-    reached = {"SMCP_NATS_URL": world.nats_url, "SMCP_NATS_CREDS": str(world.credentials / "operator.json")}
     process = await asyncio.create_subprocess_exec(
         command("smcp"),
         *arguments,
-        env={**kept, **reached},
+        env={**kept, **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     output, errors = await process.communicate()
     assert process.returncode is not None
     return process.returncode, output.decode(), errors.decode()
+
+
+async def smcp(world: World, *arguments: str) -> tuple[int, str, str]:
+    """An operator's command: its exit code, output and errors."""
+    reached = {"SMCP_NATS_URL": world.nats_url, "SMCP_NATS_CREDS": str(world.credentials / "operator.json")}
+    return await run_smcp(*arguments, **reached)
 
 
 async def records(world: World, *arguments: str) -> list[Record]:
