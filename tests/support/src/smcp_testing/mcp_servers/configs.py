@@ -150,7 +150,7 @@ class HttpServer:
         """Kill it, and wait."""
         if self._process is not None:
             # Not SIGKILL: it has to have ended when what stands for it has (`fork_client`): its port is wanted again.
-            self._process.send_signal(signal.SIGQUIT)
+            self._process.send_signal(signal.SIGQUIT if self._env is None else signal.SIGKILL)
             await self._process.wait()
             self._process = None
 
