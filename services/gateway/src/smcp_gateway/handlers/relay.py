@@ -276,11 +276,8 @@ def checked(body: bytes) -> RawJson:
     Raises:
         Internal: it is no JSON, or nested too deeply.
     """
-    if is_short := len(body) <= exact_json.SHORT:
-        may_be_deep = body.count(b"[") + body.count(b"{") > DEEPEST
-    else:
-        may_be_deep = exact_json.has_many(body, b"[") or exact_json.has_many(body, b"{")
-    read = orjson.loads if may_be_deep or is_short else exact_json.read
+    may_be_deep = exact_json.has_many(body, b"[") or exact_json.has_many(body, b"{")
+    read = orjson.loads if may_be_deep or len(body) <= exact_json.SHORT else exact_json.read
     try:
         value = read(body)
     except orjson.JSONDecodeError:
