@@ -17,7 +17,7 @@ SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
     large_results.twenty_megabytes_are_413_for_a_plain_client_whose_socket_stays_open,
     large_results.forty_megabytes_are_413_for_every_client,
     large_results.the_published_agent_gets_413_and_stays_connected,
-    large_results.a_request_of_five_megabytes_arrives,
+    large_results.a_request_of_four_megabytes_arrives,
     large_results.a_slow_line_carries_a_result_that_takes_longer_than_a_ping,
     large_results.a_request_above_the_limit_is_413,
     large_results.a_message_of_33_mib_ends_only_its_own_connection,
