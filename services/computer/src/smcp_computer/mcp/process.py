@@ -11,12 +11,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Final, SupportsIndex
+from typing import Final
 
 import psutil
 
@@ -48,16 +48,6 @@ class Launch:
     """Files of its cgroup, and what is written there."""
 
 
-class Output(asyncio.StreamReader):
-    """What a server writes. `take` may take what comes before it is read."""
-
-    take: Callable[[bytes], bool] | None = None
-
-    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
-        if self.take is None or not self.take(bytes(data)):
-            super().feed_data(data)
-
-
 class ServerProcess:
     """One run of a program.
 
@@ -71,11 +61,10 @@ class ServerProcess:
         self,
         control: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         stdin: asyncio.StreamWriter,
-        stdout: Output,
-        stderr: Output,
+        stderr: asyncio.StreamReader,
     ) -> None:
         self._lines, self._control = control
-        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        self.stdin, self.stderr = stdin, stderr
         self.pid = 0
         self.status: int | None = None
         self.gone = asyncio.Event()
@@ -126,8 +115,9 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def open_process(launch: Launch) -> AsyncIterator[ServerProcess]:
-    """Run a server's program. On leaving, what still runs of it is ended. Raises as `ServerProcess.start`."""
+async def open_process(launch: Launch, stdout: asyncio.StreamReader) -> AsyncIterator[ServerProcess]:
+    """Run a server's program; `stdout` gets its output. On leaving, what still runs of it is ended. Raises as
+    `ServerProcess.start`."""
     async with AsyncExitStack() as stack:
         shared = await stack.enter_async_context(_shared.in_use())
         with ExitStack() as given:
@@ -136,26 +126,24 @@ async def open_process(launch: Launch) -> AsyncIterator[ServerProcess]:
             control = await asyncio.open_connection(sock=ours)
             stack.callback(control[1].close)
             stdin, their_stdin = await _writer(stack)
-            stdout, their_stdout = await _reader(stack)
-            stderr, their_stderr = await _reader(stack)
-            streams = [their_stdin, their_stdout, their_stderr]
+            stderr = asyncio.StreamReader(limit=READ_LIMIT)
+            streams = [their_stdin, await _feed(stdout, stack), await _feed(stderr, stack)]
             for stream in streams:
                 given.callback(os.close, stream)
             shared.give([theirs.fileno(), *streams])
-        process = ServerProcess(control, stdin, stdout, stderr)
+        process = ServerProcess(control, stdin, stderr)
         await process.start(launch)
         yield process
 
 
-async def _reader(stack: AsyncExitStack) -> tuple[Output, int]:
-    """Our end and theirs of a stream that the server writes."""
+async def _feed(reader: asyncio.StreamReader, stack: AsyncExitStack) -> int:
+    """The server's end of a stream that it writes."""
     ours, theirs = os.pipe()
-    reader = Output(limit=READ_LIMIT)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", 0)
     )
     stack.callback(transport.close)
-    return reader, theirs
+    return theirs
 
 
 async def _writer(stack: AsyncExitStack) -> tuple[asyncio.StreamWriter, int]:

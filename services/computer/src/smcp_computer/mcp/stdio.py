@@ -7,9 +7,10 @@ and cannot log what the server writes to standard error.
 import asyncio
 import codecs
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import anyio
 import mcp_types as types
@@ -123,11 +124,12 @@ async def stdio_transport(
         try:
             launch = launch_of(parameters, host)
             await check_sandbox(launch, host)
-            process = await stack.enter_async_context(open_process(launch))
+            stdout = _Output(limit=READ_LIMIT)
+            process = await stack.enter_async_context(open_process(launch, stdout))
         except CannotRun as error:
             raise CannotRun(f"server {log.server!r}: {error}") from None
         log.pid = process.pid
-        pipes = _Pipes(process, parameters, log, watch, max_message)
+        pipes = _Pipes(process, stdout, parameters, log, watch, max_message)
         to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
         broken_off = hangs = False
         try:
@@ -155,18 +157,30 @@ async def stdio_transport(
             read_stream.close()
 
 
+class _Output(asyncio.StreamReader):
+    """What a server writes. `take` may take what comes before it is read."""
+
+    take: Callable[[bytes], bool] | None = None
+
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        if self.take is None or not self.take(bytes(data)):
+            super().feed_data(data)
+
+
 class _Pipes(ObjectSendStream[SessionMessage]):
     """The standard streams of one run of a program; also the stream that the session writes to."""
 
     def __init__(
         self,
         process: ServerProcess,
+        stdout: _Output,
         parameters: MCPServerStdioParameters,
         log: StderrLog,
         watch: Watch,
         max_message: int,
     ) -> None:
         self._process = process
+        self._stdout = stdout
         self._encoding = parameters.encoding
         self._errors = parameters.encoding_error_handler
         self._log = log
@@ -185,7 +199,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
-        stdout, max_values = self._process.stdout, self._watch.max_values
+        stdout, max_values = self._stdout, self._watch.max_values
         is_utf8 = codecs.lookup(self._encoding).name == "utf-8"  # what the parser of bytes reads
         stdout.take = self.take
         try:
@@ -211,7 +225,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
             self.ended = True
             # a server that is busy writing does not see that its input closed, so its output is read to the end
             with suppress(OSError):
-                while await self._process.stdout.read(READ_LIMIT):
+                while await stdout.read(READ_LIMIT):
                     pass
 
     async def send(self, item: SessionMessage) -> None:
