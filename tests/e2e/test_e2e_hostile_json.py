@@ -63,8 +63,9 @@ async def test_requests_of_millions_of_values_are_refused_for_little(nats_url: s
         await eve.join("agent", "eve", "here")
 
         async def attack() -> None:
-            await refused(stranger, LISTS, 4103)
-            await refused(eve, LISTS, 413)
+            for body in (LISTS, LISTS[:7_500_000]):
+                await refused(stranger, body, 413 if body == LISTS else 4103)
+                await refused(eve, body, 413)
             await refused(eve, NUMBERS, 413)
 
         cost = await costs(here, attack)
@@ -103,7 +104,7 @@ async def test_an_mcp_server_that_answers_with_millions_of_lists_costs_its_compu
     ):
         await computer.logged("in the office 'here' as 'lab'")
         await eve.join("agent", "eve", "here")
-        text = '{"jsonrpc":"2.0","id":$ID,"result":{"content":[' + "[]," * 10_000_000 + "[]]}}"
+        text = '{"jsonrpc":"2.0","id":$ID,"result":{"content":[' + "[]," * 2_500_000 + "[]]}}"
         call = {"agent": "eve", "req_id": "1", "computer": "lab", "tool_name": "say", "params": {"text": text}}
 
         async def attack() -> None:
