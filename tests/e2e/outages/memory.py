@@ -20,7 +20,7 @@ from tests.e2e.worlds.world import World
 MIB = 1024 * 1024
 ROOM = 12 * MIB
 """What the gateway may take beyond what it has."""
-LARGE = 8 * MIB
+LARGE = 7 * MIB
 ENOUGH = 2048 * MIB
 
 
