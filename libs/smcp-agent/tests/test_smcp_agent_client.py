@@ -29,7 +29,7 @@ def pending(agent: SmcpAgent) -> int:
     """What waits for an ack, in the SDK's table and in python-socketio's."""
     connection = agent._link.connection
     assert connection is not None
-    return len(connection._acks)
+    return len(connection._waiting)
 
 
 @pytest.mark.rule("events.flow.call.1", "computer.call.1")

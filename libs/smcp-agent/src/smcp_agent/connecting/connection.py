@@ -9,8 +9,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
-from itertools import count
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -25,8 +23,6 @@ from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
 from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
 
 NAMESPACE: Final = "/smcp"
-_EVENT, _ACK = f"42{NAMESPACE},", f"43{NAMESPACE},"
-"""How a message with an event or with an ack begins (Engine.IO 4, Socket.IO 5)."""
 FRAME_SLACK: Final = 64 * 1024
 CUT_OFF_REPLIES: Final = 3
 """So many 503 in a row of a gateway without NATS are more than the moment in which it connects again."""
@@ -69,12 +65,11 @@ class Connection:
         self._cut_off = 0
         self._options = options
         self._on_notice = on_notice
-        self._acks: dict[str, asyncio.Future[list[Any] | None]] = {}
-        """Of the requests that wait for one, by number; None: there will be none."""
-        self._numbers = count(1)
+        self._waiting: set[asyncio.Future[tuple[Any, ...] | None]] = set()
+        """Requests that wait for their ack; None: there will be none."""
         self._begun = True
         self._refusal: object = None
-        self._http = HttpSession(self._acknowledged)
+        self._http = HttpSession()
         self._look: asyncio.TimerHandle | None = None
         self._json = WireJson(options.max_request)
         sio: Any = socketio.AsyncClient(  # type: ignore[no-untyped-call]
@@ -97,13 +92,18 @@ class Connection:
 
         Raises ConnectionBroken; AckTimedOut; Malformed, TooLarge: it cannot be sent at all.
         """
+        ack: asyncio.Future[tuple[Any, ...] | None] = asyncio.get_running_loop().create_future()
+
+        def settle(*args: Any) -> None:  # python-socketio keeps it until the ack comes or the connection ends
+            if not ack.done():
+                ack.set_result(args)
+
         if self.lost.is_set():
             raise ConnectionBroken(self.reason, sent=False)
-        number = str(next(self._numbers))
-        ack = self._acks[number] = asyncio.get_running_loop().create_future()
+        self._waiting.add(ack)
         try:
             async with asyncio.timeout(timeout):
-                await self._send(event, dict(data), number)
+                await self._sio.emit(event, dict(data), namespace=NAMESPACE, callback=settle)
                 args = await ack
         except TimeoutError:
             raise AckTimedOut from None
@@ -111,43 +111,14 @@ class Connection:
             self.give_up("the server closed the namespace")
             raise ConnectionBroken(self.reason, sent=False) from None
         finally:
-            del self._acks[number]
+            self._waiting.discard(ack)
             ack.cancel()
         if args is None:
             raise ConnectionBroken(self.reason, sent=self._begun)
         self._cut_off = self._cut_off + 1 if args and _is_cut_off(args[0]) else 0
         if self._cut_off >= CUT_OFF_REPLIES:
             self.doubted.set()
-        return args[0] if len(args) == 1 else args or None
-
-    async def _send(self, event: str, data: dict[str, Any], number: str) -> None:
-        """Send a request. An Agent's goes past python-socketio, and its ack comes past it (`_acknowledged`): there they
-        cost three tasks and six turns of the loop. A Computer's must not overtake the acks that it sends."""
-        if self._http.socket is None or self._options.answer is not None:
-            settle = partial(self._settle, number)  # python-socketio keeps it until the ack or the end comes
-            await self._sio.emit(event, data, namespace=NAMESPACE, callback=settle)
-            return
-        text = self._json.dumps([event, data], separators=(",", ":"))
-        try:
-            await self._http.socket.send_str(f"{_EVENT}{number}{text}")
-        except ConnectionError:
-            self.give_up("connection lost")
-
-    def _acknowledged(self, message: object) -> bool:
-        if self._options.answer is not None or not isinstance(message, str) or not message.startswith(_ACK):
-            return False
-        number, bracket, rest = message[len(_ACK) :].partition("[")
-        try:
-            args = self._json.loads(bracket + rest)
-        except (ValueError, RecursionError):
-            return False  # python-socketio reports it
-        self._settle(number, *args)
-        return True
-
-    def _settle(self, number: str, *args: Any) -> None:
-        ack = self._acks.get(number)
-        if ack is not None and not ack.done():
-            ack.set_result(list(args))
+        return args[0] if len(args) == 1 else list(args) or None
 
     def give_up(self, reason: str, *, begun: bool = True) -> None:
         """Count the connection as lost; it still has to be closed. `begun`: what was sent last may have been begun."""
@@ -156,7 +127,7 @@ class Connection:
         self.reason, self._begun = reason, begun
         self.lost.set()
         self.doubted.set()
-        for ack in self._acks.values():
+        for ack in self._waiting:
             if not ack.done():
                 ack.set_result(None)
 

@@ -33,9 +33,6 @@ NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 class HttpSession:
     """The HTTP session of one connection; notes what goes over it.
 
-    Args:
-        take: given each message of the WebSocket; it takes those for which it returns True.
-
     Attributes:
         max_payload: bytes of the largest message that the server accepts; None as long as it has not said so.
         heartbeat_s: the server promised to send something at least so often; 0 as long as it has not said so.
@@ -43,7 +40,7 @@ class HttpSession:
         heard_at: when bytes came over it last (loop time); None without one.
     """
 
-    def __init__(self, take: Callable[[object], bool] = lambda message: False) -> None:
+    def __init__(self) -> None:
         self.max_payload: int | None = None
         self.heartbeat_s = 0.0
         self.socket: aiohttp.ClientWebSocketResponse | None = None
@@ -57,8 +54,7 @@ class HttpSession:
                 noted.socket = self
 
             async def receive(self, timeout: float | None = None) -> Any:
-                while take((message := await super().receive(timeout)).data):
-                    pass
+                message = await super().receive(timeout)
                 opened = noted.hear(message.data)
                 if opened is None or noted.heard_at is None:
                     return message
