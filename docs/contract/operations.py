@@ -14,6 +14,8 @@ from smcp_proto.catalog import CATALOG, MEMBER, Ack, Row, SizeClass, TimeClass
 
 SMALL_BYTES: Final = 64 * 1024
 """What `SizeClass.SMALL` means at the gateway."""
+BODY_BYTES: Final = 8 * 1024 * 1024
+"""The same of `SizeClass.BODY`, unless a setting says otherwise."""
 TO_OFFICE: Final = "Sent to all members of the office except the one that caused it."
 TO_AGENT: Final = "Sent to the office's Agent."
 SAID: Final = "A Computer on Socket.IO says it itself; it is passed on to the office's Agent."
@@ -132,11 +134,10 @@ def _limits(row: Row) -> Document:
     small = row.size is SizeClass.SMALL
     errors = [*words.COMMON_ERRORS, *(words.CLIENT_ERRORS if prefix_of(row) == "client" else ())]
     seconds: object = "the request's own `timeout`" if row.time_class is TimeClass.CALL else SECONDS[row.time_class]
-    limits: Document = {
-        "x-seconds": seconds,
-        "x-max-request-bytes": SMALL_BYTES if small else "a quarter of SMCP_MAX_PAYLOAD (8388608)",
-        "x-errors": sorted(int(code) for code in errors),
-    }
+    limits: Document = {"x-seconds": seconds, "x-max-request-bytes": SMALL_BYTES if small else BODY_BYTES}
+    if not small:
+        limits["x-max-request-bytes-description"] = "default; SMCP_MAX_PAYLOAD / 4, at least 1 MiB"
+    limits["x-errors"] = sorted(int(code) for code in errors)
     return limits | ({"x-rate-limited": words.METERED} if row.metered else {})
 
 

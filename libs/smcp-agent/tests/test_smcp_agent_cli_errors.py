@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from smcp_agent.cli.main import app
+from smcp_proto.errors import ANSWER_TOO_LARGE, REQUEST_TOO_LARGE
 from smcp_testing.agent_command import ended, start
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 
@@ -69,19 +70,20 @@ async def test_a_forbidden_tool_gets_no_other_hint() -> None:
         assert re.fullmatch(r"the tool failed\n\d+\.\d{3} s; if it was traced: smcp trace [0-9a-f]{32}\n", err)
 
 
-async def test_a_too_large_result_is_an_error_in_mebibytes_with_its_setting() -> None:
+@pytest.mark.parametrize(("message", "what"), [(ANSWER_TOO_LARGE, "result"), (REQUEST_TOO_LARGE, "request")])
+async def test_what_is_too_large_is_an_error_with_its_bytes_and_its_setting(message: str, what: str) -> None:
     async with fake_gateway() as gateway:
 
         async def answer(data: JsonObject) -> Any:
-            details = {"size": 40_000_081, "limit": 32 * 1024 * 1024}
-            return {"code": 413, "message": "the answer is too large", "details": details}
+            return {"code": 413, "message": message, "details": {"size": 40_000_081, "limit": 8_388_608}}
 
         gateway.answers["client:tool_call"] = answer
         code, _, err = await run(gateway, "call", "red", "echo")
         assert code == 1
-        assert "error 413: the answer is too large" in err
-        assert "40000081 bytes, and at most 33554432 are carried: SMCP_MAX_PAYLOAD" in err
-        assert "structured content" in err
+        assert f"error 413: {message}" in err
+        said = " ".join(err.split())
+        assert f"The {what} has 40000081 bytes; the limit is 8388608. SMCP_MAX_PAYLOAD" in said
+        assert "structured content" in said
 
 
 @pytest.mark.parametrize(("wait", "said"), [(0.05, "0.05"), (2.0, "2"), (30, "30")])

@@ -117,6 +117,17 @@ async def test_the_line_of_the_log_has_no_arguments_and_says_calls_at_debug(capl
     assert not any("geheim" in str(line.__dict__) for line in caplog.records)
 
 
+async def test_the_line_of_the_log_says_refused_of_a_refusal_alone(caplog: pytest.LogCaptureFixture) -> None:
+    written, _ = trail()
+    with caplog.at_level(logging.INFO, logger=LOG.name):
+        written.write(Event("refusal", "403", event="server:join_office"))
+        written.write(Event("key", "added", event="a1b2"))
+    refusal, key = (line.__dict__ for line in caplog.records)
+    assert (refusal["refused"], key["detail"]) == ("server:join_office", "a1b2")
+    assert "detail" not in refusal
+    assert "refused" not in key
+
+
 async def test_refusals_do_not_flood_the_log_and_all_are_recorded(caplog: pytest.LogCaptureFixture) -> None:
     written, sink = trail()
     with caplog.at_level(logging.INFO, logger=LOG.name):

@@ -93,7 +93,7 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
         ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is no MCP server", "under 'servers' or 'mcpServers'"]),
         ({"web": {"type": "https", "url": "http://x"}}, ["web.type: ", "did you mean 'http'?"]),
         ({"servers": {"a": {"cmd": "x"}}}, ["a 'url', not 'cmd'; did you mean 'command'?"]),
-        ({"servers": {"a": {"transport": {"command": "x"}}}}, ["write what is in 'transport' beside it"]),
+        ({"servers": {"a": {"transport": {"command": "x"}}}}, ["move the fields of 'transport' one level up"]),
         ({"servers": []}, ["servers"]),
         ({"servers": {}, "inputs": {}}, ["inputs"]),
         ({"servers": {}, "inputs": [{"id": "k", "type": "secret", "description": ""}]}, ["'k'", "type"]),
@@ -124,7 +124,7 @@ def test_a_file_that_is_not_json_says_where(tmp_path: Path) -> None:
         ('{"servers": {"a": {}', "a comma or a closing bracket is missing"),
         ('{"servers": {"a": {} "b": {}}}', "a comma or a closing bracket is missing"),
         ("{'servers': {}}", "in straight quotes"),
-        ('"servers": {}', "do not stand around all of it"),
+        ('"servers": {}', "there is more text at line 1, column 10"),
     ],
 )
 def test_what_is_no_json_is_told_in_words_of_a_writer(content: str, why: str) -> None:
@@ -199,7 +199,7 @@ def test_a_server_named_twice_is_refused() -> None:
         ({"servers": {"git": {**STDIO, "inputs": []}}}, "servers.git.inputs: belongs to the top level of the file"),
         ({"git": {"type": "stdio", "params": {"command": "x"}, "args": []}}, "git.args: belongs into 'params'"),
         ({"servers": {"git": STDIO}, "input": []}, "input: did you mean 'inputs'. It is not read"),
-        ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: is not read, as 'servers' is there, too"),
+        ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: is ignored, because 'servers' is also present"),
         (
             {"git": STDIO, "inputs": [{"id": "k", "type": "promptString", "description": "", "defualt": ""}]},
             r"inputs\[0\].defualt: did you mean 'default'\? .* \(input 'k'\)",

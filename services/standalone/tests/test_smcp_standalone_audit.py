@@ -241,13 +241,13 @@ def test_wanted_compares_times_and_narrows_the_subject() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--since", "yesterday"], "--since: 'yesterday' is no time"),
-        (["--since", "0001-01-01T00:00+01:00"], "is no time"),
+        (["--since", "yesterday"], "--since: 'yesterday' is not a valid time"),
+        (["--since", "0001-01-01T00:00+01:00"], "is not a valid time"),
         (["--since", "2027-01-31T12:00"], "says no time zone"),
         (["--kind", "calls"], "--kind: 'calls' is none of join, leave, refusal, call, cancel, approval, key"),
         (["--office", ""], "--office: is empty"),
         (["--json", "--csv"], "--csv: or --json, not both"),
-        (["--outcome", "okay"], "--outcome: 'okay' is no code of an error, and none of ok, moved, "),
+        (["--outcome", "okay"], "--outcome: 'okay' is neither an error code nor one of ok, moved, "),
         (["--file", "/does/not/exist"], "/does/not/exist: cannot be read"),
     ],
 )

@@ -187,7 +187,7 @@ def test_writing_again_changes_nothing(tmp_path: Path) -> None:
 def test_a_credential_that_left_the_file_is_named_and_can_no_longer_log_in(tmp_path: Path) -> None:
     nats_server_conf.write(parse_model(SMALL), tmp_path)
     written = nats_server_conf.write(parse_model(SMALL.replace("[ga, gb]", "[ga]")), tmp_path)
-    assert [path.name for path in written.forgotten] == ["gb.json"]
+    assert [path.name for path in written.orphaned] == ["gb.json"]
     assert '"gb"' not in written.conf.read_text()
 
 

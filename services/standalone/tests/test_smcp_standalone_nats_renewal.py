@@ -69,7 +69,7 @@ def test_a_second_renewal_before_the_first_is_over_is_refused_and_changes_nothin
     nats_server_conf.write(MODEL, tmp_path)
     nats_server_conf.write(MODEL, tmp_path, renew=["ga"])
     before = contents(tmp_path)
-    with pytest.raises(NatsConfigError, match="--renew ga: its former secret is taken still; --retire that first"):
+    with pytest.raises(NatsConfigError, match="--renew ga: its previous secret is still accepted: run --retire first"):
         nats_server_conf.write(MODEL, tmp_path, renew=["gb", "ga"])
     with pytest.raises(NatsConfigError, match="--renew gc: there is no such credential in the file"):
         nats_server_conf.write(MODEL, tmp_path, renew=["gc"])

@@ -144,7 +144,7 @@ async def test_beside_two_systems_the_operator_has_to_say_which_is_meant(
         run.with_name(f"{os.getppid()}.json").write_text(run.read_text().replace(":8001", ":8002"))
         ended = await smcp("offices")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "2 `smcp up` run here" in ended.stderr
+    assert "2 `smcp up` processes are running" in ended.stderr
     for port in (8001, 8002):
         assert f"SMCP_NATS_CREDS={credential}  # http://127.0.0.1:{port}" in ended.stderr
 

@@ -297,7 +297,8 @@ class Trail:
             self._lines = (second, lines)
             if lines > LINES_PER_S:
                 return
-        said = {_IN_LINE.get(name, name): value for name, value in record.items() if value is not None}
+        renamed = _IN_REFUSAL if kind == "refusal" else _IN_LINE
+        said = {renamed.get(name, name): value for name, value in record.items() if value is not None}
         said.pop("", None)
         self.log.log(level, kind, extra=said)
 
@@ -310,10 +311,11 @@ _WHERE_KNOWN: Final = ("address", "event", "why", "request_bytes", "reply_bytes"
 _where_known: Final = attrgetter(*_WHERE_KNOWN)
 _IN_LINE: Final = {
     "name": "member",
-    "event": "refused",
+    "event": "detail",
     **dict.fromkeys(("at", "kind", "args_sha256", "request_bytes", "reply_bytes", "source", "arguments", "result"), ""),
 }
 """Fields with another name in the line of the log; without one they do not stand there."""
+_IN_REFUSAL: Final = {**_IN_LINE, "event": "refused"}
 
 
 class StreamSink:

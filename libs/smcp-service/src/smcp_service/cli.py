@@ -67,7 +67,9 @@ def parse_time(option: str, text: str, direction: int) -> datetime:
             time = time.replace(tzinfo=UTC)
         return time.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise SettingsError(f"{option}: {text!r} is no time: 90m, 12h, 7d, or like 2027-01-31T12:00Z") from None
+        raise SettingsError(
+            f"{option}: {text!r} is not a valid time; use 90m, 12h, 7d, or like 2027-01-31T12:00Z"
+        ) from None
 
 
 def serve_command(

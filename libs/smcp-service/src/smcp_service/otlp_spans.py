@@ -1,6 +1,6 @@
 """Spans over OTLP/HTTP: they are written as protobuf here, and sent by OpenTelemetry's exporter.
 
-Its own way of writing makes an object of protobuf for each attribute, which costs a gateway more CPU than the rest of a
+OpenTelemetry's encoder makes a protobuf object for each attribute, which costs a gateway more CPU than the rest of a
 trace. Nearly all attributes are the same in many spans, so their bytes are kept. Over gRPC, and to the console, spans
 go OpenTelemetry's way (`telemetry.Exported`).
 """

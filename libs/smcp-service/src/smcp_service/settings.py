@@ -119,7 +119,9 @@ class ServiceSettings(BaseSettings):
         default=30.0, description="how long the members of a stopping process may take to come back elsewhere"
     )
     max_payload: Annotated[int, Field(ge=64 * KIB, le=1024 * MIB)] = Field(
-        default=32 * MIB, description="the largest reply that is carried, in bytes; a request may have a quarter"
+        default=32 * MIB,
+        description="maximum size of a result in bytes; a request may have a quarter of it, but at least 1 MiB (or all "
+        "of it if it is smaller)",
     )
     max_values: Annotated[int, Field(ge=KIB, le=100_000_000)] = Field(
         default=200_000, description="how many values (items of lists and objects) a request or reply may hold"

@@ -22,7 +22,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Keep values of inputs encrypted on this host, and encrypt whole configurations."
 )
 
-_USED: Final = "a Computer that runs uses it from the next start of a server: smcp-computer servers restart SERVER"
+_USED: Final = "a running Computer uses it after: smcp-computer servers restart SERVER"
 
 
 def store_of(settings: ComputerSettings) -> SecretStore:

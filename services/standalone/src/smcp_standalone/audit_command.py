@@ -184,7 +184,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
             raise SettingsError(f"--{name.replace('_', '-')}: is empty")
     kind, outcome = chosen["kind"], chosen["outcome"]
     if outcome is not None and outcome not in OUTCOMES and not outcome.isdecimal():
-        raise SettingsError(f"--outcome: {outcome!r} is no code of an error, and none of {', '.join(OUTCOMES)}")
+        raise SettingsError(f"--outcome: {outcome!r} is neither an error code nor one of {', '.join(OUTCOMES)}")
     if kind is not None and kind not in (kinds := get_args(Kind)):
         raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
     return Wanted(**chosen, since=_since(given.get("since")))

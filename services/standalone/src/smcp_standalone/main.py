@@ -216,7 +216,7 @@ def nats_config(
     for name, path in written.credentials.items():
         also = ", its former secret is taken, too, until --retire" if name in written.former else ""
         typer.echo(f"{path}  (SMCP_NATS_CREDS for {name}{also})")
-    for path in written.forgotten:
+    for path in written.orphaned:
         typer.echo(f"{path} is no longer in {file}: it opens nothing any more, remove it", err=True)
 
 

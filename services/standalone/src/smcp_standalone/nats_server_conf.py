@@ -277,7 +277,7 @@ def _json(value: object) -> str:
 class Written:
     conf: Path
     credentials: dict[str, Path]
-    forgotten: tuple[Path, ...]
+    orphaned: tuple[Path, ...]
     """Files of credentials that no longer belong to anyone."""
     former: tuple[str, ...] = ()
     """The credentials whose former secret is taken, too."""
@@ -315,7 +315,7 @@ def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: b
             hint = did_you_mean(name, files)
             raise NatsConfigError(f"--renew {name}: there is no such credential in the file{hint}")
         if before.get(name) is not None:
-            raise NatsConfigError(f"--renew {name}: its former secret is taken still; --retire that first")
+            raise NatsConfigError(f"--renew {name}: its previous secret is still accepted: run --retire first")
         before[name], now[name] = now[name], None
     former = {name: login for name, login in before.items() if login is not None}
     logins = {name: login or new_login(name, former.get(name)) for name, login in now.items()}
@@ -337,10 +337,10 @@ def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: b
         replace_files({path: text.encode() for path, text in texts.items()})
         for path in set((out / "former").glob("*.json")) - set(texts):
             path.unlink()
-        forgotten = tuple(sorted(set((out / "creds").glob("*.json")) - set(files.values())))
+        orphaned = tuple(sorted(set((out / "creds").glob("*.json")) - set(files.values())))
     except OSError as error:
         raise NatsConfigError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
-    return Written(conf=conf, credentials=files, forgotten=forgotten, former=tuple(former))
+    return Written(conf=conf, credentials=files, orphaned=orphaned, former=tuple(former))
 
 
 def _former_path(out: Path, name: str) -> Path:

@@ -119,7 +119,9 @@ def _beside() -> dict[str, str] | None:
             f"\n  SMCP_NATS_URL={run['url']} SMCP_NATS_CREDS={shlex.quote(run['credentials'])}  # {run['agents_url']}"
             for run in found
         )
-        raise SettingsError(f"SMCP_NATS_URL: {len(found)} `smcp up` run here; set the variables of one:{each}")
+        raise SettingsError(
+            f"SMCP_NATS_URL: {len(found)} `smcp up` processes are running; set the variables of one:{each}"
+        )
     return found[0] if found else None
 
 

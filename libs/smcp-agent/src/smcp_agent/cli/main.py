@@ -167,7 +167,7 @@ Question = Callable[..., Awaitable[Answer]]
 
 
 def asks(what: str, name: str | None = None) -> Callable[[Question], Question]:
-    """Define the command of a question. It has the parameters behind the Agent, and `--timeout`; `what` is shown
+    """Define the command of a question. It has the parameters after the Agent, and `--timeout`; `what` is shown
     meanwhile, with their values.
     """
 

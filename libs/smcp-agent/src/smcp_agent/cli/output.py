@@ -207,8 +207,10 @@ def print_statuses(computers: Sequence[str], statuses: Statuses) -> None:
             rows.append((f"{computer}/{each['name']}", each["state"], *counts, each["reason"]))
         if "error" in shown:
             code, why = shown["error"]["code"], shown["error"]["message"]
-            what = ": your key or token may not ask it" if code == ErrorCode.NOT_ALLOWED else " does not say"
-            print_failure(f"{computer}{what}: error {code}: {why}")
+            what = "its status is unavailable"
+            if code == ErrorCode.NOT_ALLOWED:
+                what = "your key or token is not permitted to read its status"
+            print_failure(f"{computer}: {what}: error {code}: {why}")
         elif not shown["servers"]:
             print_hint(f"{computer} has no MCP servers.")
         if "config_problem" in shown:

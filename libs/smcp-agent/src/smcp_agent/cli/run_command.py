@@ -197,9 +197,11 @@ def _hint(error: SmcpError, chosen: Options) -> str:
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case TooLarge(details={"size": int(size), "limit": int(limit)}):
+            what = "request" if "request" in error.message else "result"
             return (
-                f"It has {size} bytes, and at most {limit} are carried: SMCP_MAX_PAYLOAD sets that, for the services "
-                "and for this command. The structured content of a result counts, too."
+                f"The {what} has {size} bytes; the limit is {limit}. SMCP_MAX_PAYLOAD, of the services and of this "
+                "command, is the limit of a result, with its structured content. A tool call may have a quarter of "
+                "it, and at least 1 MiB; other requests may have 64 KiB."
             )
         case Unavailable() if not may_have_run(error):
             return "That is for now: try again in a moment."

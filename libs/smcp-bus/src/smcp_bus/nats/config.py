@@ -142,8 +142,8 @@ class BusConfig:
     drain_timeout: float = 5.0
     """Seconds that closing waits for handlers that still run."""
     ping_interval: float = 2.0
-    """Seconds between pings; a connection that leaves two of them unanswered is broken. So one over which nothing comes
-    is left within 6 s, while another node of NATS may still renew a lease of 10 s."""
+    """Seconds between pings; a connection that leaves two of them unanswered is broken. So a silent connection
+    is closed within 6 s, while another node of NATS may still renew a lease of 10 s."""
     backlog_messages: int = 65536
     backlog_bytes: int = 64 * MIB
     """The longest backlog of one subscription; what exceeds it is dropped and reported as `Connection.SLOW`."""

@@ -235,7 +235,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     places: dict[str, Place] = {}
     for name, body in bodies.items():
         if not other_mcp_hosts.is_server(body):
-            why = lint.no_server(body, ("command", "url"))
+            why = lint.why_not_a_server(body, ("command", "url"))
             if not above:
                 why = "is no MCP server with a 'command' or a 'url'; servers stand under 'servers' or 'mcpServers'"
                 why = lint.hinted(name, lint.TOP_LEVEL, why)
@@ -321,7 +321,7 @@ _WHY: Final = {
     "Expecting ':' delimiter": "a colon is missing",
     "Expecting property name enclosed in double quotes": 'the name of a field is missing, in straight quotes ("")',
     "Expecting value": "a value is missing, such as a text in straight quotes",
-    "Extra data": "{ } do not stand around all of it: it goes on",
+    "Extra data": "all of it has to stand inside one { }: there is more text",
 }
 """For people, by the message of `json`."""
 _NOT_BLANK: Final = re.compile(r"\S")
@@ -337,7 +337,7 @@ def read_jsonc(raw: bytes | str) -> Any:
     except UnicodeDecodeError:
         raise ConfigError("not JSON: not UTF-8 text: save it in this encoding") from None
     if not text.strip():
-        raise ConfigError('is empty: the least is {"servers": {}}')
+        raise ConfigError('is empty; a minimal file is {"servers": {}}')
     try:
         return json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except json.JSONDecodeError as error:

@@ -206,7 +206,7 @@ INPUT_MODELS: Final[Mapping[str, type[BaseModel]]] = {
 }
 TOP_LEVEL: Final = ("servers", "mcpServers", "inputs", DEFAULTS)
 _ANYWHERE: Final = "$schema"
-NO_SERVER: Final = "must be an object with a 'command' (a program) or a 'url'"
+NOT_A_SERVER: Final = "must be an object with a 'command' (a program) or a 'url'"
 
 
 def of_top_level(keys: Iterable[str]) -> Iterator[Warned]:
@@ -214,18 +214,18 @@ def of_top_level(keys: Iterable[str]) -> Iterator[Warned]:
     for key in keys:
         text = hinted(key, TOP_LEVEL, "is not read")
         if key == "mcpServers":
-            text = "is not read, as 'servers' is there, too, and has all that count: move these servers into it"
+            text = "is ignored, because 'servers' is also present: move these servers into it"
         yield Warned(f"{key}: {text}", mistake=key in TOP_LEVEL or text != "is not read")
 
 
-def no_server(body: Any, known: Collection[str]) -> str:
+def why_not_a_server(body: Any, known: Collection[str]) -> str:
     """Why a value is no server: with what it has in place of one of the `known` fields, or around them."""
     for key, inner in body.items() if isinstance(body, dict) else ():
         if isinstance(inner, dict) and not inner.keys().isdisjoint(known):
-            return f"{NO_SERVER}: write what is in {key!r} beside it"
+            return f"{NOT_A_SERVER}: move the fields of {key!r} one level up"
         if hint := did_you_mean(key, known, cutoff=0.6):  # `cmd`
-            return f"{NO_SERVER}, not {key!r}{hint}"
-    return NO_SERVER
+            return f"{NOT_A_SERVER}, not {key!r}{hint}"
+    return NOT_A_SERVER
 
 
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:

@@ -148,7 +148,7 @@ def _is_program(own: OwnServer) -> bool:
     body, kind = own.body, own.take("type", *TYPE_KEYS)
     url, is_program = next((key for key in URL_KEYS if key in body), None), "command" in body
     if is_program and url is not None:
-        own.mistakes.append((url, "is not read: the server has 'command', too, and can be one of both"))
+        own.mistakes.append((url, "is not read: the server has 'command', too, and can have only one of them"))
         for key in (url, *MCPServerStreamableHttpParameters.model_fields):
             body.pop(key, None)
     if "type" not in own.written:

@@ -55,8 +55,8 @@ FIND_S: Final = 0.5
 """How long the registry has to answer then (seconds)."""
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
-MENDED_BYTES: Final = 1024 * 1024
-"""The longest answer that is read in one go, and mended: Python's reader takes 20 ms for it."""
+MAX_REPAIRED_BYTES: Final = 1024 * 1024
+"""Answers up to this size get lone surrogates replaced by U+FFFD. Python's reader takes 20 ms for one of this size."""
 DEEPEST: Final = 254
 """Levels of an answer, as many as orjson writes. Readers of JSON in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
@@ -170,7 +170,7 @@ class Relay:
                 reply = await self._until_run(subject, body, headers, pending, call)
                 if ERROR in reply.headers:
                     raise _error(reply)
-                if len(reply.body) > MENDED_BYTES:
+                if len(reply.body) > MAX_REPAIRED_BYTES:
                     return await self._checked_in_slices(reply.body)
                 await exact_json.check_cost(reply.body, self._max_values, "the answer")
                 return checked(reply.body)
@@ -180,7 +180,7 @@ class Relay:
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
     async def _checked_in_slices(self, body: bytes) -> RawJson:
-        """As `checked`, while others are served."""
+        """Validates in slices, without repairing lone surrogates."""
         try:
             levels = await exact_json.levels_of(body, self._max_values, "the answer")
         except ValueError:
