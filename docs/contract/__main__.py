@@ -9,7 +9,7 @@ from smcp_computer.config.schema import config_schema
 
 DOCS = Path(__file__).parents[1]
 ALERTS = DOCS.parent / "deploy" / "observe" / "alerts.yaml"
-RULE = ALERTS.parent / "operator" / "prometheus-rule.yaml"
+RULE = ALERTS.parent / "prometheus-operator" / "prometheus-rule.yaml"
 RULE_HEAD = """\
 # alerts.yaml for the Prometheus Operator; `make docs` writes it.
 apiVersion: monitoring.coreos.com/v1

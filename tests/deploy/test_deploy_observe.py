@@ -156,7 +156,7 @@ def test_the_prometheus_operator_scrapes_each_process_under_the_jobs_of_the_aler
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [os.path.relpath(K8S / "overlays" / "prod", tmp_path.resolve())],
-        "components": [os.path.relpath(OBSERVE / "operator", tmp_path.resolve())],
+        "components": [os.path.relpath(OBSERVE / "prometheus-operator", tmp_path.resolve())],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
     manifests = Manifests(kustomize(tmp_path))

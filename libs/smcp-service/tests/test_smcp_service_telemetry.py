@@ -35,7 +35,7 @@ from opentelemetry.trace import (
 from smcp_service.otlp_spans import export_request
 from smcp_service.telemetry import (
     TRACE_ID_KEY,
-    BoundedBatches,
+    BoundedBatchSpanProcessor,
     ContextIdGenerator,
     TraceSampler,
     open_telemetry,
@@ -200,7 +200,7 @@ class Away(SpanExporter):
 
 def test_while_a_collector_takes_nothing_few_spans_wait_and_the_others_are_counted_as_dropped() -> None:
     collector = Away()
-    batches = BoundedBatches(collector, {"OTEL_BSP_MAX_QUEUE_SIZE": "10"})
+    batches = BoundedBatchSpanProcessor(collector, {"OTEL_BSP_MAX_QUEUE_SIZE": "10"})
     span = ReadableSpan("x", context=SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1)))
     for _ in range(25):
         batches.on_end(span)
@@ -231,7 +231,7 @@ def decisions(
 ) -> list[bool]:
     """Whether each of these traces would be sampled; `own`: nobody knows who set the parent's flag."""
     sampler = sampler_from(environ)
-    decided = [sampler.decide(parent, is_doubted=own)[0] for _ in trace_ids]
+    decided = [sampler.decide(parent, is_untrusted=own)[0] for _ in trace_ids]
     if own:
         return decided
     context = otel_context.Context({TRACE_ID_KEY: 7})
@@ -280,10 +280,10 @@ def test_a_rate_limit_bounds_the_traces_of_a_second_after_one_seconds_worth_at_o
     kept = []
     for second in range(4):
         now[0] = float(second)
-        kept.append(sum(sampler.decide(None, is_doubted=False)[0] for _ in range(100)))
+        kept.append(sum(sampler.decide(None, is_untrusted=False)[0] for _ in range(100)))
     assert kept == [5, 5, 5, 5]
     now[0] = 100.0
-    assert sum(sampler.decide(None, is_doubted=False)[0] for _ in range(100)) == 5
+    assert sum(sampler.decide(None, is_untrusted=False)[0] for _ in range(100)) == 5
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_rate_limit_bounds_the_traces_of_a_second_after_one_seconds_worth_at_o
     ],
 )
 def test_a_dropped_trace_says_from_when_on_a_request_is_slow(environ: dict[str, str], state: str | None) -> None:
-    is_sampled, found, _ = sampler_from(environ).decide(None, is_doubted=False)
+    is_sampled, found, _ = sampler_from(environ).decide(None, is_untrusted=False)
     assert not is_sampled
     assert (found or None) == state
 

@@ -11,7 +11,7 @@ import pytest
 
 from smcp_bus.audit import NOT_WRITTEN, Trail
 from smcp_bus.dispatch import Answer, Call, failed
-from smcp_gateway.audit import CALL, LEFT, STRANGERS_PER_MINUTE, Audit
+from smcp_gateway.audit import CALL, CONNECT_REFUSALS_PER_MINUTE, LEFT, Audit
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NOT_A_MEMBER, NotAuthenticated, NotInOffice
@@ -98,13 +98,13 @@ async def test_clients_that_are_not_let_in_cannot_fill_the_trail(monkeypatch: py
     now = loop.time()
     monkeypatch.setattr(loop, "time", lambda: now)
     audit, sink, _, _ = opened()
-    for _ in range(STRANGERS_PER_MINUTE + 7):
+    for _ in range(CONNECT_REFUSALS_PER_MINUTE + 7):
         audit.not_connected("192.0.2.9", NotAuthenticated("wrong"))
-    assert len(sink.records) == STRANGERS_PER_MINUTE
+    assert len(sink.records) == CONNECT_REFUSALS_PER_MINUTE
     now += 60
     for _ in range(2):
         audit.not_connected("192.0.2.9", NotAuthenticated("wrong"))
-    assert [record["why"] for record in sink.records[STRANGERS_PER_MINUTE:]] == [
+    assert [record["why"] for record in sink.records[CONNECT_REFUSALS_PER_MINUTE:]] == [
         "wrong; 7 refused connections before it are not recorded",
         "wrong",
     ]

@@ -15,7 +15,7 @@ from smcp_bus.audit import STREAM
 from smcp_bus.log_level import serve_log_level
 from smcp_bus.registry_contract import Claim
 from smcp_bus.subjects import AUDIT_ALL
-from smcp_standalone.operator_connection import shared_access
+from smcp_standalone.operator_connection import advertise_run
 from smcp_testing.fork_server import born
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.registry_world import asking, registries
@@ -139,7 +139,7 @@ async def test_beside_two_systems_the_operator_has_to_say_which_is_meant(
     credential = tmp_path / "creds.json"
     credential.touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with shared_access("nats://127.0.0.1:1", credential, "http://127.0.0.1:8001"):
+    with advertise_run("nats://127.0.0.1:1", credential, "http://127.0.0.1:8001"):
         [run] = (tmp_path / "a2c-smcp/runs").iterdir()
         run.with_name(f"{os.getppid()}.json").write_text(run.read_text().replace(":8001", ":8002"))
         ended = await smcp("offices")

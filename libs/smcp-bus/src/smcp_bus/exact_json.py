@@ -120,7 +120,7 @@ async def check_cost(text: bytes, most: int, what: str) -> None:
             pass
 
 
-async def levels_of(text: bytes, most: int, what: str) -> int:
+async def validated_depth(text: bytes, most: int, what: str) -> int:
     """How deep a JSON text is nested, for one that goes on as it came: it is read in slices, and nothing of it is kept.
 
     Raises:

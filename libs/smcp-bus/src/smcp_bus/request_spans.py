@@ -24,7 +24,7 @@ MOST_EVENTS: Final = 32
 """Of one span: nearly all of these spans are dropped in the end."""
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-_DROPPED: Final = TraceFlags(TraceFlags.DEFAULT)
+_UNSAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
 _STATUSES: Final = {code: Status(code) for code in StatusCode}
 _FAILED: Final = _STATUSES[StatusCode.ERROR]
 _random: Final = random.Random()  # noqa: S311 - ids, not secrecy
@@ -49,8 +49,8 @@ class EventData(NamedTuple):
 class Recorder(Protocol):
     """The tracer provider of a process that records requests."""
 
-    def decide(self, parent: SpanContext | None, *, is_doubted: bool) -> Sampling:
-        """About a request below `parent`. `is_doubted`: the parent's flag does not count."""
+    def decide(self, parent: SpanContext | None, *, is_untrusted: bool) -> Sampling:
+        """About a request below `parent`. `is_untrusted`: the parent's flag does not count."""
 
     def record(self, span: "RequestSpan") -> None:
         """Take a span that has ended."""
@@ -67,23 +67,23 @@ class Request:
 
     Args:
         labels: attributes of all of its spans.
-        may_be_late: whether it is recorded afterwards if it fails or is slow.
+        recorded_on_failure: whether it is recorded afterwards if it fails or is slow.
     """
 
     __slots__ = ("flags", "is_kept", "labels", "recorder", "slow_ns", "spans", "state", "trace_id")
 
     def __init__(
-        self, recorder: Recorder, labels: Describe, trace_id: int, sampling: Sampling, *, may_be_late: bool
+        self, recorder: Recorder, labels: Describe, trace_id: int, sampling: Sampling, *, recorded_on_failure: bool
     ) -> None:
         is_sampled, self.state, slow_ns = sampling
         self.recorder = recorder
         self.labels: Describe | Attributes = labels
         self.trace_id = trace_id
-        self.flags = _SAMPLED if is_sampled else _DROPPED
+        self.flags = _SAMPLED if is_sampled else _UNSAMPLED
         self.slow_ns = slow_ns or 0
         self.spans: list[RequestSpan] = []
         """In memory, the first one first."""
-        self.is_kept = None if slow_ns is not None and may_be_late else is_sampled
+        self.is_kept = None if slow_ns is not None and recorded_on_failure else is_sampled
         """None: that is decided when it ends."""
 
 

@@ -187,18 +187,18 @@ def _open(
 ) -> AbstractContextManager[Record]:
     """`name`: the event's where it is empty."""
     name = name or call.row.event
-    parent, is_doubted = _parent(call)
+    parent, is_untrusted = _parent(call)
     request = Request(
         records,
         partial(_labels, call),
         (hex_trace_id(call.req_id) or _own_trace_id(call)) if parent is None else parent.trace_id,
-        records.decide(parent, is_doubted=is_doubted),
+        records.decide(parent, is_untrusted=is_untrusted),
         # Others fail without their caller's failing: their spans would have no parent.
-        may_be_late=call.row.time_class is TimeClass.CALL
+        recorded_on_failure=call.row.time_class is TimeClass.CALL
         or (kind is SpanKind.SERVER and TRACEPARENT not in call.headers),
     )
     described = partial(_described, call, attributes)
-    if parent is not None and is_doubted and not parent.trace_flags.sampled:
+    if parent is not None and is_untrusted and not parent.trace_flags.sampled:
         span = RequestSpan(request, name, kind, described, None)  # its application does not record the parent
         span.add_link(parent)
     else:

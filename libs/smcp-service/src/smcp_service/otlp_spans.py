@@ -2,7 +2,7 @@
 
 OpenTelemetry's encoder makes a protobuf object for each attribute, which costs a gateway more CPU than the rest of a
 trace. Nearly all attributes are the same in many spans, so their bytes are kept. Over gRPC, and to the console, spans
-go OpenTelemetry's way (`telemetry.Exported`).
+go OpenTelemetry's way (`telemetry.RedactingSpanExporter`).
 """
 
 import gzip
@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext
 
-from smcp_service.telemetry import SCOPE, Exported, without_texts
+from smcp_service.telemetry import SCOPE, RedactingSpanExporter, without_texts
 
 LONGEST_KEPT: Final = 256
 """Characters of a value whose bytes are kept: as long as what a peer chose may be."""
@@ -48,7 +48,7 @@ class _Session(requests.Session):
         return super().request(method, url, *args, **more)
 
 
-class OtlpSpans(Exported):
+class OtlpHttpSpanExporter(RedactingSpanExporter):
     """Takes all its settings from the standard variables."""
 
     def __init__(self, resource: Resource) -> None:

@@ -79,7 +79,9 @@ async def open_telemetry(
         raise RuntimeError("telemetry was already set up in this process")  # noqa: TRY004 - not about a type
     provider = RequestTracerProvider(sampler_from(environ), resource_of(service))
     for name in names:
-        provider.add_span_processor(BoundedBatches(_span_exporter(name, environ, provider.resource), environ))
+        provider.add_span_processor(
+            BoundedBatchSpanProcessor(_span_exporter(name, environ, provider.resource), environ)
+        )
     trace.set_tracer_provider(provider)
     try:
         yield provider
@@ -141,10 +143,12 @@ def _trace_exporters(environ: Mapping[str, str]) -> list[str]:
 
 def _span_exporter(name: str, environ: Mapping[str, str], resource: Resource) -> SpanExporter:
     if name == "otlp" and _protocol(environ, "TRACES") == "http":
-        from smcp_service.otlp_spans import OtlpSpans  # noqa: PLC0415 -- as below
+        from smcp_service.otlp_spans import OtlpHttpSpanExporter  # noqa: PLC0415 -- as below
 
-        return OtlpSpans(resource)
-    return Exported(ConsoleSpanExporter() if name == "console" else otlp_exporter(environ, "TRACES"), resource)
+        return OtlpHttpSpanExporter(resource)
+    return RedactingSpanExporter(
+        ConsoleSpanExporter() if name == "console" else otlp_exporter(environ, "TRACES"), resource
+    )
 
 
 def otlp_exporter(environ: Mapping[str, str], signal: str) -> Any:
@@ -236,12 +240,12 @@ class TraceSampler(Sampler):
         slow_ns = None if slow_ms is None else slow_ms * 1_000_000
         self._dropped = (False, "" if slow_ms is None else f"{STATE_KEY}={slow_ms}", slow_ns)
 
-    def decide(self, parent: SpanContext | None, *, is_doubted: bool) -> tuple[bool, str, int | None]:
+    def decide(self, parent: SpanContext | None, *, is_untrusted: bool) -> tuple[bool, str, int | None]:
         """Whether a request is sampled, its trace state, and if it is not: from how many ns on it is slow.
 
-        `is_doubted`: the parent's flag does not count.
+        `is_untrusted`: the parent's flag does not count.
         """
-        if parent is not None and self._by_parent and not is_doubted:
+        if parent is not None and self._by_parent and not is_untrusted:
             is_sampled, state = parent.trace_flags.sampled, parent.trace_state
             return is_sampled, state.to_header(), None if is_sampled else _slow_ns(state)
         is_sampled = (self._rate >= 1 or self._random.random() < self._rate) and self._is_below_limit()
@@ -251,10 +255,10 @@ class TraceSampler(Sampler):
         """As `decide`, for OpenTelemetry's own spans."""
         parent = get_current_span(parent_context).get_span_context()
         if parent.is_valid:
-            is_sampled = self.decide(parent, is_doubted=False)[0]
+            is_sampled = self.decide(parent, is_untrusted=False)[0]
         else:
             has_id = otel_context.get_value(TRACE_ID_KEY, parent_context) is not None
-            is_sampled = has_id and self.decide(None, is_doubted=False)[0]
+            is_sampled = has_id and self.decide(None, is_untrusted=False)[0]
         return (ALWAYS_ON if is_sampled else ALWAYS_OFF).should_sample(parent_context, *args, **kwargs)
 
     def get_description(self) -> str:
@@ -308,7 +312,7 @@ class RequestTracerProvider(TracerProvider):
 
     def outcomes(self) -> dict[str, float]:
         """How many spans became what (`OUTCOMES`)."""
-        each = [found.counts for found in self._processors if isinstance(found, BoundedBatches)]
+        each = [found.counts for found in self._processors if isinstance(found, BoundedBatchSpanProcessor)]
         return {name: sum(counts[name] for counts in each) for name in OUTCOMES}
 
 
@@ -321,7 +325,7 @@ def number_of(environ: Mapping[str, str], variable: str, default: float, *, leas
     return default
 
 
-class BoundedBatches(BatchSpanProcessor):
+class BoundedBatchSpanProcessor(BatchSpanProcessor):
     """Exports spans in batches. While a collector is away `OTEL_BSP_MAX_QUEUE_SIZE` spans wait at most, those that are
     being sent included; what ends then is dropped. OpenTelemetry's own queue tells nobody what it drops."""
 
@@ -357,7 +361,7 @@ class _Counted(SpanExporter):
         return result
 
 
-class Exported(SpanExporter):
+class RedactingSpanExporter(SpanExporter):
     """Exports spans as OpenTelemetry's, without the texts of errors: a status keeps its code, an exception its type.
 
     This runs in the exporter's thread.

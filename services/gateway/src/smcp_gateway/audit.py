@@ -30,7 +30,7 @@ REPEATED_S: Final = 2.5
 ENDED_S: Final = 10.0
 """So long a client is known that is gone: its calls are broken off at once (seconds)."""
 
-STRANGERS_PER_MINUTE: Final = 600
+CONNECT_REFUSALS_PER_MINUTE: Final = 600
 """At most so many refused connections are recorded in a minute: anybody may provoke any number, which would push older
 records out of the stream. The next record says how many are missing."""
 
@@ -88,7 +88,7 @@ class Audit:
             return None
         if name == CALL and event.kind == "call":
             self._forget(key)
-            if answer is None or _is_repeated(session, answer):
+            if answer is None or _sdk_will_retry(session, answer):
                 self._keep(key, event, call)
                 return None
         written = self.trail.write(event)
@@ -134,7 +134,7 @@ class Audit:
         if (minute := int(self._loop.time()) // 60) != self._minute:
             self._minute, self._strangers = minute, 0
         self._strangers += 1
-        if self._strangers > STRANGERS_PER_MINUTE:
+        if self._strangers > CONNECT_REFUSALS_PER_MINUTE:
             self._unrecorded += 1
             return
         why = getattr(error, "why", None)  # of a token, which its sender is not told
@@ -191,7 +191,7 @@ class Audit:
             self.trail.write(event)
 
 
-def _is_repeated(session: Session | None, answer: Answer) -> bool:
+def _sdk_will_retry(session: Session | None, answer: Answer) -> bool:
     if session is None or session.closed:
         return False
     return answer.error == ErrorCode.UNAVAILABLE and session.flat_errors

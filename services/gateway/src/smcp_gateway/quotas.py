@@ -329,13 +329,13 @@ class Turns:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(office, deque()).append((turn, subject))
             return turn
-        if not self._is_late(subject):
+        if not self._count_exceeds_round(subject):
             return None
         turn = asyncio.get_running_loop().create_future()
         self._late.setdefault(subject, deque()).append(turn)
         return turn
 
-    def _is_late(self, subject: str) -> bool:
+    def _count_exceeds_round(self, subject: str) -> bool:
         if not subject:
             return False
         begun = self._subjects[subject] = self._subjects.get(subject, 0) + 1
@@ -352,7 +352,7 @@ class Turns:
                 del self._late[subject]
         for office, queue in list(self._waiting.items()):
             for turn, subject in [queue.popleft() for _ in range(min(ROUND, len(queue)))]:
-                if self._is_late(subject):
+                if self._count_exceeds_round(subject):
                     self._late.setdefault(subject, deque()).append(turn)
                 else:
                     _begin(turn)

@@ -46,7 +46,7 @@ from smcp_service.telemetry import wrong_endpoints
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_server import NatsServer, find_command, open_nats_server
 from smcp_standalone.nats_server_conf import read_model
-from smcp_standalone.operator_connection import shared_access
+from smcp_standalone.operator_connection import advertise_run
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
@@ -298,7 +298,7 @@ async def open_system(
             if settings.key is not None:
                 unshared = "the key file could not be written, so set SMCP_TOKEN for smcp-agent"
                 _share(stack, shared_key(gateway.url, settings.key), unshared)
-            access = shared_access(nats.url, nats.credentials[OPERATOR], gateway.url)
+            access = advertise_run(nats.url, nats.credentials[OPERATOR], gateway.url)
             _share(stack, access, "smcp audit will not find this run by itself")
             terminal = stack.enter_context(open_terminal())
             asker = None if terminal is None else AtTerminal(terminal)

@@ -218,7 +218,7 @@ class _Shown:
         if isinstance(record, str):
             typer.echo(f"{line.where}: {record}", err=True)
             return
-        if self._is_known(record) or not self.wanted.matches(record):
+        if self._is_duplicate(record) or not self.wanted.matches(record):
             return
         self.any = True
         if self._csv:
@@ -228,7 +228,7 @@ class _Shown:
         else:
             typer.echo(_line(record))
 
-    def _is_known(self, record: dict[str, Any]) -> bool:
+    def _is_duplicate(self, record: dict[str, Any]) -> bool:
         """Whether the same was read before. An approval may be recorded by two registries; a call by a gateway that was
         killed before its answer went out, and by the one that answered our SDK's repeat."""
         same = (*FIELDS[1:], "source") if "source" in record else _CALL

@@ -33,7 +33,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 @contextmanager
-def shared_access(url: str, credentials: Path, agents_url: str) -> Iterator[None]:
+def advertise_run(url: str, credentials: Path, agents_url: str) -> Iterator[None]:
     """Let commands of this user find this run while the body runs. Raises OSError: the file cannot be written."""
     path = _directory() / f"{os.getpid()}.json"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ async def operator_bus() -> AsyncIterator[NatsBus]:
     settings = load_settings(ServiceSettings)
     credentials = configured_credentials(settings.nats_creds, SettingsError, kind="operator")
     url = settings.nats_url
-    if credentials is None and not os.environ.get("SMCP_NATS_URL") and (beside := _beside()) is not None:
+    if credentials is None and not os.environ.get("SMCP_NATS_URL") and (beside := _find_local_run()) is not None:
         url, credentials = beside["url"], load_credentials(Path(beside["credentials"]))
     config = BusConfig(
         url=url, credentials=credentials, ca=settings.nats_ca, name="smcp-operator", connect_timeout=CONNECT_S
@@ -105,7 +105,7 @@ async def all_answers(bus: NatsBus, subject: str, body: bytes, *, within: float)
     return [answer for answer in answers if answer]
 
 
-def _beside() -> dict[str, str] | None:
+def _find_local_run() -> dict[str, str] | None:
     """The `smcp up` of this user that runs. Raises SettingsError: there are several."""
     found = []
     for path in _directory().glob("*.json"):

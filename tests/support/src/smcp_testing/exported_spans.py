@@ -8,7 +8,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from smcp_service.telemetry import Exported, RequestTracerProvider, sampler_from
+from smcp_service.telemetry import RedactingSpanExporter, RequestTracerProvider, sampler_from
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def exported_spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExpo
     """In place of the one tracer provider that a process has for good."""
     exporter = InMemorySpanExporter()
     provider = RequestTracerProvider(sampler_from({}))
-    provider.add_span_processor(SimpleSpanProcessor(Exported(exporter, provider.resource)))
+    provider.add_span_processor(SimpleSpanProcessor(RedactingSpanExporter(exporter, provider.resource)))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter
     provider.shutdown()

@@ -186,7 +186,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         self._log = log
         self._watch = watch
         self._max_message = max_message
-        self._handed_over = False
+        self._can_bypass = False
         """Nothing that came is still on its way to the session, and the next byte begins a line."""
         self.ended = False
         """The server closed its output, or ended."""
@@ -194,8 +194,8 @@ class _Pipes(ObjectSendStream[SessionMessage]):
     def take(self, chunk: bytes) -> bool:
         """Hand over an answer where it comes: the way through the stream's reader costs a turn of the loop."""
         is_line = len(chunk) <= SMALL_BYTES and chunk.find(b"\n") + 1 == len(chunk)
-        self._handed_over = self._handed_over and is_line and self._watch.answered(chunk)
-        return self._handed_over
+        self._can_bypass = self._can_bypass and is_line and self._watch.answered(chunk)
+        return self._can_bypass
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
@@ -205,7 +205,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         try:
             async with to_session:
                 while chunk := await stdout.read(READ_LIMIT):
-                    self._handed_over = False
+                    self._can_bypass = False
                     for found in lines.feed(chunk):
                         line = found
                         if isinstance(line, str) and len(line) > SMALL_BYTES:
@@ -216,7 +216,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
                             await to_session.send(SessionMessage(message))
                         else:
                             await asyncio.sleep(0)  # of lines that are nothing for anybody a chunk may have many
-                    self._handed_over = is_utf8 and chunk.endswith(b"\n")
+                    self._can_bypass = is_utf8 and chunk.endswith(b"\n")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the session is gone
         except (UnicodeDecodeError, OSError) as error:

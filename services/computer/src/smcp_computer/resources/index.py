@@ -73,11 +73,11 @@ class _Server:
     listing: Listing = field(default_factory=lambda: NOTHING)
     asked: float = 0.0
     """When it was asked for that list (loop time)."""
-    listed: int = -1
-    """What `changes` was then."""
+    listed_generation: int = -1
+    """What `generation` was then."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is asked for its list."""
-    changes: int = 0
+    generation: int = 0
     """How often its list changed, or may have: what was asked for before the last time is out of date."""
     announced: int = 0
     """How often it said itself that its list changed."""
@@ -160,7 +160,7 @@ class ResourceIndex:
         came = loop.time()
 
         def is_current(resources: Resources) -> bool:
-            return kept.listed == kept.changes and (resources.features.list_changed or kept.asked >= came)
+            return kept.listed_generation == kept.generation and (resources.features.list_changed or kept.asked >= came)
 
         if is_current(self.connection(server)):
             return kept.listing
@@ -169,13 +169,13 @@ class ResourceIndex:
                 resources = self.connection(server)
                 if is_current(resources):
                     return kept.listing
-                asked, changes = loop.time(), kept.changes  # what changes from here on makes it old again
+                asked, generation = loop.time(), kept.generation  # what changes from here on makes it old again
                 found = await resources.list_all(timeout=timeout)
                 self._events.warn(server, *found.problems)
                 if self._resources(server) is not resources:
                     raise ServerDied(server, "went away before it answered")
                 kept.listing = MappingProxyType({item["uri"]: item for item in found.items})
-                kept.asked, kept.listed = asked, changes
+                kept.asked, kept.listed_generation = asked, generation
         except TimeoutError:
             raise ServerTimedOut(server, "did not list its resources in time") from None
         self._tell(server)
@@ -243,14 +243,14 @@ class ResourceIndex:
                 if server.keeping is not None:
                     server.keeping.cancel()
             case ServerReady() | ServerGone():
-                server.changes += 1
+                server.generation += 1
                 server.listing, server.asked = NOTHING, 0.0
                 if isinstance(event, ServerReady):
                     server.dirty.set()
                     self._keep_current(event.server, server)
                 self._tell(event.server)
             case ResourcesChanged():
-                server.changes += 1
+                server.generation += 1
                 server.announced += 1
                 server.dirty.set()
             case _:

@@ -277,7 +277,7 @@ class SocketIoComputer:
             return
         outcome = _read_error(answer, RESULT_FIELDS)
         await asyncio.sleep(0)  # to look for one word in 32 MiB takes 25 ms
-        self._deps.owner.settle(running, outcome if isinstance(outcome, SmcpError) else _with_our_meta(outcome))
+        self._deps.owner.settle(running, outcome if isinstance(outcome, SmcpError) else _rename_meta(outcome))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._loop.create_task(work)
@@ -397,10 +397,10 @@ def _read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
 def _tool_result(answer: bytes) -> bytes | SmcpError:
     """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is; or its error."""
     outcome = _read_error(answer, RESULT_FIELDS)
-    return outcome if isinstance(outcome, SmcpError) else _with_our_meta(outcome)
+    return outcome if isinstance(outcome, SmcpError) else _rename_meta(outcome)
 
 
-def _with_our_meta(answer: bytes) -> bytes:
+def _rename_meta(answer: bytes) -> bytes:
     if b'"_meta"' not in answer:
         return answer
     try:

@@ -182,7 +182,7 @@ class Relay:
     async def _checked_in_slices(self, body: bytes) -> RawJson:
         """Validates in slices, without repairing lone surrogates."""
         try:
-            levels = await exact_json.levels_of(body, self._max_values, "the answer")
+            levels = await exact_json.validated_depth(body, self._max_values, "the answer")
         except ValueError:
             raise Internal(NO_JSON) from None
         if levels > DEEPEST:

@@ -57,9 +57,9 @@ HEADROOM: Final = 64 * 1024
 """Bytes by which a message may exceed the limit of a payload, so that it can be answered with 413."""
 WAITING_BYTES: Final = 8 * 1024 * 1024
 """Unread bytes that a client may have beside one largest message; above that the client is cut off."""
-REQUEST_SHARE: Final = 4
+REQUEST_LIMIT_DIVISOR: Final = 4
 """A request may have a quarter of what an answer may have (ADR 0044): it is parsed and written anew, in one go each."""
-LEAST_REQUEST: Final = 1024 * 1024
+MIN_REQUEST_LIMIT: Final = 1024 * 1024
 """Bytes that a request may have, where a payload may."""
 FETCHED: Final = 2
 """Large replies in parts, each as large as may be, that are on their way to one client's outbox at a time: one comes
@@ -132,7 +132,7 @@ class SocketIoServer:
         self.gone: Callable[..., None]
         """Called with a session that has ended; `goodbye`: its client said so."""
         self._max_payload = max_payload
-        self._max_request = min(max_payload, max(LEAST_REQUEST, max_payload // REQUEST_SHARE))
+        self._max_request = min(max_payload, max(MIN_REQUEST_LIMIT, max_payload // REQUEST_LIMIT_DIVISOR))
         self._guard = guard
         self._source = source
         self._audit = audit

@@ -67,7 +67,7 @@ LAST_S: Final = 1.2
 QUOTA: Final = "registry_room_events_per_s"
 BURST_S: Final = 5.0
 """So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
-AT_ONCE: Final = 16
+MAX_CONCURRENT_DECISIONS: Final = 16
 """Members of one assertion that are decided on at a time."""
 RESERVE_S: Final = 0.2
 """Reserved for the answer to an assertion (seconds)."""
@@ -304,7 +304,7 @@ async def assert_members(
     """
     owner = _host(call)
     await callers.settled(call)
-    limit = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(MAX_CONCURRENT_DECISIONS)
 
     async def decide(member: Member) -> AssertedMember:
         async with limit:
