@@ -88,12 +88,23 @@ async def test_a_call_that_a_killed_gateway_and_its_repeat_recorded_is_listed_on
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "audit.jsonl"
-    records = (("a", "r1", None), ("b", "r1", REPEATED), ("c", "r1", None), ("d", "r2", REPEATED))
-    for gateway, req_id, event in records:
+    records = (
+        ("a", "r1", None, "ok"),
+        ("b", "r1", REPEATED, "ok"),
+        ("c", "r1", None, "ok"),
+        ("d", "r2", REPEATED, "ok"),
+    )
+    for gateway, req_id, event, outcome in (*records, ("e", "r1", REPEATED, "timeout")):
         trail = Trail(logging.getLogger("test"), writer=gateway, open_sink=lambda made: FileSink(file, made))
-        trail.write(Event("call", "ok", office="lab", name="anna", computer="pc", req_id=req_id, event=event))
-    listed = [json.loads(line) for line in audit("list", "--file", str(file), "--json").stdout.splitlines()]
-    assert [(each["req_id"], each.get("event")) for each in listed] == [("r1", None), ("r1", None), ("r2", REPEATED)]
+        trail.write(Event("call", outcome, office="lab", name="anna", computer="pc", req_id=req_id, event=event))
+    assert writers(file) == ["a", "c", "d", "e"]
+    old = file.read_text().splitlines()[0].replace('"at":"2', '"at":"1')
+    file.write_text("\n".join([old, *file.read_text().splitlines()[1:2]]) + "\n")
+    assert writers(file) == ["a", "b"], "what comes long after a call is another call"
+
+
+def writers(file: Path) -> list[str]:
+    return [json.loads(line)["writer"] for line in audit("list", "--file", str(file), "--json").stdout.splitlines()]
 
 
 async def test_verify_names_the_first_broken_record_and_fails(path: Path) -> None:

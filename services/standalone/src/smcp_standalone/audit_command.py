@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
@@ -12,6 +12,7 @@ import typer
 
 from smcp_bus.audit import FIELDS, MOST_WAITING, REPEATED, Kind
 from smcp_proto.printable import escaped_json, printable
+from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure, counted, plain_failures, run
 from smcp_service.logging import configure_logging
@@ -209,7 +210,8 @@ class _Shown:
             raise SettingsError("--csv: or --json, not both")
         self.wanted = _wanted(context.params)
         self.any = False
-        self._seen: dict[str, None] = {}
+        self._seen: dict[str, str] = {}
+        """When each record was made that was read, by its number and by what it says."""
         if self._csv:
             typer.echo(csv_line(list(COLUMNS)))
 
@@ -231,18 +233,30 @@ class _Shown:
     def _is_duplicate(self, record: dict[str, Any]) -> bool:
         """Whether the same was read before. An approval may be recorded by two registries; a call by a gateway that was
         killed before its answer went out, and by the one that answered our SDK's repeat."""
-        same = (*FIELDS[1:], "source") if "source" in record else _CALL
+        same, at = (*FIELDS[1:], "source") if "source" in record else _CALL, str(record.get("at"))
         number, what = (str([record.get(name) for name in names]) for names in (("writer", "seq"), same))
-        again = "source" in record or record.get("event") == REPEATED
-        known = number in self._seen or (again and what in self._seen)
-        self._seen |= {number: None, what: None}
+        earlier = self._seen.get(what)
+        again = "source" in record or (record.get("event") == REPEATED and _in_one_call(earlier, at))
+        known = number in self._seen or (again and earlier is not None)
+        self._seen |= {number: at, what: at}
         while len(self._seen) > 2 * REMEMBERED:
             del self._seen[next(iter(self._seen))]
         return known
 
 
-_CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256")
+_CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256", "outcome")
 """What is the same in the records of a call and of its repeat."""
+
+
+def _in_one_call(earlier: str | None, at: str) -> bool:
+    """Whether both times may be of one call. An Agent that repeats a call later has it run again."""
+    try:
+        return earlier is not None and _time(at) - _time(earlier) < timedelta(seconds=MAX_TIMEOUT_S)
+    except (ValueError, TypeError):  # written by nobody of us
+        return False
+
+
+_time: Final = datetime.fromisoformat
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -141,9 +141,8 @@ class BusConfig:
     again. A connection that stood once comes back by itself, for ever."""
     drain_timeout: float = 5.0
     """Seconds that closing waits for handlers that still run."""
-    ping_interval: float = 2.0
-    """Seconds between pings; a connection that leaves two of them unanswered is broken. So a silent connection
-    is closed within 6 s, while another node of NATS may still renew a lease of 10 s."""
+    ping_interval: float = 5.0
+    """Seconds between pings; a connection that leaves two of them unanswered is broken."""
     backlog_messages: int = 65536
     backlog_bytes: int = 64 * MIB
     """The longest backlog of one subscription; what exceeds it is dropped and reported as `Connection.SLOW`."""

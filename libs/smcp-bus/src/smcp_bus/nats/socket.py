@@ -46,6 +46,10 @@ def drop(transport: asyncio.WriteTransport) -> None:
     transport.abort()
 
 
+_UNACKNOWLEDGED_S: Final = 6
+"""A line whose other end acknowledges nothing of what was sent for so long is broken: another node of NATS may still
+renew a lease of 10 s. A slow line acknowledges piece by piece; a ping of its would wait behind what is being sent."""
+_USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
 _CANCEL_AGAIN_S: Final = 0.1
 """How long a cancelled task may take to end (seconds); longer says that its cancellation got lost."""
 
@@ -66,6 +70,10 @@ class _Line(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and _USER_TIMEOUT is not None:
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, 1000 * _UNACKNOWLEDGED_S)
 
     def data_received(self, data: bytes) -> None:
         if rest := self._take(self, data):
