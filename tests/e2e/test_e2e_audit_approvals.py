@@ -10,7 +10,7 @@ from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import LAB
 
 
-async def test_each_answer_of_the_user_and_each_denial_is_recorded_with_its_call(tmp_path: Path) -> None:
+async def test_each_answer_of_the_user_is_recorded_with_its_call(tmp_path: Path) -> None:
     program = tmp_path / "confirm"
     program.write_text('#!/bin/sh\ngrep -q \'"tool": "echo"\'\n', encoding="utf-8")
     program.chmod(0o700)
@@ -20,11 +20,12 @@ async def test_each_answer_of_the_user_and_each_denial_is_recorded_with_its_call
     }
     environment = {"SMCP_AUDIT": "on"}
     async with open_processes(tmp_path, environment=environment, of_their_own=of_their_own) as world:
-        calls = {uuid4().hex: call for call in (("alpha", "echo"), ("alpha", "add"), ("beta", "echo"))}
+        calls = {uuid4().hex: call for call in (("alpha", "echo"), ("alpha", "add"))}
+        denied = uuid4().hex
         async with member(world.url(), "agent", LAB, "anna") as agent:
             refused = [
                 bool((await agent.call(computer, tool, {"text": "x", "a": 1, "b": 2}, req_id=req_id)).get("isError"))
-                for req_id, (computer, tool) in calls.items()
+                for req_id, (computer, tool) in {**calls, denied: ("beta", "echo")}.items()
             ]
         assert refused == [False, True, True]
 
@@ -35,10 +36,12 @@ async def test_each_answer_of_the_user_and_each_denial_is_recorded_with_its_call
 
         found = await eventually(recorded)
         said = {each["req_id"]: (each["computer"], each["tool"], each["outcome"]) for each in found}
-        answers = ("yes", "no", "denied")
+        answers = ("yes", "no")
         assert said == {req_id: (*call, answer) for (req_id, call), answer in zip(calls.items(), answers, strict=True)}
         assert {(each["office"], each["name"], each["role"]) for each in found} == {(LAB, "anna", "agent")}
         assert {each["writer"].partition("/")[0] for each in found} <= {"registry-1", "registry-2"}
-        assert {each["source"].partition("/")[0] for each in found} == {"host-alpha", "host-beta"}
+        assert {each["source"].partition("/")[0] for each in found} == {"host-alpha"}
+        [call] = await records(world, "--req-id", denied)
+        assert (call["kind"], call["outcome"]) == ("call", "tool_error")
         code, said_by_verify, errors = await smcp(world, "audit", "verify")
         assert (code, "none is missing or changed" in said_by_verify) == (0, True), errors

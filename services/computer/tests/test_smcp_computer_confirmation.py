@@ -236,7 +236,7 @@ async def test_an_answer_is_remembered_where_the_user_says_so(answer: Answer, qu
     assert {of: count for of, count in confirmation.answers.items() if count} == {answer: questions}
 
 
-async def test_what_nobody_was_asked_about_is_told_too() -> None:
+async def test_a_call_that_the_configuration_denies_is_no_approval() -> None:
     told: list[str] = []
     denied, nobody, stopping = (
         Confirmation(Confirm.DENY, Says(Answer.YES)), Confirmation(Confirm.ASK, None),
@@ -245,7 +245,7 @@ async def test_what_nobody_was_asked_about_is_told_too() -> None:
     stopping.ask_no_more()
     for confirmation in (denied, nobody, stopping, Confirmation(Confirm.ALLOW, None)):
         await confirmation.refusal(push(), agent="alice", params={}, answered=told.append)
-    assert told == ["denied", "denied", "withdrawn"]
+    assert told == ["withdrawn"]
 
 
 async def test_another_tool_under_the_same_name_is_asked_about_again_and_a_denied_one_is_not_run() -> None:

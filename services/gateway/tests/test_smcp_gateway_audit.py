@@ -10,11 +10,11 @@ import orjson
 import pytest
 
 from smcp_bus.audit import NOT_WRITTEN, Trail
-from smcp_bus.dispatch import Answer, Call, failed
-from smcp_gateway.audit import CALL, CONNECT_REFUSALS_PER_MINUTE, LEFT, Audit
+from smcp_bus.dispatch import Answer, Call, Dispatcher, RawJson, failed
+from smcp_gateway.audit import CALL, CONNECT_REFUSALS_PER_MINUTE, Audit, LeftMeanwhile
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.catalog import CATALOG
-from smcp_proto.errors import NOT_A_MEMBER, NotAuthenticated, NotInOffice
+from smcp_proto.errors import NOT_A_MEMBER, REQUEST_TOO_LARGE, NotAuthenticated, NotInOffice, SmcpError, error_of
 
 
 class Kept:
@@ -88,9 +88,29 @@ async def test_repeats_of_a_call_whose_record_is_late_are_not_recorded_and_other
 
 async def test_what_a_member_had_asked_when_it_left_is_no_refusal() -> None:
     audit, sink, session, _ = opened()
-    for why in (LEFT, NOT_A_MEMBER):
-        audit.concluded(call(session, event="client:get_tools"), failed(NotInOffice(why).body()), 0.1, 10)
-    assert [record["why"] for record in sink.records] == [NOT_A_MEMBER]
+    left = LeftMeanwhile()
+    for error in (left, NotInOffice(left.message), NotInOffice(NOT_A_MEMBER)):
+
+        async def raising(request: object, call: Call, error: SmcpError = error) -> RawJson:
+            raise error
+
+        asked = call(session, event="client:get_tools")
+        await Dispatcher({"client:get_tools": raising}, conclude=audit.concluded).dispatch(
+            asked.row, replace(asked.caller, office="lab"), asked.payload
+        )
+    assert [record["why"] for record in sink.records] == [left.message, NOT_A_MEMBER]
+
+
+@pytest.mark.parametrize("code", [403, 404, 413, 429, 503, 4103])
+async def test_an_error_after_a_call_was_sent_is_an_outcome_and_one_before_is_a_refusal(code: int) -> None:
+    audit, sink, session, _ = opened()
+    error = error_of(code, REQUEST_TOO_LARGE, {})
+    for sent in (True, False):
+        audit.concluded(replace(call(session), sent=sent), failed(error.body()), 0.1, 10)
+    assert [(record["kind"], record["outcome"]) for record in sink.records] == [
+        ("call", str(code)),
+        ("refusal", str(code)),
+    ]
 
 
 async def test_clients_that_are_not_let_in_cannot_fill_the_trail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +125,16 @@ async def test_clients_that_are_not_let_in_cannot_fill_the_trail(monkeypatch: py
     for _ in range(2):
         audit.not_connected("192.0.2.9", NotAuthenticated("wrong"))
     assert [record["why"] for record in sink.records[CONNECT_REFUSALS_PER_MINUTE:]] == [
-        "wrong; 7 refused connections before it are not recorded",
+        "7 refused connections before it are not recorded; wrong",
         "wrong",
     ]
+
+
+async def test_how_many_refused_connections_are_missing_is_said_when_the_gateway_stops() -> None:
+    audit, sink, _, _ = opened()
+    for _ in range(2 * CONNECT_REFUSALS_PER_MINUTE + 7):
+        audit.not_connected("192.0.2.9", NotAuthenticated("wrong"))
+    audit.close()
+    recorded = len(sink.records)
+    missing = [int(why.split()[0]) for record in sink.records if (why := record["why"]) != "wrong"]
+    assert recorded + sum(missing) == 2 * CONNECT_REFUSALS_PER_MINUTE + 7

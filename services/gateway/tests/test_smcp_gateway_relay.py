@@ -10,6 +10,7 @@ import pytest
 from smcp_bus import ownership
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR
+from smcp_gateway.app import EVENTS
 from smcp_gateway.calls.table import STANDSTILL_S
 from smcp_proto.schemas.tools import REPEAT
 from smcp_testing.box_calls import ask, call, echo
@@ -79,6 +80,23 @@ async def test_an_error_of_the_computer_is_the_flat_error(nats_url: str) -> None
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", refuse):
         await anna.join("agent", "anna", OFFICE)
         assert await ask(anna, call()) == {"code": 404, "message": "no such tool", "details": {"tool": "t"}}
+
+
+@pytest.mark.parametrize("code", [404, 413, 4103])
+async def test_a_call_that_was_sent_is_recorded_as_a_call_whatever_its_computer_answers(
+    nats_url: str, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    async def refuse(_: str, __: Incoming) -> Reply:
+        text = b'{"code":%d,"message":"left this office meanwhile","details":{}}' % code
+        return Reply(text, {ERROR: str(code)})
+
+    caplog.set_level("DEBUG", EVENTS)
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", refuse):
+        await anna.join("agent", "anna", OFFICE)
+        assert (await ask(anna, call()))["code"] == code
+        assert (await ask(anna, {**call(1), "computer": "nobody"}))["code"] == 404
+    lines = [line.getMessage() for line in caplog.records if line.name == EVENTS]
+    assert [line for line in lines if line in ("call", "refusal")] == ["call", "refusal"]
 
 
 LONG: Final = "x" * 500_000

@@ -41,15 +41,17 @@ async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_s
         asking(nats_url) as computer,
     ):
         assert await send(computer, "lab", "computer", "pc", "approval", {**SAID, **forged}) is None
+        assert await send(computer, "lab", "computer", "pc", "approval", SAID) is None  # as an older Computer tells it
         assert await send(computer, "lab", "agent", "anna", "approval", SAID) == ErrorCode.NOT_ALLOWED
         for wrong in ({"outcome": "yes\n"}, {"tool": "x" * 5000}, {"args_sha256": "z"}, {"req_id": 7}):
             said = {**SAID, **wrong}
             assert await send(computer, "lab", "computer", "pc", "approval", said) == ErrorCode.MALFORMED
-    [record] = records(file)
+    record, of_an_older_one = records(file)
     assert record | SAID == record
     assert (record["kind"], record["office"], record["computer"]) == ("approval", "lab", "pc")
     assert (record["writer"], record["seq"], record["role"]) == ("registry-1/a", 1, "agent")
     assert record["source"] == "gateway-1/x 7"
+    assert "source" not in of_an_older_one
 
 
 @pytest.mark.parametrize("written", [True, False])

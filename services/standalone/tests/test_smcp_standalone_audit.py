@@ -180,6 +180,7 @@ async def test_csv_has_no_formulas(path: Path) -> None:
     listed = audit("list", "--file", str(path), "--csv")
     rows = list(csv.DictReader(io.StringIO(listed.stdout)))
     assert list(rows[0]) == list(COLUMNS)
+    assert {"source", "lost"} <= rows[0].keys()
     assert [row["tool"] for row in rows] == ["", "echo", "'=cmd()", "add"]
 
 

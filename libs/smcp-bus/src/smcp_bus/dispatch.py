@@ -81,6 +81,8 @@ class Call:
     """Where it came in on the bus; empty where it came from a client."""
     admit: Admit | None = None
     """Decides when a large answer to it may come here; None: at once."""
+    sent: bool = False
+    """It went to its Computer, which may have run it whatever it answers: a gateway's handler sets this."""
 
 
 Handler = Callable[[Any, Call], Awaitable[BaseModel | RawJson | None]]
@@ -95,6 +97,8 @@ class Answer:
     body: bytes
     error: int | None = None
     headers: Headers = field(default_factory=dict)
+    raised: type[SmcpError] | None = None
+    """What was raised here, where it is a flat error: what a Computer sends cannot be of a class of ours alone."""
 
 
 JOIN = "server:join_office"
@@ -350,7 +354,10 @@ class Dispatcher:
             handler = self._handlers.get(call.row.event) or self._otherwise(call.row) or _not_available
             return _answer(await handler(request, call))
         except Exception as error:  # noqa: BLE001 -- the dispatcher is where every exception becomes an answer
-            return failed(to_smcp_error(error).body())
+            known = to_smcp_error(error)
+            answer = failed(known.body())
+            answer.raised = type(known)
+            return answer
 
 
 def _failed(what: str, error: Exception) -> None:

@@ -28,8 +28,6 @@ _log = logging.getLogger("smcp_computer.confirmation")
 SETTING: Final = "SMCP_CONFIRM"
 PROGRAM: Final = "SMCP_CONFIRM_COMMAND"
 WITHDRAWN: Final = "withdrawn"
-DENIED: Final = "denied"
-"""By the configuration: nobody was asked."""
 HOUR_S: Final = 3600.0
 _STOPPING: Final = "was not run: this Computer is stopping, and asks nobody any more"
 
@@ -145,7 +143,7 @@ class Confirmation:
         """None where the tool may run, else why it may not. Asks, one question at a time, if it has to.
 
         Args:
-            answered: called with each answer, with `withdrawn` (the call ended before there was one) or `denied`.
+            answered: called with each answer, or with `withdrawn`: the call ended before there was one.
         """
         meta, tool = target.configured, target.ref.tool
         confirm, why = wanted(
@@ -156,8 +154,7 @@ class Confirmation:
             destructive=may_destroy(target.tool),
         )
         if (refusal := refused_by(confirm, why, can_ask=self._asker is not None)) is not None:
-            answered(DENIED)
-            return refusal
+            return refusal  # no approval: an Agent can provoke any number, and real ones would be lost
         if confirm is Confirm.ALLOW or self._is_remembered(target):
             return None
         if self._over:

@@ -17,25 +17,31 @@ from smcp_bus.dispatch import JOIN, Answer, Call, Caller, Handler, failed
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.tracing import office_of, tool_failure, trace_id_of
 from smcp_gateway.sockets.session import SeatKey, Session, Sessions
-from smcp_proto.errors import REQUEST_TOO_LARGE, ErrorCode, SmcpError, Unavailable
+from smcp_proto.errors import ErrorCode, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas.tools import REPEAT
 
 CALL: Final = "client:tool_call"
 CANCEL: Final = "server:tool_call_cancel"
-LEFT: Final = "left this office meanwhile"
-"""The answer to what a member had asked when it left: nothing was refused."""
 REPEATED_S: Final = 2.5
 """So long after a call's time is up no repeat of it comes any more: our SDK gives up after 2 s (seconds)."""
 
 ENDED_S: Final = 10.0
 """So long a client is known that is gone: its calls are broken off at once (seconds)."""
 
-CONNECT_REFUSALS_PER_MINUTE: Final = 600
-"""At most so many refused connections are recorded in a minute: anybody may provoke any number, which would push older
-records out of the stream. The next record says how many are missing."""
+CONNECT_REFUSALS_PER_MINUTE: Final = 25
+"""At most so many refused connections are recorded in a minute. Anybody may provoke any number, and 256 MiB of records
+push out those of tenants: that takes two weeks. The 429 after 20 wrong tokens of an address is still recorded. The next
+record says how many are missing."""
 
 Key = tuple[str, str, str]
 """(office, Agent, req_id)"""
+
+
+class LeftMeanwhile(NotInOffice):
+    """The answer to what a member had asked when it left: nothing was refused."""
+
+    def __init__(self) -> None:
+        super().__init__("left this office meanwhile")
 
 
 @dataclass(slots=True)
@@ -56,6 +62,7 @@ class Audit:
         """Calls answered with `NOT_WRITTEN`, whose records are sent again: what their repeats say, too."""
         self._ended: dict[str, Session] = {}
         self._strangers = self._unrecorded = self._minute = 0
+        self._last_unrecorded: Event | None = None
         self._loop = asyncio.get_running_loop()
 
     def before(self, handler: Handler) -> Handler:
@@ -131,18 +138,23 @@ class Audit:
 
     def not_connected(self, address: str, error: SmcpError) -> None:
         """A client was not let in."""
+        why = getattr(error, "why", None)  # of a token, which its sender is not told
+        said = f"{error.message}: {why}" if why else error.message
+        event = Event("refusal", str(int(error.code)), address=address, event="connect", why=said)
         if (minute := int(self._loop.time()) // 60) != self._minute:
             self._minute, self._strangers = minute, 0
         self._strangers += 1
         if self._strangers > CONNECT_REFUSALS_PER_MINUTE:
             self._unrecorded += 1
-            return
-        why = getattr(error, "why", None)  # of a token, which its sender is not told
-        said = f"{error.message}: {why}" if why else error.message
+            self._last_unrecorded = event
+        else:
+            self._write_stranger(event)
+
+    def _write_stranger(self, event: Event) -> None:
         if self._unrecorded:
-            said = f"{said}; {self._unrecorded} refused connections before it are not recorded"
-            self._unrecorded = 0
-        self.trail.write(Event("refusal", str(int(error.code)), address=address, event="connect", why=said))
+            event.why = f"{self._unrecorded} refused connections before it are not recorded; {event.why}"
+        self._unrecorded, self._last_unrecorded = 0, None
+        self.trail.write(event)
 
     def left(self, session: Session, seat: SeatKey, outcome: str, req_id: str = "") -> None:
         """A member gave up its seat. What the registry takes away, it records itself."""
@@ -175,6 +187,9 @@ class Audit:
     def close(self) -> None:
         for key in list(self._open):
             self._write(key)
+        if self._last_unrecorded is not None:
+            self._unrecorded -= 1
+            self._write_stranger(self._last_unrecorded)
 
     def _keep(self, key: Key, event: Event, call: Call) -> None:
         timer = self._loop.call_at(call.deadline + REPEATED_S, self._write, key)
@@ -194,22 +209,24 @@ class Audit:
 def _sdk_will_retry(session: Session | None, answer: Answer) -> bool:
     if session is None or session.closed:
         return False
-    return answer.error == ErrorCode.UNAVAILABLE and session.flat_errors
+    if answer.error != ErrorCode.UNAVAILABLE or not session.flat_errors:
+        return False
+    return _read(answer)["details"].get("may_have_run") is True
 
 
 def _event(
     session: Session | None, call: Call, answer: Answer | None, seconds: float, size: int | None
 ) -> Event | None:
     caller, payload, name = call.caller, call.payload, call.row.event
-    if answer is not None and answer.error == ErrorCode.NOT_IN_OFFICE and _message(answer) == LEFT:
+    if answer is not None and answer.raised is LeftMeanwhile:
         return None
-    if answer is not None and answer.error is not None and not (name == CALL and _may_have_run(answer)):
+    if answer is not None and answer.error is not None and not (name == CALL and call.sent):
         event = Event("refusal", str(answer.error), event=name, why=_message(answer))
     elif name == CALL:
         if answer is None:
             event = Event("call", "broken_off")
         elif answer.error is not None:
-            event = Event("call", str(answer.error))
+            event = Event("call", str(answer.error), why=_message(answer))
         else:
             event = Event("call", tool_failure(answer.body) or "ok", result=answer.body)
         event.arguments = payload.get("params")
@@ -245,18 +262,6 @@ def _subject(session: Session | None, caller: Caller) -> str | None:
 def _asked(call: Call) -> tuple[Any, ...]:
     """What is the same in a repeat of a call, beside its `Key`."""
     return tuple(call.payload.get(name) for name in ("computer", "tool_name", "params"))
-
-
-def _may_have_run(answer: Answer) -> bool:
-    """Of an error that answers a tool call."""
-    match answer.error:
-        case ErrorCode.TIMED_OUT | ErrorCode.INTERNAL:
-            return True
-        case ErrorCode.UNAVAILABLE:
-            return bool(_read(answer).get("details", {}).get("may_have_run"))
-        case ErrorCode.TOO_LARGE:  # its result may be that, too
-            return _message(answer) != REQUEST_TOO_LARGE
-    return False
 
 
 def _message(answer: Answer) -> str | None:

@@ -87,7 +87,7 @@ class Audit:
         self.trail.check()
         said = request.model_dump(exclude={"writer", "seq"})
         event = Event("approval", role="agent", office=office, computer=computer, **said)
-        event.source = f"{request.writer} {request.seq}"
+        event.source = f"{request.writer} {request.seq}" if request.writer else None  # an older Computer says none
         event.trace_id = trace_id(office, request.name, request.req_id)
         if (written := self.trail.write(event)) is not None and not await written:
             raise Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True})

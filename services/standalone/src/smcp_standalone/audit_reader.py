@@ -30,7 +30,10 @@ SKEW_S: Final = 300
 """How far the clocks of a writer and of nats-server may differ (seconds): a record is stored after its `at`."""
 _AROUND: Final = codecs.BOM_UTF8 + b" \r\n"
 """What an editor may put around a record; none begins or ends so."""
-COLUMNS: Final = (*FIELDS, "trace_id", "address", "event", "why", "request_bytes", "reply_bytes", "writer", "seq")
+COLUMNS: Final = (
+    *FIELDS,
+    *("trace_id", "address", "event", "why", "request_bytes", "reply_bytes", "source", "writer", "seq", "lost"),
+)
 CHOSEN_BY: Final = ("office", "subject", "tool", "outcome", "req_id", "kind")
 """Fields that are compared as they are, and the options that say with what."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")

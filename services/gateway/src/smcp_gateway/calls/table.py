@@ -20,7 +20,7 @@ from smcp_bus.errors import BodyTooLarge, RequestTimedOut
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.nats.serving import error_reply
 from smcp_bus.tracing import event
-from smcp_proto.errors import ErrorCode, SmcpError
+from smcp_proto.errors import ErrorCode, SmcpError, Unavailable
 
 CANCEL_GRACE_S: Final = 1.0
 """How long an owner may take to settle a call that was cancelled (seconds)."""
@@ -217,6 +217,10 @@ KEPT: Final = 16
 _log: Final = logging.getLogger("smcp_gateway.calls.table")
 
 
+class TooManyCalls(Unavailable):
+    """Nothing was sent."""
+
+
 class LocalComputer(Protocol):
     """A Computer that this process owns."""
 
@@ -269,7 +273,7 @@ class CallRoute:
         if len(body) > self.bus.max_body:
             raise BodyTooLarge(len(body), self.bus.max_body)
         if len(self._tasks) >= MAX_REQUESTS:
-            return error_reply(ErrorCode.UNAVAILABLE, "too many calls run here; ask again", may_have_run=False)
+            raise TooManyCalls("too many calls run here; ask again", details={"may_have_run": False})
         progress.watched()
         deadline = self._loop.time() + timeout
         task = self._loop.create_task(self._run(handler, Incoming(subject, body, headers, deadline)))

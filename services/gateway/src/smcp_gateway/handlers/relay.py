@@ -19,13 +19,13 @@ from smcp_bus.bus import Headers, Reply
 from smcp_bus.caller_rights import without_tools
 from smcp_bus.callers import to_headers
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.errors import BusError, NoResponder, NotConnected, RequestTimedOut
+from smcp_bus.errors import BodyTooLarge, BusError, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tracing import link, sending
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
+from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall, TooManyCalls
 from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto.backoff import Backoff
@@ -110,7 +110,10 @@ class Relay:
             rights.check_computer(pending.computer, _target_field(request))
             if isinstance(request, ToolCallReq):
                 rights.check_tool(request.tool_name)
-        answer = await self._calls.run(pending, self._relay(pending, call))
+        try:
+            answer = await self._calls.run(pending, self._relay(pending, call))
+        finally:
+            call.sent = pending.on_wire
         if rights is not None and rights.restricts_tools:
             return RawJson(without_tools(rights, call.row.event, answer.body))
         return answer
@@ -174,6 +177,9 @@ class Relay:
                     return await self._checked_in_slices(reply.body)
                 await exact_json.check_cost(reply.body, self._max_values, "the answer")
                 return checked(reply.body)
+            except (BodyTooLarge, TooManyCalls):  # nothing was sent
+                pending.not_run()
+                raise
             except RequestTimedOut:
                 if pending.tracked:
                     self._cancel_late(pending, call.caller.subject)

@@ -13,7 +13,7 @@ from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
 from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined
-from smcp_gateway.audit import LEFT, Audit
+from smcp_gateway.audit import Audit, LeftMeanwhile
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
@@ -129,7 +129,7 @@ class Memberships:
         try:
             for call in self._calls.of_session(session.id):
                 if not call.tracked:  # one that is tried again must not run for the next member of this name
-                    self._calls.settle(call, NotInOffice(LEFT))
+                    self._calls.settle(call, LeftMeanwhile())
             await self._cancel(session, membership, self._tracked_calls(session))
             await self._release(membership, req_id)
         except BaseException as error:
