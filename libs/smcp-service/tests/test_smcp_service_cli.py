@@ -1,11 +1,14 @@
 """The shared part of all service commands, run as users run them."""
 
 import sys
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from smcp_service.cli import parse_time
+from smcp_service.settings import SettingsError
 from smcp_testing.service_process import ServiceProcess, service_process
 
 SAMPLE = Path(__file__).with_name("sample_service.py")
@@ -89,3 +92,20 @@ async def test_a_health_port_that_is_taken_is_a_sentence_and_ends_it_with_1() ->
     last = f"error: port {port} of 127.0.0.1 is taken; choose another with SMCP_HEALTH_PORT"
     assert second.log[-1] == {"event": last}
     assert "Traceback" not in said(second)
+
+
+async def test_variables_of_other_services_are_no_mistakes_and_what_no_service_reads_is_one() -> None:
+    variables = {"SMCP_START_S": "1", "SMCP_CONFIG": "c.json", "SMCP_PASS_NETWORK_ENV": "true"}
+    _, service = await run("--check-config", **variables)
+
+    assert said(service) == "SMCP_PASS_NETWORK_ENV is not a setting of this command and is ignored"
+
+
+def test_a_span_may_be_a_year_in_any_unit_and_a_date_is_its_midnight_in_utc() -> None:
+    year = parse_time("--expires", "365d", 1)
+
+    for same in ("525600m", "31536000s"):
+        assert abs(parse_time("--expires", same, 1) - year) < timedelta(minutes=1)
+    assert parse_time("--expires", "2027-01-31", 1) == datetime(2027, 1, 31, tzinfo=UTC)
+    with pytest.raises(SettingsError, match="is not a valid time"):
+        parse_time("--expires", "999999999d", 1)

@@ -183,13 +183,6 @@ def test_an_unknown_variable_is_warned_about_with_a_suggestion() -> None:
     assert sentences == ["SMCP_LEASES is not a setting of this command and is ignored; did you mean 'SMCP_LEASE_S'?"]
 
 
-def test_a_variable_that_another_service_may_read_is_named_only_where_it_resembles_a_known_one() -> None:
-    environ = {"SMCP_LEASES": "1", "SMCP_ZZZ": "1"}
-
-    assert len(unknown_variables(ThingSettings, environ)) == 2
-    assert len(unknown_variables(ThingSettings, environ, only_similar=True)) == 1
-
-
 def test_a_variable_of_another_command_is_named_with_the_option_of_this_one_and_not_taken_for_a_typing_error() -> None:
     environ = {"SMCP_LEASES": "1", "SMCP_HEALTH_PORT": "1"}
     options = {"SMCP_LEASES": "--leases", "SMCP_HEALTH_PORT": "--port"}

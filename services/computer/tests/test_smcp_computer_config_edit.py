@@ -1,7 +1,9 @@
 """Changing the servers in a configuration file: what is written, and what is refused."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -113,3 +115,17 @@ def test_a_file_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_new_file_is_for_its_user_alone(tmp_path: Path) -> None:
     edit_file(tmp_path / "c.json", add("new"))
     assert (tmp_path / "c.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_changes_at_once_are_all_made(tmp_path: Path) -> None:
+    file, names = tmp_path / "c.json", [f"box-{number}" for number in range(8)]
+    file.write_text(OURS)
+    begin = Barrier(len(names))
+
+    def change(name: str) -> None:
+        begin.wait(10)
+        edit_file(file, add(name))
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(change, names))
+    assert set(json.loads(file.read_text())["servers"]) == {"box", *names}

@@ -105,18 +105,28 @@ def test_other_names_of_the_url_and_the_type_are_read(body: dict[str, Any], kind
     assert config.warnings == ()
 
 
-def test_a_server_with_a_url_and_a_command_is_a_program_with_one_hint() -> None:
-    config = flat({"url": "http://x", "command": "y", "headers": {}})
-    assert config.servers["x"].type == "stdio"
-    (mistake,) = config.mistakes
+@pytest.mark.parametrize(
+    ("said", "kind", "mistake"),
+    [
+        ({}, "stdio", "mcpServers.x.url: is not read: the server has 'command'"),
+        ({"type": "local"}, "stdio", "mcpServers.x.url: is not read: the server has 'command'"),
+        ({"type": "http"}, "streamable", "mcpServers.x.command: is not read: the server has 'url'"),
+        ({"transport": "sse"}, "sse", "mcpServers.x.command: is not read: the server has 'url'"),
+    ],
+)
+def test_a_server_with_a_url_and_a_command_is_what_its_type_says_or_a_program_with_one_hint(
+    said: dict[str, Any], kind: str, mistake: str
+) -> None:
+    config = flat({"url": "http://x", "command": "y", "args": [], "headers": {}, **said})
+    assert config.servers["x"].type == kind
     assert config.warnings == config.mistakes
-    assert mistake.startswith("mcpServers.x.url: is not read: the server has 'command'")
+    assert [each.startswith(mistake) for each in config.mistakes] == [True]
 
 
 @pytest.mark.parametrize(
     ("body", "missing"),
     [
-        ({"type": "http", "url": "http://x", "command": "y"}, "url"),
+        ({"type": "http", "command": "y"}, "url"),
         ({"type": "sse", "command": "y"}, "url"),
         ({"transport": "stdio", "serverUrl": "http://x"}, "command"),
     ],

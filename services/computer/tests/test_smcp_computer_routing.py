@@ -1,16 +1,24 @@
 """The server of a URI, found by its list, its host or its templates; and the order of several."""
 
+from collections.abc import Collection, Iterator, Sequence
+
 import pytest
 
+from smcp_computer.resources.index import Names
 from smcp_computer.resources.routing import Served, candidates, fits, template_candidates, template_host
 
-DOCS = Served(
+
+def served(server: str, uris: Collection[str], templates: Sequence[str] = ()) -> Served:
+    return Served(server, uris, Names(uris), templates)
+
+
+DOCS = served(
     "docs",
     {"dpe://com.docs/r1", "window://com.docs.view/main"},
     ("dpe://com.docs/{doc_ref}/pages/{page_index}", "dpe://com.more/{doc_ref}"),
 )
-FILES = Served("files", {"file:///a", "shared://1"}, ("file:///{path}",))
-OTHER = Served("other", {"shared://1", "note://x?y=1"})
+FILES = served("files", {"file:///a", "shared://1"}, ("file:///{path}",))
+OTHER = served("other", {"shared://1", "note://x?y=1"})
 ALL = (FILES, OTHER, DOCS)
 
 
@@ -56,7 +64,7 @@ def test_several_servers_are_ordered_by_last_use_then_by_name() -> None:
 
 
 def test_a_server_that_lists_a_uri_is_preferred_to_servers_with_the_same_host() -> None:
-    rival = Served("archive", {"dpe://com.docs/old"})
+    rival = served("archive", {"dpe://com.docs/old"})
     assert candidates("dpe://com.docs/r1", (rival, DOCS), []) == ["docs"]
     assert candidates("dpe://com.docs/r9", (rival, DOCS), []) == ["archive", "docs"]
 
@@ -74,8 +82,8 @@ def test_a_server_that_lists_a_uri_is_preferred_to_servers_with_the_same_host() 
     ],
 )
 def test_a_document_is_routed_to_its_lister_among_servers_with_one_host(uri: str, servers: list[str]) -> None:
-    docs, archive = Served("docs", {"dpe://h/d1", "dpe://h"}), Served("archive", {"dpe://h/old", "dpe://h/"})
-    catalog = Served("catalog", {"window://h/d1/pages"}, ("dpe://h/{doc_ref}/pages/{page_index}",))
+    docs, archive = served("docs", {"dpe://h/d1", "dpe://h"}), served("archive", {"dpe://h/old", "dpe://h/"})
+    catalog = served("catalog", {"window://h/d1/pages"}, ("dpe://h/{doc_ref}/pages/{page_index}",))
     assert candidates(uri, (catalog, docs, archive), []) == servers
 
 
@@ -92,11 +100,26 @@ def test_a_document_is_routed_to_its_lister_among_servers_with_one_host(uri: str
     ],
 )
 def test_a_window_is_found_by_host_and_path_whatever_its_query(asked: str, listed: str) -> None:
-    rival = Served("archive", ("window://h/other", "window://h"))
-    view = Served("view", ("window://h/a?priority=80", "window://h/a?priority=9", "window://h/b", "window://h/c%2Fd"))
+    rival = served("archive", ("window://h/other", "window://h"))
+    view = served("view", ("window://h/a?priority=80", "window://h/a?priority=9", "window://h/b", "window://h/c%2Fd"))
     assert candidates(asked, (rival, view), []) == ["view"]
     assert view.listed(asked) == listed
     assert rival.listed(asked) is None
+
+
+class NotWalked(frozenset[str]):
+    """A list that may be long: to look at each of its URIs takes too long."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError
+
+
+def test_a_window_and_a_host_are_found_without_a_walk_over_the_list() -> None:
+    listed = {"window://h/a?priority=80", "dpe://docs/d1"}
+    view = Served("view", NotWalked(listed), Names(listed))
+    assert view.listed("window://h/a") == "window://h/a?priority=80"
+    assert view.listed("window://h/b") is None
+    assert (view.has_host("h"), view.has_host("docs"), view.has_host("other")) == (True, True, False)
 
 
 def test_only_the_query_of_a_document_may_differ_from_the_listed_uri() -> None:

@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from smcp_agent import NotAuthenticated, SmcpAgent
-from smcp_standalone.app import OPTIONS
+from smcp_service.settings import NEIGHBOURS, OF_SERVICES, ServiceSettings, variables
+from smcp_standalone.app import OPTIONS, read_variables
 from smcp_testing.fork_server import born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
@@ -94,6 +95,11 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
         assert "the one" in listed.stdout
         assert await ended(process, signal.SIGINT) == 0
         assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_each_service_knows_the_names_of_all_settings() -> None:
+    of_parts = (read_variables() | OPTIONS.keys()) - variables(ServiceSettings)
+    assert of_parts == OF_SERVICES | (of_parts & NEIGHBOURS)
 
 
 async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_other(config: Path) -> None:

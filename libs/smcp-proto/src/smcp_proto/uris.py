@@ -84,6 +84,16 @@ def parse_window_uri(text: str) -> WindowUri:
     return WindowUri(host, tuple(_decode(segment, "path") for segment in segments))
 
 
+def window_uri(text: str) -> WindowUri | None:
+    """The window that a URI names; None: it names none."""
+    if scheme_of(text) != WINDOW:
+        return None
+    try:
+        return parse_window_uri(text)
+    except ValueError:
+        return None
+
+
 FORMATS: Final = ("json", "markdown", "text")
 DEPTHS: Final = ("metadata", "pages")
 PARAMETER_LEVELS: Final[Mapping[str, frozenset[int]]] = {

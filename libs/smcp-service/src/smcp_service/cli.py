@@ -17,7 +17,7 @@ import typer
 
 from smcp_service.lifecycle import Failure, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging, get_logger
-from smcp_service.settings import ServiceSettings, SettingsError, shown, unknown_variables
+from smcp_service.settings import OF_SERVICES, ServiceSettings, SettingsError, shown, unknown_variables
 from smcp_service.telemetry import check_telemetry, open_telemetry, wrong_endpoints
 
 YOUNGEST: Final = 5000
@@ -52,11 +52,14 @@ def run_app(app: typer.Typer) -> NoReturn:
 
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_SPAN: Final = re.compile(r"(\d{1,5})([smhd])")
+_SPAN: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 def parse_time(option: str, text: str, direction: int) -> datetime:
-    """A date (UTC), a time with its zone, or a span before (`direction` -1) or after now. Raises SettingsError."""
+    """A date (midnight UTC), a time with its zone, or a span before (`direction` -1) or after now.
+
+    Raises SettingsError.
+    """
     try:
         if (span := _SPAN.fullmatch(text)) is not None:
             return datetime.now(UTC) + direction * timedelta(**{_UNITS[span[2]]: int(span[1])})
@@ -91,8 +94,7 @@ def serve_command(
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
-    unknown = unknown_variables(type(settings), also_read=also_read, options=options, only_similar=not also_read)
-    for sentence in unknown:
+    for sentence in unknown_variables(type(settings), also_read={*also_read, *OF_SERVICES}, options=options):
         log.warning(sentence)
     if problems := list(wrong_endpoints(os.environ)):
         raise SettingsError(*problems)

@@ -27,6 +27,23 @@ from smcp_service.lifecycle import Failure
 
 PREFIX: Final = "SMCP_"
 NEIGHBOURS: Final = frozenset({"SMCP_URL", "SMCP_OFFICE", "SMCP_NAME", "SMCP_AGENT_NAME", "SMCP_TOKEN"})
+OF_SERVICES: Final = frozenset(
+    {
+        *("SMCP_AUDIT_ARGUMENTS", "SMCP_AUDIT_KEEP_DAYS", "SMCP_AUDIT_MAX_BYTES"),
+        *("SMCP_ALLOWED_HOSTS", "SMCP_ALLOWED_ORIGINS", "SMCP_AUTH_AUDIENCE", "SMCP_AUTH_CLAIM", "SMCP_AUTH_ISSUER"),
+        *("SMCP_AUTH_JWKS", "SMCP_AUTH_JWKS_LIFETIME_S", "SMCP_AUTH_KEYS", "SMCP_AUTH_LEEWAY_S", "SMCP_AUTH_PROXIES"),
+        *("SMCP_AUTH_REVOKED", "SMCP_AUTH_SECRET", "SMCP_CONFIG", "SMCP_CONFIRM", "SMCP_CONFIRM_COMMAND"),
+        *("SMCP_FINDER_CACHE_BYTES", "SMCP_GATEWAY_HOST", "SMCP_GATEWAY_PORT"),
+        *("SMCP_GATEWAY_URL", "SMCP_GATHER_S", "SMCP_INSECURE", "SMCP_KEEP_RESULTS_BYTES", "SMCP_KEEP_RESULTS_S"),
+        *("SMCP_KV_REPLICAS", "SMCP_QUOTA_BURST_S", "SMCP_QUOTA_BYTES_PER_S"),
+        *("SMCP_QUOTA_CALLS_IN_FLIGHT", "SMCP_QUOTA_CALLS_PER_S", "SMCP_QUOTA_READS_PER_S"),
+        *("SMCP_QUOTA_ROOM_EVENTS_PER_S", "SMCP_QUOTA_SOCKETS", "SMCP_QUOTA_SUBSCRIPTIONS", "SMCP_READ_S"),
+        *("SMCP_REBALANCE_S", "SMCP_REGISTRY_ROOM_EVENTS_PER_S", "SMCP_RESTART", "SMCP_SECRET_KEY_FILE"),
+        *("SMCP_SILENCE_S", "SMCP_START_S", "SMCP_STATE_DIR", "SMCP_STRANGERS_PER_ADDRESS", "SMCP_STRICT"),
+        *("SMCP_TOKEN_FILE", "SMCP_TRACE_CONTENT", "SMCP_VRL_S", "SMCP_WAIT_S"),
+    }
+)
+"""The settings that not all services have: they may share an environment, where one reads what another does not."""
 INPUTS: Final = f"{PREFIX}INPUT_"
 """What Computers and Agents read, which often share an environment with the services (`smcp up`)."""
 KIB: Final = 1024
@@ -195,11 +212,9 @@ def unknown_variables(
     *,
     also_read: Collection[str] = (),
     options: Mapping[str, str] = MappingProxyType({}),
-    only_similar: bool = False,
 ) -> list[str]:
     """A sentence for each variable that begins with our prefix and that nothing reads: mostly typing errors.
 
-    `only_similar`: for those that resemble a known one. Others may be for another service with the same environment.
     `also_read` names the variables that the process reads beside those settings; `options` those that another command
     reads, by variable, with what is to be used here in its place (an option); a setting of the class may be among them.
     """
@@ -215,8 +230,6 @@ def unknown_variables(
         if variable.upper() in known or variable.startswith(INPUTS):
             continue
         hint = did_you_mean(variable, known, cutoff=0.85)
-        if only_similar and not hint:
-            continue
         sentences.append(f"{variable} is not a setting of this command and is ignored{hint}")
     return sentences
 

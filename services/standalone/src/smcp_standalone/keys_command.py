@@ -75,7 +75,10 @@ def add(
         typer.Option(help="Who holds it: with a new key of one subject he takes up the seat of the old one."),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="90d, 12h, 30m, or a time like 2027-01-31T12:00+01:00.")
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="90d, 12h, 30m, a date (midnight UTC), or a time like 2027-01-31T12:00+01:00."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from smcp_computer.config.file import content_of, has_comments, parse_config, read_jsonc, write_config
+from smcp_computer.config.file import content_of, has_comments, locked, parse_config, read_jsonc, write_config
 from smcp_computer.config.host_checks import missing_on_host
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS
@@ -45,9 +45,10 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
     Raises ConfigError: the file cannot be read or written, is not valid, or is not valid any more with the change;
     it holds comments; there is no such server, or there is one already. The file is as before then."""
     try:
-        is_new = edit.action == "add" and not path.exists()
-        document = edited(b"" if is_new else content_of(path), edit)
-        write_config(path, document)
+        with locked(path):
+            is_new = edit.action == "add" and not path.exists()
+            document = edited(b"" if is_new else content_of(path), edit)
+            write_config(path, document)
     except ConfigError as error:
         raise type(error)(*(f"{path}: {problem}" for problem in error.problems)) from None
     config = parse_config(json.dumps(document))

@@ -4,11 +4,14 @@ The servers stand under `servers`, under `mcpServers`, or at the top level. Each
 `other_mcp_hosts` knows. `lint` has the checks.
 """
 
+import fcntl
 import io
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -127,12 +130,28 @@ def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
     Raises ConfigError: it cannot be, or would lose something. The file is as before then.
     """
     document = dict(added)
-    if path.exists():
-        raw = content_of(path)
-        if has_comments(raw):
-            raise ConfigError("has comments, which would be lost: add what is shown by hand")
-        document = other_mcp_hosts.merged(_document(raw, _NO_VARIABLES), added)
-    write_config(path, document)
+    with locked(path):
+        if path.exists():
+            raw = content_of(path)
+            if has_comments(raw):
+                raise ConfigError("has comments, which would be lost: add what is shown by hand")
+            document = other_mcp_hosts.merged(_document(raw, _NO_VARIABLES), added)
+        write_config(path, document)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other commands from changing the file between its reading and its writing. Raises ConfigError."""
+    path = path.resolve()
+    try:
+        directory = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise _not_writable(path, error) from None
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def write_config(path: Path, document: Mapping[str, Any]) -> None:
@@ -149,9 +168,13 @@ def write_config(path: Path, document: Mapping[str, Any]) -> None:
     try:
         replace_files({path: text.encode()}, keep_access=True)
     except OSError as error:
-        why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
-        hint = "a Computer that may only read its file, as that of the unit of systemd, leaves the change to you"
-        raise ConfigError(f"{why}; {hint}") from None
+        raise _not_writable(path, error) from None
+
+
+def _not_writable(path: Path, error: OSError) -> ConfigError:
+    why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
+    hint = "a Computer that may only read its file, as that of the unit of systemd, leaves the change to you"
+    return ConfigError(f"{why}; {hint}")
 
 
 def variables_of(path: Path) -> dict[str, str]:

@@ -144,12 +144,16 @@ def _unflatten(own: OwnServer) -> None:
 
 
 def _is_program(own: OwnServer) -> bool:
-    """Whether a server is a program; with a URL, too, it is. Sets the type, where there is none."""
+    """Whether a server is a program; with a URL, too, it is, if its type says nothing else. Sets the type, where there
+    is none."""
     body, kind = own.body, own.take("type", *TYPE_KEYS)
     url, is_program = next((key for key in URL_KEYS if key in body), None), "command" in body
     if is_program and url is not None:
-        own.mistakes.append((url, "is not read: the server has 'command', too, and can have only one of them"))
-        for key in (url, *MCPServerStreamableHttpParameters.model_fields):
+        is_program = TYPES.get(str(kind), kind) not in ("streamable", "sse")
+        other, chosen = (url, "command") if is_program else ("command", url)
+        own.mistakes.append((other, f"is not read: the server has {chosen!r}, too, and can have only one of them"))
+        unread = MCPServerStreamableHttpParameters if is_program else MCPServerStdioParameters
+        for key in (other, *unread.model_fields):
             body.pop(key, None)
     if "type" not in own.written:
         by_url = "sse" if str(body.get(url or "")).endswith("/sse") else "streamable"

@@ -14,6 +14,8 @@ from typing import Final
 
 LOOK_S: Final = 0.2
 """Between two looks. A change counts once two of them saw the same, since an editor makes several in a row."""
+MOST_LOOKS: Final = 5
+"""A file that changes all the time counts after so many looks, which is 1 s."""
 
 
 async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[None, None]:
@@ -22,12 +24,14 @@ async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[
     `files` may return others after a change: the configuration file names some of them.
     """
     read = seen = _state(files())
+    looks = 0
     yield
     while True:
         await asyncio.sleep(LOOK_S)
         before, seen = seen, _state(files())
-        if before == seen != read:
-            read = seen
+        looks = 0 if seen == read else looks + 1
+        if looks and (before == seen or looks == MOST_LOOKS):
+            read, looks = seen, 0
             yield
 
 

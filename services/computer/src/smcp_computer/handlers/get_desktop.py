@@ -20,12 +20,11 @@ from smcp_computer.mcp.resources import Json, Resources
 from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_computer.reply_limits import giving_way, reply_limit
 from smcp_computer.resources.index import Listing, ResourceIndex
-from smcp_computer.resources.routing import window_uri
 from smcp_computer.tools import History
 from smcp_proto.desktop import UNREAD, OrganizedDesktop, Window, is_certain, organize_desktop, read_metadata
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.tools import GetDeskTopReq
-from smcp_proto.uris import WINDOW, WindowUri, scheme_of, without_query
+from smcp_proto.uris import WINDOW, WindowUri, scheme_of, window_uri, without_query
 from smcp_service.lifecycle import Background
 
 ANSWER_S: Final = 1.0

@@ -39,6 +39,7 @@ from smcp_computer.mcp.resources import Features, Json, Resources
 from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_proto.backoff import Backoff
+from smcp_proto.uris import WindowUri, host_of, window_uri
 
 RELIST_S: Final = 0.05
 """A server that says all the time that its list changed is not listed anew more often than that."""
@@ -49,6 +50,28 @@ OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_t
 NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
 Listing = Mapping[str, Json]
 """Resources by URI, in the server's order, each as the server sent it."""
+
+AT_A_TIME: Final = 1000
+"""URIs of a list that are parsed before others get a turn: some milliseconds."""
+
+
+class Names:
+    """The windows of a list, each with its first URI there, and the hosts: looked up without a walk over the list."""
+
+    def __init__(self, uris: Iterable[str] = ()) -> None:
+        self.windows: dict[WindowUri, str] = {}
+        self.hosts: set[str] = set()
+        for uri in uris:
+            self.add(uri)
+
+    def add(self, uri: str) -> None:
+        window = window_uri(uri)
+        if window is not None:
+            self.windows.setdefault(window, uri)
+        host = host_of(uri) if window is None else window.host
+        if host is not None:
+            self.hosts.add(host)
+
 
 CURSOR_FIELD: Final = "payload.params.cursor"
 NOT_GIVEN: Final = "is none that this list gave"
@@ -71,6 +94,7 @@ URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTempl
 @dataclass
 class _Server:
     listing: Listing = field(default_factory=lambda: NOTHING)
+    names: Names = field(default_factory=Names)
     asked: float = 0.0
     """When it was asked for that list (loop time)."""
     listed_generation: int = -1
@@ -146,6 +170,10 @@ class ResourceIndex:
         """Its last list since it started, from memory; empty before the first."""
         return self._servers[server].listing if server in self._servers else NOTHING
 
+    def names(self, server: str) -> Names:
+        """Of that list."""
+        return self._servers[server].names if server in self._servers else Names()
+
     def announced(self, server: str) -> int:
         """How often it announced another list. That goes for its templates, too: MCP has no notification for them."""
         return self._servers[server].announced if server in self._servers else 0
@@ -172,10 +200,15 @@ class ResourceIndex:
                 asked, generation = loop.time(), kept.generation  # what changes from here on makes it old again
                 found = await resources.list_all(timeout=timeout)
                 self._events.warn(server, *found.problems)
+                names = Names()
+                for number, item in enumerate(found.items, 1):
+                    names.add(item["uri"])
+                    if number % AT_A_TIME == 0:
+                        await asyncio.sleep(0)
                 if self._resources(server) is not resources:
                     raise ServerDied(server, "went away before it answered")
                 kept.listing = MappingProxyType({item["uri"]: item for item in found.items})
-                kept.asked, kept.listed_generation = asked, generation
+                kept.asked, kept.listed_generation, kept.names = asked, generation, names
         except TimeoutError:
             raise ServerTimedOut(server, "did not list its resources in time") from None
         self._tell(server)
@@ -244,7 +277,7 @@ class ResourceIndex:
                     server.keeping.cancel()
             case ServerReady() | ServerGone():
                 server.generation += 1
-                server.listing, server.asked = NOTHING, 0.0
+                server.listing, server.asked, server.names = NOTHING, 0.0, Names()
                 if isinstance(event, ServerReady):
                     server.dirty.set()
                     self._keep_current(event.server, server)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import chain
 from typing import Final, TypeVar
 
 from smcp_computer.access import not_allowed
@@ -12,7 +11,7 @@ from smcp_computer.mcp.errors import ServerError, bad_field, not_found, not_supp
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import Json
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.index import Kind, Listing, ResourceIndex
+from smcp_computer.resources.index import Kind, Listing, Names, ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.sorting import server_order
@@ -20,11 +19,11 @@ from smcp_proto.uris import (
     DPE,
     HOSTED,
     WINDOW,
-    WindowUri,
     host_of,
     parse_dpe_uri,
     parse_window_uri,
     scheme_of,
+    window_uri,
     without_query,
 )
 
@@ -33,13 +32,14 @@ from smcp_proto.uris import (
 class Served:
     server: str
     uris: Collection[str]
+    names: Names
+    """Of these URIs."""
     templates: Sequence[str] = ()
     """Their `uriTemplate`."""
 
     def has_host(self, host: str | None) -> bool:
         """Whether it lists something of this host."""
-        hosts = chain(map(host_of, self.uris), map(template_host, self.templates))
-        return host is not None and any(host == each for each in hosts)
+        return host is not None and (host in self.names.hosts or host in map(template_host, self.templates))
 
     def listed(self, uri: str) -> str | None:
         """The listed URI for `uri`; None: it lists none. A window is known by host and path (desktop.txt, Window URI).
@@ -48,7 +48,7 @@ class Served:
             return uri
         if scheme_of(uri) == WINDOW:
             window = window_uri(uri)
-            return None if window is None else next((each for each in self.uris if window_uri(each) == window), None)
+            return None if window is None else self.names.windows.get(window)
         return uri if without_query(uri) in self.uris else None
 
 
@@ -103,16 +103,6 @@ def fits(template: str, uri: str) -> bool:
             return False
         at = found + len(part)
     return len(uri) - len(last) >= at and uri.endswith(last)
-
-
-def window_uri(text: str) -> WindowUri | None:
-    """The window that a URI names; None: it names none."""
-    if scheme_of(text) != WINDOW:
-        return None
-    try:
-        return parse_window_uri(text)
-    except ValueError:
-        return None
 
 
 def is_same(one: str, other: str) -> bool:
@@ -279,7 +269,9 @@ class Directory:
         return [self._serve(server, templates.get(server, NO_TEMPLATES)) for server in servers]
 
     def _serve(self, server: str, templates: Sequence[Json] = NO_TEMPLATES) -> Served:
-        return Served(server, self._index.known(server).keys(), tuple(item["uriTemplate"] for item in templates))
+        index = self._index
+        uris = index.known(server).keys()
+        return Served(server, uris, index.names(server), tuple(item["uriTemplate"] for item in templates))
 
     async def _of_all(
         self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
