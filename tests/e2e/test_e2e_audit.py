@@ -149,13 +149,21 @@ async def test_a_full_stream_stops_nothing_with_on_and_everything_with_required(
 
 
 async def test_an_operator_finds_who_called_what_beside_smcp_up_and_a_removed_record_shows(tmp_path: Path) -> None:
-    async with open_standalone(tmp_path, environment={"XDG_STATE_HOME": str(tmp_path)}) as world:
+    asked = {"SMCP_CONFIRM": "ask", "SMCP_CONFIRM_COMMAND": "true"}
+    async with open_standalone(tmp_path, environment={"XDG_STATE_HOME": str(tmp_path), **asked}) as world:
         nasty = "=cmd()\n\x1b[31m" + "x" * 10_000
         async with member(world.url(), "agent", LAB, "anna") as agent:
             await agent.call("alpha", "echo", {"text": "a secret"}, req_id="not hex")
             with pytest.raises(FlatError):
                 await agent.call(nasty, nasty, {}, req_id=nasty)
         beside = {"XDG_STATE_HOME": str(tmp_path)}
+
+        async def approvals() -> list[Record]:
+            _, output, _ = await run_smcp("audit", "list", "--json", "--kind", "approval", **beside)
+            return [json.loads(line) for line in output.splitlines()]
+
+        [approval] = await eventually(approvals)
+        assert (approval["req_id"], approval["tool"], approval["outcome"]) == ("not hex", "echo", "yes")
         code, output, errors = await run_smcp("audit", "list", "--json", "--office", LAB, **beside)
         assert code == 0, errors
         assert "a secret" not in output

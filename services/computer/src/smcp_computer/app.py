@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Final, Unpack
@@ -11,14 +11,15 @@ from typing import Final, Unpack
 from pydantic import ValidationError
 
 from smcp_bus import registry_contract, subjects
+from smcp_bus.audit import Trail
 from smcp_bus.audit_file import open_trail
 from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_bus.dispatch import Call
 from smcp_bus.errors import BusError
 from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.log_level import serve_log_level
-from smcp_bus.metrics import measure_bus
-from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.metrics import Instruments, measure_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.nats.config import Credentials
 from smcp_bus.ownership import Ownership, owned
 from smcp_bus.registry_client import ApprovalSink, RegistryClient
@@ -46,6 +47,15 @@ MAX_REQUESTS: Final = 8192
 """Requests at a time; more wait. High, since `pending` comes on the same subject as calls that last for an hour."""
 DRAIN_S: Final = 5.0
 """How long requests that run may hold up the end."""
+
+
+def open_approvals(
+    settings: ComputerSettings, bus: NatsBus, metrics: Instruments | None = None
+) -> AbstractAsyncContextManager[Trail]:
+    """The audit trail of a Computer on NATS: it tells a registry, since it may not publish records."""
+    registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
+    sink = partial(ApprovalSink, registry, settings.office, settings.name)
+    return open_trail(EVENTS, settings, bus, metrics, sink=sink)
 
 
 @asynccontextmanager
@@ -138,11 +148,7 @@ async def open_service(
                 bus = await stack.enter_async_context(
                     open_bus(bus_config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
                 )
-                registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
-                sink = partial(ApprovalSink, registry, settings.office, settings.name)
-                options["trail"] = await stack.enter_async_context(
-                    open_trail(EVENTS, settings, bus, metrics, sink=sink)
-                )
+                options["trail"] = await stack.enter_async_context(open_approvals(settings, bus, metrics))
                 await stack.enter_async_context(serve_log_level(bus, "smcp-computer", LEVEL))
                 computer = await stack.enter_async_context(open_computer(settings, bus, **options))
             except BusError as error:

@@ -22,8 +22,7 @@ from smcp_bus.errors import BusError
 from smcp_bus.log_level import serve_log_level
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
-from smcp_computer import computer as computer_app
-from smcp_computer.app import open_computer
+from smcp_computer.app import open_approvals, open_computer
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.lint import ConfigError
@@ -293,7 +292,7 @@ async def open_system(
             ) as trail,
             gateway_app.open_gateway(settings.gateway, gateway_bus, front=front, trail=trail) as gateway,
             _connected(nats, COMPUTER, settings.computer) as computer_bus,
-            open_trail(computer_app.EVENTS, settings.computer, computer_bus) as computer_trail,
+            open_approvals(settings.computer, computer_bus) as computer_trail,
         ):
             if settings.key is not None:
                 unshared = "the key file could not be written, so set SMCP_TOKEN for smcp-agent"
