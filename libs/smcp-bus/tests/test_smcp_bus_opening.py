@@ -113,7 +113,7 @@ def allowing(config: Path, secret: str) -> Path:
     return config
 
 
-@pytest.mark.parametrize(
+REFUSED = pytest.mark.parametrize(
     ("given", "words"),
     [
         (Credentials("host", "wrong", "_INBOX.host"), "refuses the credential 'host'"),
@@ -121,6 +121,26 @@ def allowing(config: Path, secret: str) -> Path:
     ],
     ids=["a wrong secret", "no credential"],
 )
+
+
+@REFUSED
+async def test_a_command_gives_up_when_its_credential_is_refused(
+    tmp_path: Path, given: Credentials | None, words: str
+) -> None:
+    server = NatsServer(tmp_path / "nats", config=allowing(tmp_path / "auth.conf", "right"))
+    await server.start()
+    try:
+        with pytest.raises(NotConnected, match=words):
+            async with (
+                asyncio.timeout(20),
+                open_bus(BusConfig(url=server.url, credentials=given, connect_timeout=600, patient=False)),
+            ):
+                raise AssertionError("it opened")
+    finally:
+        await server.stop()
+
+
+@REFUSED
 async def test_a_refused_credential_is_logged_once_and_retried_beyond_the_connect_time_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Credentials | None, words: str
 ) -> None:

@@ -160,6 +160,7 @@ def _recorded(outcome: str, entries: Sequence[KeyEntry], change: Callable[[], ob
                     ca=settings.nats_ca,
                     name="smcp-keys",
                     connect_timeout=CONNECT_S,
+                    patient=False,
                 )
                 try:
                     bus = await stack.enter_async_context(open_bus(config))

@@ -61,7 +61,12 @@ async def operator_bus() -> AsyncIterator[NatsBus]:
     if credentials is None and not os.environ.get("SMCP_NATS_URL") and (beside := _find_local_run()) is not None:
         url, credentials = beside["url"], load_credentials(Path(beside["credentials"]))
     config = BusConfig(
-        url=url, credentials=credentials, ca=settings.nats_ca, name="smcp-operator", connect_timeout=CONNECT_S
+        url=url,
+        credentials=credentials,
+        ca=settings.nats_ca,
+        name="smcp-operator",
+        connect_timeout=CONNECT_S,
+        patient=False,
     )
     try:
         async with open_bus(config) as bus:

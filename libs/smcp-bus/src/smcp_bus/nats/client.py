@@ -149,9 +149,9 @@ class NatsClient:
                 await self._round_trip()
         except (TimeoutError, BusError, nats_errors.Error) as error:
             await self._socket.end(self._nats)
-            why = _worded(self._last_error or error)
+            why = f"could not be reached within {config.connect_timeout:g} s: {_worded(self._last_error or error)}"
             raise NotConnected(
-                f"nats-server at {config.hosts} could not be reached within {config.connect_timeout:g} s: {why}"
+                f"nats-server at {config.hosts} {self._objection if self._trouble == _REFUSED else why}"
             ) from error
         except BaseException:
             self._closing = True  # it is given up by the caller: no word about a connection that broke
@@ -208,13 +208,19 @@ class NatsClient:
                 self._trouble = "unreachable"
             return
         if self._trouble != _REFUSED and (self._trouble or opening is not None):
-            credentials = self._config.credentials
-            objects = f"refuses {credentials}" if credentials else _NO_CREDENTIAL
-            _log.warning("nats-server at %s %s; connecting again until it is taken", self._config.hosts, objects)
+            if self._config.patient:
+                words = "nats-server at %s %s; connecting again until it is taken"
+                _log.warning(words, self._config.hosts, self._objection)
             self._trouble = _REFUSED
         if opening is not None and not opening.expired():
-            opening.reschedule(self._loop.time() + self._config.connect_timeout)  # it is there: that was waited for
+            # it is there: that was waited for
+            opening.reschedule(self._loop.time() + self._config.connect_timeout * self._config.patient)
             await asyncio.sleep(random.uniform(*_REFUSED_PAUSE_S))  # noqa: S311 -- spreads load; no secret
+
+    @property
+    def _objection(self) -> str:
+        credentials = self._config.credentials
+        return f"refuses {credentials}" if credentials else _NO_CREDENTIAL
 
     # -- its watchers
 

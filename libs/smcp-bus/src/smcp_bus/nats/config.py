@@ -139,6 +139,8 @@ class BusConfig:
     connect_timeout: float = 10.0
     """Seconds in which nats-server has to answer first. One that refuses the credential has answered, and is asked
     again. A connection that stood once comes back by itself, for ever."""
+    patient: bool = True
+    """Whether a refused credential is tried again until it is taken, as services do; a command gives up."""
     drain_timeout: float = 5.0
     """Seconds that closing waits for handlers that still run."""
     ping_interval: float = 5.0
