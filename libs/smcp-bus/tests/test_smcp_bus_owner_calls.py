@@ -184,6 +184,19 @@ async def test_a_cancel_of_another_subject_of_the_same_name_ends_nothing_and_kee
         assert (await tool.call("r4", subject="mallory"))["meta"] == {"a2c_cancelled": True}
 
 
+@pytest.mark.parametrize(("canceller", "caller"), [("anna", ""), ("", "anna")])
+async def test_a_cancel_counts_by_name_if_its_gateway_or_that_of_the_call_says_no_subject(
+    canceller: str, caller: str
+) -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        assert not tool.cancel(subject="mallory")
+        assert not tool.cancel(subject=canceller)
+        assert (await tool.call(subject=caller))["meta"] == {"a2c_cancelled": True}
+        assert tool.calls == []
+        assert owner.held()["kept_cancels"] == 1
+
+
 @pytest.mark.rule("answers.calls.cancel.late", "answers.calls.cancel.once")
 async def test_a_cancel_after_the_result_changes_nothing() -> None:
     with owning() as owner:

@@ -42,8 +42,12 @@ RECENT_S: Final = 10.0
 
 CallKey = tuple[str, str, str, str]
 """(office, computer, agent, req_id)"""
-CancelKey = tuple[str, str, str, str]
-"""(office, agent, req_id, subject): a cancel names no Computer."""
+CancelKey = tuple[str, str, str]
+"""(office, agent, req_id): a cancel names no Computer."""
+
+_Tombstone = tuple[float, tuple[str, ...]]
+"""When it was cancelled last (loop time), and by which subjects."""
+_NO_TOMBSTONE: Final[_Tombstone] = (0.0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class Owner:
         self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
         self._kept: OrderedDict[CallKey, _Ended] = OrderedDict()
         self._kept_bytes = 0
-        self._tombstones: OrderedDict[CancelKey, float] = OrderedDict()
+        self._tombstones: OrderedDict[CancelKey, _Tombstone] = OrderedDict()
         self._tidy_every_s = max(min(keeping.results_s, keeping.keys_s, keeping.tombstones_s), 0.02)
         self._tidies: asyncio.TimerHandle | None = None
         self.repeats = {"running": 0, "kept": 0, "expired": 0}
@@ -238,8 +242,8 @@ class Owner:
             elif len(call.timers) == 1:
                 call.timers.append(self._loop.call_later(call.seat.cancel_grace_s, self._cancelled, call, "cancelled"))
         if not calls:
-            self._tombstones[office, agent, req_id, subject] = self._loop.time()
-            self._tombstones.move_to_end((office, agent, req_id, subject))
+            _, subjects = self._tombstones.pop((office, agent, req_id), _NO_TOMBSTONE)
+            self._tombstones[office, agent, req_id] = self._loop.time(), tuple({*subjects, subject})
             self._tidy_later()
         return bool(calls)
 
@@ -345,7 +349,8 @@ class Owner:
                 self.repeats["kept"] += 1
                 raise _again(ended.error)
             del self._ended[key]
-        if any((seat.office, request.agent, request.req_id, who) in self._tombstones for who in (subject, "")):
+        _, by = self._tombstones.get((seat.office, request.agent, request.req_id), _NO_TOMBSTONE)
+        if "" in by or subject in by or (by and not subject):  # as `_is_of_another`
             return exact_json.written(tool_results.cancelled(request.tool_name))
         repeat = request.a2c_repeat
         if ended is not None or repeat is None or repeat is False:
@@ -400,7 +405,7 @@ class Owner:
             if (kept := self._kept.pop(key, None)) is not None:
                 self._kept_bytes -= len(kept.body or b"")
         while self._tombstones and (
-            len(self._tombstones) > MAX_KEYS or next(iter(self._tombstones.values())) + keeping.tombstones_s <= now
+            len(self._tombstones) > MAX_KEYS or next(iter(self._tombstones.values()))[0] + keeping.tombstones_s <= now
         ):
             self._tombstones.popitem(last=False)
 
