@@ -75,6 +75,7 @@ def test_rights_arrive_at_a_computer_by_header_and_field_as_they_were(key: str |
     assert callers.with_caller(said, told, key)["traceparent"] == "of the Agent"
     if key is None:
         assert request["a2c_caller"] == "forged", "a Computer without a key is told nothing, and believes nothing"
+        assert callers.with_caller({"agent": "anna"}, told, key, traced) == {"agent": "anna"}
     believed = (told, traced) if key else (Caller(role="agent", office="lab"), {})
     assert callers.from_request(request, "lab", "own key") == believed
 

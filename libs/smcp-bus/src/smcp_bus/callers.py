@@ -45,9 +45,10 @@ def with_caller(
 
     Args:
         key: None: it did not ask to be told.
-        trace: of the gateway's span, which is the parent of the Computer's; in place of what the Agent said.
+        trace: of the gateway's span, which is the parent of the Computer's; in place of what the Agent said. A
+            Computer without a key gets no field that the Agent did not write.
     """
-    if trace:
+    if trace and (key is not None or TRACEPARENT in payload):
         payload = {**payload, TRACEPARENT: trace[TRACEPARENT]}
     if key is None:
         return payload
