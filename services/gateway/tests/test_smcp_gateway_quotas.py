@@ -139,6 +139,18 @@ async def test_a_connection_that_ends_before_its_turn_keeps_nobody_waiting() -> 
     assert turns.take("here") is None
 
 
+@pytest.mark.parametrize("offices", [1, 400])
+async def test_turns_of_connections_that_have_ended_use_up_no_place_in_a_round(offices: int) -> None:
+    """Of one office, and of many with one key."""
+    turns = Turns()
+    waiting = [turn for number in range(2000) if (turn := turns.take(f"loud {number % offices}", "eve")) is not None]
+    for turn in waiting[:-1]:
+        turn.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert waiting[-1].done()
+
+
 def test_two_members_with_one_key_share_its_room_events_and_each_has_a_fifth_of_them() -> None:
     table = quotas(room_events_per_s=10.0)
     members = [a_client() for _ in range(6)]

@@ -316,7 +316,7 @@ class Turns:
         self._all_begun = 0
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], str]]] = {}
         """For their office's turn, by office, with their subjects."""
-        self._late: dict[str, deque[asyncio.Future[None]]] = {}
+        self._late: dict[str, deque[tuple[asyncio.Future[None], str]]] = {}
         """For their subject's turn: their office had its."""
 
     def take(self, office: str, subject: str = "") -> asyncio.Future[None] | None:
@@ -332,7 +332,7 @@ class Turns:
         if not self._count_exceeds_round(subject):
             return None
         turn = asyncio.get_running_loop().create_future()
-        self._late.setdefault(subject, deque()).append(turn)
+        self._late.setdefault(subject, deque()).append((turn, subject))
         return turn
 
     def _count_exceeds_round(self, subject: str) -> bool:
@@ -345,17 +345,18 @@ class Turns:
         self._offices.clear()
         self._subjects.clear()
         for subject, late in list(self._late.items()):
-            begun = self._subjects[subject] = min(SUBJECT_ROUND, len(late))
-            for turn in [late.popleft() for _ in range(begun)]:
-                _begin(turn)
+            turns = _next(late, SUBJECT_ROUND)
+            self._subjects[subject] = len(turns)
+            for turn, _ in turns:
+                turn.set_result(None)
             if not late:
                 del self._late[subject]
         for office, queue in list(self._waiting.items()):
-            for turn, subject in [queue.popleft() for _ in range(min(ROUND, len(queue)))]:
+            for turn, subject in _next(queue, ROUND):
                 if self._count_exceeds_round(subject):
-                    self._late.setdefault(subject, deque()).append(turn)
+                    self._late.setdefault(subject, deque()).append((turn, subject))
                 else:
-                    _begin(turn)
+                    turn.set_result(None)
             self._offices[office] = ROUND
             if not queue:
                 del self._waiting[office]
@@ -364,6 +365,10 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._next_round)
 
 
-def _begin(turn: asyncio.Future[None]) -> None:
-    if not turn.done():  # else its connection has ended
-        turn.set_result(None)
+def _next(queue: deque[tuple[asyncio.Future[None], str]], most: int) -> list[tuple[asyncio.Future[None], str]]:
+    """Take up to so many out of it. Those whose connection has ended use up no place."""
+    taken: list[tuple[asyncio.Future[None], str]] = []
+    while queue and len(taken) < most:
+        if not (turn := queue.popleft())[0].done():
+            taken.append(turn)
+    return taken
