@@ -15,11 +15,15 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from opentelemetry.sdk.metrics.export import Histogram
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, TraceFlags
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from smcp_service.health import Readiness, serve_health
 from smcp_service.metrics import BOUNDS, Durations, Metrics, open_metrics
+from smcp_service.telemetry import BoundedBatchSpanProcessor, RequestTracerProvider, sampler_from
 
 NOTHING: dict[str, str] = {}
 
@@ -74,6 +78,19 @@ def test_each_duration_counts_in_its_bucket_and_all_larger_ones(seconds: list[fl
     assert (point.min, point.max) == (min(seconds), max(seconds))
     for index, bound in enumerate(BOUNDS):
         assert sum(point.bucket_counts[: index + 1]) == sum(each <= bound for each in seconds)
+
+
+async def test_services_in_one_process_count_its_spans_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = RequestTracerProvider(sampler_from({}))
+    traced.add_span_processor(BoundedBatchSpanProcessor(InMemorySpanExporter(), {}))
+    traced.record(ReadableSpan("x", context=SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))))
+    traced.force_flush()
+    monkeypatch.setattr("smcp_service.metrics.get_tracer_provider", lambda: traced)
+    exported = "smcp_telemetry_spans_total", (("outcome", "exported"),)
+    for _ in range(2):
+        async with open_metrics("one", environ=NOTHING) as one, open_metrics("two", environ=NOTHING) as two:
+            assert [samples(each.scraped()[0])[exported] for each in (one, two)] == [1, 0]
+    traced.shutdown()
 
 
 async def status_of(url: str, *, method: str = "GET") -> int:

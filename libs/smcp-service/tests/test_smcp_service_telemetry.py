@@ -7,13 +7,15 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
@@ -167,7 +169,9 @@ def test_spans_are_written_as_opentelemetry_writes_them() -> None:
             status=Status(StatusCode.ERROR if number % 2 else StatusCode.UNSET),
             start_time=1 << 60,
             end_time=(1 << 60) + number,
-            instrumentation_scope=InstrumentationScope("ours" if number % 2 else "theirs", "1.0"),
+            instrumentation_scope=InstrumentationScope(
+                "sample", "1.0", f"https://schema/{number % 2}", {"of": number % 3}
+            ),
         )
         for number, kind in enumerate(SpanKind)
     ]
@@ -187,13 +191,43 @@ def test_half_a_character_in_a_span_does_not_keep_the_others_back() -> None:
     assert said == [("a?", "a?"), ("b", "b")]
 
 
+def test_an_integer_above_64_bits_in_a_span_is_written_as_text_and_keeps_nothing_back() -> None:
+    context = SpanContext(7, 7, is_remote=False, trace_flags=TraceFlags(1))
+    numbers = {"least": -(1 << 63), "most": (1 << 63) - 1, "above": 1 << 63, "below": -(1 << 63) - 1}
+    span = ReadableSpan(name="a", context=context, attributes=numbers, start_time=1, end_time=2)
+    written = ExportTraceServiceRequest.FromString(export_request(Resource({}), [span]))
+    values = [each.value for each in written.resource_spans[0].scope_spans[0].spans[0].attributes]
+    assert [each.int_value for each in values] == [-(1 << 63), (1 << 63) - 1, 0, 0]
+    assert [each.string_value for each in values] == ["", "", str(1 << 63), str(-(1 << 63) - 1)]
+
+
+def test_opentelemetrys_http_exporter_posts_for_no_spans_and_through_the_request_method_of_its_session() -> None:
+    """`OtlpHttpSpanExporter` rests on both. If this fails after an update: write its body where the exporter sends."""
+
+    class Session(requests.Session):
+        posted: ClassVar[list[tuple[str | bytes, str | bytes]]] = []
+
+        def request(self, method: str | bytes, url: str | bytes, *args: Any, **more: Any) -> requests.Response:
+            self.posted.append((method, url))
+            answer = requests.Response()
+            answer.status_code = 200
+            return answer
+
+    exporter = OTLPSpanExporter("http://collector/v1/traces", session=Session())
+    assert exporter.export(()) is SpanExportResult.SUCCESS
+    assert [(str(method).upper(), url) for method, url in Session.posted] == [("POST", "http://collector/v1/traces")]
+    exporter.shutdown()  # type: ignore[no-untyped-call]
+
+
 class Away(SpanExporter):
     """A collector that takes nothing until it is `back`."""
 
     def __init__(self) -> None:
         self.back = threading.Event()
+        self.sizes: list[int] = []
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.sizes.append(len(spans))
         self.back.wait(30)
         return SpanExportResult.SUCCESS
 
@@ -208,6 +242,18 @@ def test_while_a_collector_takes_nothing_few_spans_wait_and_the_others_are_count
     collector.back.set()
     batches.shutdown()  # type: ignore[no-untyped-call]
     assert batches.counts == {"exported": 10, "failed": 0, "dropped": 15}
+
+
+@pytest.mark.parametrize(("size", "sizes"), [("4", [4, 4, 2]), ("11", [10])])
+def test_the_size_of_a_batch_is_the_standard_variables_if_so_many_spans_may_wait(size: str, sizes: list[int]) -> None:
+    collector = Away()
+    collector.back.set()
+    environ = {"OTEL_BSP_MAX_QUEUE_SIZE": "10", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": size}
+    batches = BoundedBatchSpanProcessor(collector, environ)
+    for _ in range(10):
+        batches.on_end(ReadableSpan("x", context=SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))))
+    batches.shutdown()  # type: ignore[no-untyped-call]
+    assert collector.sizes == sizes
 
 
 async def test_nothing_is_recorded_without_a_variable() -> None:

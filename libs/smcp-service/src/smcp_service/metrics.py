@@ -198,17 +198,30 @@ async def open_metrics(service: str, *, environ: Mapping[str, str] | None = None
         readers.append(pushed)
     provider = MeterProvider(readers, resource=resource_of(service), shutdown_on_exit=False)
     metrics.meter = provider.get_meter(_SCOPE)
-    traced = get_tracer_provider()
-    outcomes = traced.outcomes if isinstance(traced, RequestTracerProvider) else lambda: dict.fromkeys(OUTCOMES, 0.0)
-    metrics.counter("smcp_telemetry_spans", "Spans that were to be exported", outcomes, label="outcome")
-    try:
-        if pushed is None:
-            yield metrics
-        else:
-            async with _exporting(metrics, pushed, environ):
+    with _span_outcomes() as outcomes:
+        metrics.counter("smcp_telemetry_spans", "Spans that were to be exported", outcomes, label="outcome")
+        try:
+            if pushed is None:
                 yield metrics
+            else:
+                async with _exporting(metrics, pushed, environ):
+                    yield metrics
+        finally:
+            provider.shutdown()
+
+
+@contextlib.contextmanager
+def _span_outcomes() -> Iterator[Read]:
+    """What became of the process's spans. Of several services in one process the first one counts them."""
+    traced = get_tracer_provider()
+    if not isinstance(traced, RequestTracerProvider) or traced.is_counted:
+        yield lambda: dict.fromkeys(OUTCOMES, 0.0)
+        return
+    traced.is_counted = True
+    try:
+        yield traced.outcomes
     finally:
-        provider.shutdown()
+        traced.is_counted = False
 
 
 def _observing(read: Read, label: Label) -> Callable[[CallbackOptions], list[Observation]]:

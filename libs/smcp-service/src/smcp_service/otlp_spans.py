@@ -14,12 +14,14 @@ from typing import Any, Final
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope as ProtoScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ProtoResource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, SpanFlags, Status
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 
 from smcp_service.telemetry import SCOPE, RedactingSpanExporter, without_texts
@@ -62,17 +64,18 @@ class OtlpHttpSpanExporter(RedactingSpanExporter):
 
 def export_request(resource: Resource, spans: Sequence[ReadableSpan]) -> bytes:
     """An ExportTraceServiceRequest, without the texts of errors."""
-    scopes: dict[tuple[str, str], list[bytes]] = {}
+    scopes: dict[InstrumentationScope, list[bytes]] = {}
     for span in spans:
         scope = getattr(span, "instrumentation_scope", None) or SCOPE
-        scopes.setdefault((scope.name, scope.version or ""), []).append(_written(span))
+        scopes.setdefault(scope, []).append(_written(span))
     parts = [
         ResourceSpans(
             resource=ProtoResource(attributes=_pairs(resource.attributes)), schema_url=resource.schema_url
         ).SerializeToString()
     ]
-    for (name, version), of_scope in scopes.items():
-        head = ScopeSpans(scope=InstrumentationScope(name=name, version=version)).SerializeToString()
+    for scope, of_scope in scopes.items():
+        said = ProtoScope(name=scope.name, version=scope.version or "", attributes=_pairs(scope.attributes))
+        head = ScopeSpans(scope=said, schema_url=scope.schema_url or "").SerializeToString()
         parts.append(_field(2, head + b"".join(of_scope)))
     return _field(1, b"".join(parts))
 
@@ -142,7 +145,7 @@ def _any(value: Any) -> AnyValue:
     match value:
         case bool():
             return AnyValue(bool_value=value)
-        case int():
+        case int() if -(1 << 63) <= value < 1 << 63:  # a larger one is written as text
             return AnyValue(int_value=value)
         case float():
             return AnyValue(double_value=value)

@@ -299,6 +299,8 @@ class RequestTracerProvider(TracerProvider):
     def __init__(self, sampler: TraceSampler, resource: Resource | None = None) -> None:
         super().__init__(sampler=sampler, resource=resource, id_generator=ContextIdGenerator(), shutdown_on_exit=False)
         self.decide = sampler.decide
+        self.is_counted = False
+        """Whether one of the process's services has `outcomes` among its metrics."""
         self._processors: list[SpanProcessor] = []
 
     def add_span_processor(self, span_processor: SpanProcessor) -> None:
@@ -330,10 +332,11 @@ class BoundedBatchSpanProcessor(BatchSpanProcessor):
     being sent included; what ends then is dropped. OpenTelemetry's own queue tells nobody what it drops."""
 
     def __init__(self, exporter: SpanExporter, environ: Mapping[str, str]) -> None:
-        self._most = int(number_of(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048, least=1, most=MOST_PER_S))
+        self._most = most = int(number_of(environ, "OTEL_BSP_MAX_QUEUE_SIZE", 2048, least=1, most=MOST_PER_S))
+        size = int(number_of(environ, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", min(512, most), least=1, most=most))
         self._accepted = 0
         self.counts = (counted := _Counted(exporter)).counts
-        super().__init__(counted, max_queue_size=self._most, max_export_batch_size=min(512, self._most))
+        super().__init__(counted, max_queue_size=self._most, max_export_batch_size=size)
 
     def on_end(self, span: ReadableSpan) -> None:
         if self._accepted - self.counts["exported"] - self.counts["failed"] >= self._most:
