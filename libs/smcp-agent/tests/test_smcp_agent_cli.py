@@ -79,7 +79,7 @@ async def test_a_failing_tool_ends_with_1_and_its_output() -> None:
         gateway.answers["client:tool_call"] = answer
         code, out, err = await run(gateway, "call", "red", "echo")
         assert (code, out) == (1, "no disk\n")
-        assert "the tool failed" in err
+        assert "the call failed" in err
 
 
 async def test_a_terminal_gets_no_control_characters_and_a_program_gets_them_all() -> None:

@@ -51,7 +51,7 @@ def test_a_bad_purpose_is_named(tmp_path: Path, field: str, value: object) -> No
         ({}, ""),
         ({"kind": "computer"}, ""),
         ({"kind": "computer", "office": "lab", "names": ["a", "pc"]}, ""),
-        ({"kind": "gateway"}, "is the credential of a gateway, and this is a computer"),
+        ({"kind": "gateway"}, "is a credential of the kind gateway, and has to be of the kind computer"),
         ({"kind": "computer", "office": "attic", "names": ["pc"]}, "is for the office 'attic'.* to join 'lab'"),
         ({"kind": "computer", "office": "lab", "names": ["a", "b"]}, "is for the computer 'a', 'b'.* called 'pc'"),
     ],

@@ -76,7 +76,7 @@ def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> 
         ("SMCP_NATS_URL", "nats://a,nats://", "names no host"),
         ("SMCP_NATS_URL", "nats://a,nats://b:port", "port"),
         ("SMCP_NATS_URL", "nats://a,wss://b", "must begin with one of nats://, tls://"),
-        ("SMCP_NATS_CREDS", "/does/not/exist", "does not point to a file"),
+        ("SMCP_NATS_CREDS", "/does/not/exist", "there is no such file"),
         ("SMCP_LEASE_S", "0", "greater than or equal to 0.5"),
         ("SMCP_LEASE_S", "nan", "finite number"),
         ("SMCP_LEASE_S", "ten", "valid number"),

@@ -167,7 +167,7 @@ def test_a_line_of_an_env_file_that_sets_no_variable_is_an_error_with_its_number
 def test_an_env_file_that_no_path_can_name_is_an_error_with_its_place(tmp_path: Path, env_file: str) -> None:
     file = tmp_path / "computer.json"
     file.write_text(json.dumps({"mcpServers": {"a": {"command": "true", "env_file": env_file}}}))
-    with pytest.raises(ConfigError, match=r"mcpServers\.a\.env_file"):
+    with pytest.raises(ConfigError, match=r"mcpServers\.a\.env_file: '.*': "):
         load_config(file)
 
 
@@ -331,8 +331,15 @@ def test_a_header_that_cannot_be_sent_is_an_error_with_its_place(header: str, va
         ("confirm", {"default": "never"}, "confirm.default: must be 'ask', 'allow' or 'deny'"),
         ("limits", {"files": "64"}, "limits.files: must be a whole number"),
         ("cgroup", {"cpus": "1"}, "cgroup.cpus: must be a number"),
-        ("cwd", 7, 'cwd: must be a string: put quotes around it, as in "80"'),
-        ("env", {"PORT": True}, 'env.PORT: must be a string: put quotes around it, as in "80"'),
+        ("cwd", 7, 'cwd: must be a string: put quotes around it, as in "7"'),
+        ("user", 0, 'user: must be a string: put quotes around it, as in "0"'),
+        ("env", {"PORT": 4711, "ON": True}, "env.ON: must be a string: put quotes around it"),
+        ("env", {"A=B": "x"}, "env.A=B: 'A=B' is no name of a variable: empty, or with = or NUL"),
+        ("env", {"": "x"}, "env: '' is no name of a variable: empty, or with = or NUL"),
+        ("env", {"A": "x\0"}, "env.A: holds a NUL character, which no program can get"),
+        ("args", ["\0"], "args.0: holds a NUL character, which no program can get"),
+        ("encoding", "klingon", "encoding: is no encoding of text, such as utf-8"),
+        ("encoding", "base64", "encoding: is no encoding of text, such as utf-8"),
         ("env", ["A=b"], "env: must be an object"),
     ],
 )
@@ -362,8 +369,20 @@ def test_mistakes_of_this_host_and_of_the_protocol_are_told_together() -> None:
         parse({"mcpServers": {"a": {"command": 7, "sandbox": True}}})
     assert [each.removeprefix("mcpServers.a.") for each in raised.value.problems] == [
         "sandbox: must be an object",
-        'command: must be a string: put quotes around it, as in "80"',
+        'command: must be a string: put quotes around it, as in "7"',
     ]
+
+
+@pytest.mark.parametrize("value", [-5, 0])
+def test_a_number_is_no_duration(value: int) -> None:
+    server = {"type": "streamable", "server_parameters": {"url": "http://x", "timeout": value}}
+    with pytest.raises(ConfigError, match=r'^servers\.a\.server_parameters\.timeout: .* duration such as "PT30S"$'):
+        parse({"servers": {"a": server}})
+
+
+def test_a_field_of_another_kind_of_server_is_not_read_whatever_it_holds() -> None:
+    server = {"type": "stdio", "server_parameters": {"command": "x", "url": 5, "headers": 5}}
+    assert len(parse({"servers": {"a": server}}).mistakes) == 2
 
 
 def test_two_tools_with_one_alias_are_a_mistake() -> None:

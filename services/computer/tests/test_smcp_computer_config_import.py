@@ -190,7 +190,10 @@ def test_an_import_is_added_to_what_a_file_has(tmp_path: Path) -> None:
     before = file.read_bytes()
     with pytest.raises(ConfigError) as raised:
         add_to_file(file, {"servers": {"a": PROGRAM, "c": PROGRAM}, "inputs": inputs})
-    assert raised.value.problems == ("a: is there already", "k: is there already")
+    assert raised.value.problems == (
+        "the server 'a' is there already: rename or remove one of the two",
+        "the input 'k' is there already: rename or remove one of the two",
+    )
     assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
 

@@ -213,25 +213,28 @@ def test_a_time_without_a_unit_is_a_mistake_and_the_default_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "hint", "mistake"),
+    ("text", "hint"),
     [
-        ("${TOKEN}", "write ${env:TOKEN}", True),
-        ("Bearer ${TOKEN:-sesame}", "write ${env:TOKEN}", True),
-        ("${env.TOKEN}", "write ${env:TOKEN}", True),
-        ("${{ secrets.TOKEN }}", "write ${env:TOKEN}", True),
-        ("${input:}", "write ${input:ID} or ${env:NAME}", True),
-        ("${inputs.token}", "write ${input:ID} or ${env:NAME}", True),
-        ("${}", "write ${input:ID} or ${env:NAME}", True),
-        ("Bearer $TOKEN", "write ${env:TOKEN}", False),
-        ("%APPDATA%/x", "write ${env:APPDATA}", False),
+        ("${TOKEN}", "write ${env:TOKEN}"),
+        ("Bearer ${TOKEN:-sesame}", "write ${env:TOKEN}"),
+        ("${env.TOKEN}", "write ${env:TOKEN}"),
+        ("${{ secrets.TOKEN }}", "write ${env:TOKEN}"),
+        ("${input:}", "write ${input:ID} or ${env:NAME}"),
+        ("${inputs.token}", "write ${input:ID} or ${env:NAME}"),
+        ("${}", "write ${input:ID} or ${env:NAME}"),
+        ("${file}", "this host has no variable 'file'"),
+        ("${config:a.b}", "this host has no variable 'config'"),
+        ("${env.token}", "write ${env:token}"),
+        ("Bearer $TOKEN", "write ${env:TOKEN}"),
+        ("%APPDATA%/x", "write ${env:APPDATA}"),
     ],
 )
-def test_a_placeholder_that_is_not_replaced_is_warned_of(text: str, hint: str, mistake: bool) -> None:
+def test_a_placeholder_that_is_not_replaced_is_warned_of(text: str, hint: str) -> None:
     config = flat({"command": "x", "env": {"A": text}})
     (warning,) = config.warnings
     assert warning.startswith(f"mcpServers.x.env.A: {hint}")
     assert "sesame" not in warning
-    assert (config.mistakes == config.warnings) is mistake
+    assert not config.mistakes, "the program may replace it itself"
 
 
 @pytest.mark.parametrize("text", ["${env:TOKEN}", "a$b", "$2b$12$ABC", "100%", "%20x%20", "US$", "pa$$WORD", "$lower"])
@@ -255,7 +258,7 @@ def test_an_environment_file_that_cannot_be_read_is_an_error(tmp_path: Path, con
     for other, problems in ({}, 1), ({"disabled": 7}, 2):
         body = {"command": "x", "envFile": ".env", **other}
         (tmp_path / "c.json").write_text(json.dumps({"servers": {"x": body}}))
-        with pytest.raises(ConfigError, match=f"servers.x.envFile: {why}") as raised:
+        with pytest.raises(ConfigError, match=f"servers.x.envFile: '.env': {why}") as raised:
             load_config(tmp_path / "c.json")
         assert len(raised.value.problems) == problems
 

@@ -97,6 +97,15 @@ async def test_a_server_is_restarted_by_hand(nats_url: str) -> None:
         assert now["pid"] not in (None, before["pid"])
         why = why_not(await command("servers", "restart", "bxo"))
         assert why == "no MCP server 'bxo' runs here; did you mean 'box'?; there are: box"
+    async with controlled(nats_url, box={**configs.stdio(), "disabled": True}):
+        why = why_not(await command("servers", "restart", "box"))
+        assert why == "the MCP server 'box' is disabled: smcp-computer servers enable box"
+
+
+async def test_a_url_is_no_program_of_a_server(tmp_path: Path) -> None:
+    added = await command("servers", "add", "t5", "http://127.0.0.1:1/mcp", "--config", str(tmp_path / "c.json"))
+    assert (added.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert "did you mean --url" in added.stderr
 
 
 EXIT_CODES: dict[tuple[int, str], list[tuple[str, ...]]] = {
@@ -145,7 +154,7 @@ async def test_exit_codes_are_those_of_the_page(nats_url: str) -> None:
 async def test_names_that_were_probably_meant_are_told(nats_url: str) -> None:
     async with controlled(nats_url, box=configs.stdio()):
         assert (await command("call", "ad")).stdout.strip() == "this Computer has no tool 'ad'; did you mean 'add'?"
-        assert "'bxo'; did you mean 'box'?" in why_not(await command("logs", "bxo"))
+        assert "'bxo'; did you mean 'box'?; there are: box;" in why_not(await command("logs", "bxo"))
 
 
 async def test_a_value_for_an_input_that_the_computer_does_not_have_is_kept_with_a_warning(nats_url: str) -> None:

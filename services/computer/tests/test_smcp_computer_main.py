@@ -17,6 +17,7 @@ import pytest
 
 from smcp_agent import SmcpAgent
 from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_computer.config.secret_store import SecretStore
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.fork_server import born
@@ -101,6 +102,12 @@ async def test_a_missing_or_illegal_name_is_wrong_usage(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("answers.config.validate")
+async def test_a_confirming_program_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+    arguments = ("run", "--config", write(tmp_path / "c.json"), "--office", "o", "--name", "n", "--check-config")
+    code, _, err = await run(*arguments, SMCP_CONFIRM_COMMAND="/nonexist --now")
+    assert (code, "SMCP_CONFIRM_COMMAND: names no program that can be run" in err) == (2, True)
+
+
 async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
     server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["--token=abcdef"]}}
     code, out, err = await run("validate", "--config", write(tmp_path / "c.json", git=server))
@@ -170,6 +177,21 @@ async def test_validate_warns_of_values_that_are_missing_in_this_environment(tmp
         f"{place}.0: ${{env:NOPE_X}}: the environment variable is not set",
         f"{place}.1: input 'tok': has no value: set SMCP_INPUT_TOK, or keep one with smcp-computer secrets set tok",
     ]
+    (tmp_path / "key").touch(0o600)
+    (tmp_path / "key").write_text("k" * 32)
+    SecretStore(tmp_path, tmp_path / "key").put("tok", "v4lue")
+    code, _, err = await run(
+        "validate",
+        "--config",
+        str(file),
+        "--office",
+        "o",
+        "--name",
+        "n",
+        SMCP_STATE_DIR=str(tmp_path),
+        SMCP_SECRET_KEY_FILE=str(tmp_path / "key"),
+    )
+    assert err.splitlines()[1:] == told[:1]
     code, _, err = await run("validate", "--config", str(file), NOPE_X="", SMCP_INPUT_TOK="t", SMCP_INPUT_EU="c")
     assert code == 0
     assert err.splitlines()[1:] == [f"{place}.2: input 'eu': SMCP_INPUT_EU is none of its options ('a', 'b')"]
@@ -231,12 +253,18 @@ async def test_a_file_of_another_host_is_shown_as_ours_and_written(tmp_path: Pat
     assert json.loads(out) == {"servers": {"x": {"type": "stdio", "server_parameters": parameters}}}
     assert json.loads(ours.read_text()) == json.loads(out)
     warned = {"mcpServers.x.alwaysAllow", "mcpServers.x.env.TOKEN", "theme"}
-    assert {line.split(": ")[2] for line in err.splitlines()} == warned
+    *warnings, last = err.splitlines()
+    assert {line.split(": ")[2] for line in warnings} == warned
+    assert last == f"{ours} is written"
     code, out, err = await run("import", str(theirs), "--json")
     assert (code, err, json.loads(out)["configuration"]) == (0, "", json.loads(ours.read_text()))
     assert {each.split(": ")[0] for each in json.loads(out)["warnings"]} == warned
     code, out, err = await run("import", str(theirs), "--write", str(ours))
-    assert (code, out, err.splitlines()[-1]) == (2, "", f"error: {ours}: x: is there already")
+    assert (code, out, err.splitlines()[-1]) == (
+        2,
+        "",
+        f"error: {ours}: the server 'x' is there already: rename or remove one of the two",
+    )
     theirs.write_text('{"mcpServers": {"x": {"command": 7}}}')
     code, out, err = await run("import", str(theirs))
     assert (code, out) == (2, "")

@@ -57,9 +57,9 @@ def changed(nats: NatsServer, tmp_path: Path, credential: str, **fields: object)
 @pytest.mark.parametrize(
     ("command", "credential", "words"),
     [
-        ("registry-1", "gateway-1", "is the credential of a gateway, and this is a registry"),
-        ("gateway-1", "rack", "is the credential of a computer, and this is a gateway"),
-        ("rack", "registry-1", "is the credential of a registry, and this is a computer"),
+        ("registry-1", "gateway-1", "is a credential of the kind gateway, and has to be of the kind registry"),
+        ("gateway-1", "rack", "is a credential of the kind computer, and has to be of the kind gateway"),
+        ("rack", "registry-1", "is a credential of the kind registry, and has to be of the kind computer"),
         ("rack", "other", "is for the office 'attic', and this computer is to join 'lab'"),
     ],
 )

@@ -109,11 +109,14 @@ def test_a_file_that_cannot_be_used_is_said_in_a_sentence(path: Path) -> None:
     path.write_text("[]")
     for command in (["add", "--office", "lab", *ANY], ["list"], ["rm", "x"]):
         failed = keys(*command, "-f", str(path))
-        assert failed.returncode == 1
+        assert failed.returncode == 2
         assert str(path) in failed.stderr
         assert "Traceback" not in failed.stderr
     assert path.read_text() == "[]"
-    assert keys("list", "-f", str(path.with_name("none"))).returncode == 1
+    path.write_text("{")
+    assert "is not valid JSON at line 1 column 1" in keys("list", "-f", str(path)).stderr
+    assert keys("list", "-f", str(path.with_name("none"))).returncode == 2
+    assert keys("add", "-f", str(path / "none"), "--office", "lab", *ANY).returncode == 2
 
 
 async def test_up_with_keys_lets_their_holders_in_and_nobody_else(path: Path, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str
             ["offices"],
             {"SMCP_NATS_CREDS": str(credential)},
             2,
-            "is the credential of a gateway, and this is a operator",
+            "is a credential of the kind gateway, and has to be of the kind operator",
         ),
         (["offices"], {"SMCP_NATS_URL": "nats://127.0.0.1:1"}, 1, "could not be reached"),
         (["offices"], {"SMCP_NATS_URL": nats_url}, 1, "no registry answers"),

@@ -239,6 +239,7 @@ async def test_a_store_that_is_away_is_one_line() -> None:
     shown = await run_trace(url, REQ_ID)
     assert (shown.exit_code, shown.stdout) == (1, "")
     assert shown.stderr.startswith(f"error: {url} cannot be asked: ")
+    assert "--url or SMCP_TRACES_URL" in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
 
 

@@ -273,6 +273,8 @@ def _problems(settings_class: type[ServiceSettings], error: ValidationError, giv
         reason = reason[:1].lower() + reason[1:]
         if detail["type"] == "missing" and not inside:
             reason = f"is missing: set it, or give --{name.replace('_', '-')}"
+        if detail["type"] == "path_not_file":
+            reason = "there is no such file"
         problems.append(f"{where}: {reason}{_what_was_given(settings_class, name, detail.get('input'))}")
     return problems
 

@@ -17,6 +17,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -165,6 +166,9 @@ class Control:
     async def _restart(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in self._computer.fleet.supervisors:
+            if name in self._computer.fleet.config.servers:
+                text = f"the MCP server {name!r} is disabled: smcp-computer servers enable {shlex.quote(name)}"
+                raise web.HTTPNotFound(text=text)
             known = sorted(self._computer.fleet.supervisors)
             there = ", ".join(known) or "none"
             raise web.HTTPNotFound(

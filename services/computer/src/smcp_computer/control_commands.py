@@ -137,8 +137,9 @@ def logs(
     directory = _state_directory(office, name) / LOGS
     path = log_file(directory, server)
     if not path.exists():
-        meant = did_you_mean(server, (each.stem for each in directory.glob("*.log")))
-        raise Failure(f"there is no log of an MCP server {server!r}{meant}; {path} does not exist")
+        known = sorted(each.stem for each in directory.glob("*.log"))
+        there = f"{did_you_mean(server, known)}; there are: {', '.join(known) or 'none'}"
+        raise Failure(f"there is no log of an MCP server {server!r}{there}; {path} does not exist")
     for line in _log_lines(path, lines, follow=follow):
         typer.echo(printable_json({"server": server, "line": line}, indent=None) if as_json else plain(line))
 
@@ -167,6 +168,8 @@ def add(
     """
     if (url is None) == (not command):
         raise typer.BadParameter("say either a command, behind --, or --url", param_hint="SERVER")
+    if command and command[0].startswith(("http://", "https://")):
+        raise typer.BadParameter("is a URL: did you mean --url?", param_hint="COMMAND")
     parameters: dict[str, Any]
     if url is None:
         assert command

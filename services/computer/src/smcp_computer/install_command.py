@@ -109,7 +109,7 @@ def _check(config: Path, office: str, name: str, gateway: str | None, user: str)
     try:
         load_config(config)
     except ConfigError as error:
-        problems += [f"--config: {config}: {problem}" for problem in error.problems]
+        problems += [f"--config: {problem}" for problem in error.problems]
     if problems:
         raise SettingsError(*problems)
 

@@ -15,11 +15,12 @@ from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import literal_secrets
 from smcp_computer.config.watch import spare_hangups
+from smcp_computer.control_commands import Name, Office
 from smcp_computer.control_commands import app as commands_app
 from smcp_computer.install_command import app as install_app
 from smcp_computer.output import Json, print_json
 from smcp_computer.secrets_command import app as secrets_app
-from smcp_computer.secrets_command import store_of
+from smcp_computer.secrets_command import kept_secrets, store_of
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
@@ -117,6 +118,8 @@ def validate(
         bool, typer.Option("--lenient", help="Only warn of what `run` would run with: unknown fields, missing programs")
     ] = False,
     env_file: EnvFileOption = None,
+    office: Office = None,
+    name: Name = None,
     as_json: Json = False,
 ) -> None:
     """Check a configuration file: report all errors, values that are missing here, and literal secrets."""
@@ -125,11 +128,12 @@ def validate(
         configuration = read_config(config)
     except ConfigError as error:
         configuration = ComputerConfig(problems=error.problems)
+    store = kept_secrets(office, name) if office or name else None
     doubtful = [*configuration.mistakes, *missing_on_host(configuration, os.environ)]
     harmless = [
         *(warning for warning in configuration.warnings if warning not in configuration.mistakes),
         *literal_secrets(configuration),
-        *unset_here(configuration, os.environ),
+        *unset_here(configuration, os.environ, store),
     ]
     errors = [*configuration.problems, *([] if lenient else doubtful)]
     warnings = [*(doubtful if lenient else []), *harmless]
@@ -162,6 +166,8 @@ def import_file(
     if write is not None:
         with _refused(write):
             add_to_file(write, document)
+        if not as_json:
+            typer.echo(f"{write} is written", err=True)
     print_json({"configuration": document, "warnings": warnings} if as_json else document)
 
 

@@ -39,7 +39,7 @@ def _settings(office: str | None, name: str | None) -> ComputerSettings:
     return load_settings(ComputerSettings, config=Path(), office=office, name=name)
 
 
-def _store(office: str | None, name: str | None) -> SecretStore:
+def kept_secrets(office: str | None, name: str | None) -> SecretStore:
     return store_of(_settings(office, name))
 
 
@@ -75,7 +75,7 @@ def set_value(
 @app.command("list")
 def list_names(office: Office = None, name: Name = None, as_json: Json = False) -> None:
     """Print the ids of the inputs whose values are kept; the values are never shown."""
-    names = sorted(_done(_store(office, name).read))
+    names = sorted(_done(kept_secrets(office, name).read))
     if as_json:
         print_json(names)
     else:
@@ -90,7 +90,7 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """Forget values."""
-    store = _store(office, name)
+    store = kept_secrets(office, name)
     missing = [each for each in input_ids if not _done(store.remove, each)]
     if missing:
         raise Failure(f"no value is kept for {', '.join(map(repr, missing))}")
@@ -105,7 +105,7 @@ def encrypt(
     as_json: Json = False,
 ) -> None:
     """Encrypt a whole configuration file. The commands read it as before."""
-    vault = _store(office, name).vault
+    vault = kept_secrets(office, name).vault
     raw = _content(file)
     if is_sealed(raw):
         raise Failure(f"{file} is encrypted already")

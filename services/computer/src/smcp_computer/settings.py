@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+import shutil
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,8 @@ from smcp_service.settings import MIB, Seconds, ServiceSettings, SettingsError, 
 
 
 def _command_line(text: str | None) -> str | None:
-    if text is not None and not shlex.split(text):
-        raise ValueError("names no program")
+    if text is not None and (not (words := shlex.split(text)) or shutil.which(words[0]) is None):
+        raise ValueError("names no program that can be run")
     return text
 
 

@@ -148,7 +148,8 @@ class TraceStore:
                 status, body = error.code, error.read(MAX_BYTES)
         except (OSError, HTTPException, ValueError) as error:
             why = str(getattr(error, "reason", None) or error)[:200]
-            raise StoreError(f"{self.url} cannot be asked: {why}") from None
+            hint = "--url or SMCP_TRACES_URL names another store of traces"
+            raise StoreError(f"{self.url} cannot be asked: {why}; {hint}") from None
         if len(body) > MAX_BYTES:
             raise StoreError(f"{self.url} answers with more than {MAX_BYTES >> 20} MiB")
         try:

@@ -88,7 +88,7 @@ def print_result(result: CallResult) -> None:
     if result.timed_out:
         print_failure("the tool was stopped: its time was up")
     elif result.is_error:
-        print_failure("the call was cancelled" if result.cancelled else "the tool failed")
+        print_failure("the call was cancelled" if result.cancelled else "the call failed")
     said = f"{result.duration_s:.3f} s; {trace_command(result.trace_id)}"
     Console(stderr=True, soft_wrap=True).print(f"[dim]{said}[/dim]", highlight=False)
 

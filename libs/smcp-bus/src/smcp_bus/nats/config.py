@@ -106,7 +106,7 @@ def configured_credentials(
         raise wrong(f"SMCP_NATS_CREDS: {error}") from None
     why = ""
     if credentials.kind not in (None, kind):
-        why = f"is the credential of a {credentials.kind}, and this is a {kind}"
+        why = f"is a credential of the kind {credentials.kind}, and has to be of the kind {kind}"
     elif office is not None and credentials.office not in (None, office):
         why = f"is for the office {credentials.office!r}, and this {kind} is to join {office!r}"
     elif name is not None and credentials.names is not None and name not in credentials.names:

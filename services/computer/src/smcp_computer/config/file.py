@@ -88,15 +88,16 @@ def read_config(path: Path) -> ComputerConfig:
         server = config.servers.get(name)  # None: it has other problems
         if host.env_file is None or not isinstance(server, MCPServerStdioConfig | None):
             continue
+        env_file = host.env_file
         try:
-            env_files.append(path.parent / _expanded(host.env_file))
+            env_files.append(path.parent / _expanded(env_file))
             variables = read_env_file(env_files[-1])
             if server is not None:
                 own = server.server_parameters
                 env = {**variables, **(own.env or {})}
                 servers[name] = server.model_copy(update={PARAMETERS: own.model_copy(update={"env": env})})
         except ConfigError as error:
-            problems.append(f"{config.places[name].field('env_file')}: {error}")
+            problems.append(f"{config.places[name].field('env_file')}: {env_file!r}: {error}")
     return replace(
         config,
         servers=servers,
@@ -293,7 +294,9 @@ def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServe
         return None
     if server.default_tool_meta is not None and server.default_tool_meta.alias is not None:
         problems.append(f"{place.field('default_tool_meta.alias')}: an alias belongs to one tool, in tool_meta")
-    problems += (f"{place.field(f'{PARAMETERS}.{path}')}: {why}" for path, why in lint.unusable(body[PARAMETERS]))
+    own = server.server_parameters
+    known = own.model_dump(include={*type(own).model_fields})
+    problems += (f"{place.field(f'{PARAMETERS}.{path}')}: {why}" for path, why in lint.unusable(known))
     if server.vrl and (problem := vrl_problem(server.vrl)):
         problems.append(f"{place.field('vrl')}: {problem}")
     metas = {"default_tool_meta": server.default_tool_meta}
@@ -360,7 +363,7 @@ def read_jsonc(raw: bytes | str) -> Any:
     except UnicodeDecodeError:
         raise ConfigError("not JSON: not UTF-8 text: save it in this encoding") from None
     if not text.strip():
-        raise ConfigError('is empty; a minimal file is {"servers": {}}')
+        raise ConfigError('is empty: name a server, as {"servers": {"NAME": {"command": "PROGRAM"}}}')
     try:
         return json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except json.JSONDecodeError as error:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
+from smcp_proto.printable import printable
 from smcp_proto.schemas.config import (
     MCPServerCommandInput,
     MCPServerConfig,
@@ -69,8 +70,11 @@ def checked(
 def _why(error: ErrorDetails) -> str:
     if error["type"] == UNKNOWN_TYPE and isinstance(error["input"], dict):
         return f"{reason_of(error)}{did_you_mean(str(error['input'].get('type')), (*SERVER_MODELS, 'http'))}"
-    if error["type"] == "string_type" and isinstance(error["input"], int | float):  # the value may be a secret
-        return f'{reason_of(error)}: put quotes around it, as in "80"'
+    if error["type"] == "string_type" and isinstance(error["input"], int | float):
+        if error["loc"][-1] in _DURATIONS:
+            return 'must be a duration such as "PT30S"'
+        shown = "" if _MAY_BE_SECRET.intersection(error["loc"]) else f', as in "{json.dumps(error["input"])}"'
+        return f"{reason_of(error)}: put quotes around it{shown}"
     if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `of_server`
         return reason_of(error)
     *above, key = map(str, error["loc"])
@@ -81,6 +85,8 @@ def _why(error: ErrorDetails) -> str:
     return hinted(key, model.model_fields, reason_of(error))
 
 
+_DURATIONS: Final = ("timeout", "sse_read_timeout")
+_MAY_BE_SECRET: Final = frozenset({"args", "env", "headers", "default"})
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 PARAMETERS: Final = "server_parameters"
 MAX_HINTS: Final = 500
@@ -271,11 +277,13 @@ def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[s
     for path, text, _ in strings(body.get(PARAMETERS), PARAMETERS):
         for found in _FOREIGN.finditer(_PLACEHOLDER.sub("", text)):
             name = found["name"] or found["bare"] or found["percent"] or ""
-            # a shell that is started with it replaces a bare $NAME
-            sure = found["braces"] is not None
             is_named = name and not name.startswith(("input", "env"))
             form = f"${{env:{name}}}" if is_named else "${input:ID} or ${env:NAME}"
-            yield Warned(f"{place.field(path)}: write {form}: this form is not replaced", sure)
+            why = f"write {form}: this form is not replaced"
+            if is_named and name[0].islower() and (found["braces"] or "").startswith(f"${{{name}"):  # an editor's
+                why = f"this host has no variable {name!r}: it replaces ${{input:ID}} and ${{env:NAME}}"
+            # no mistake: the program may be a shell, or replace it itself
+            yield Warned(f"{place.field(path)}: {why}", mistake=False)
 
 
 def unknown_tools(server: MCPServerConfig, host: HostSettings, tools: Collection[str]) -> tuple[tuple[str, str], ...]:
@@ -306,15 +314,32 @@ HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Parameters that are valid but cannot lead to a connection, with the reason. Placeholders are ignored."""
+    """Parameters that are valid but cannot lead to a connection or process, and why. Placeholders are ignored."""
     url = parameters.get("url", "${")
     if "${" not in url and not _is_http(url):
         yield "url", "is no URL like http://host:port/path or https://host/path"
+    if "command" in parameters:
+        yield from _unusable_program(parameters)
     for name, value in (parameters.get("headers") or {}).items():
         if not HEADER.fullmatch(name):
             yield f"headers.{name}", "is no name of a header: letters, digits and - without spaces"
         elif not isinstance(value, str | int | float) or not str(value).isascii() or not str(value).isprintable():
             yield f"headers.{name}", "must be a text of one line, in ASCII"
+
+
+def _unusable_program(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in parameters.get("env") or {}:
+        if not name or "=" in name or "\0" in name:
+            yield f"env.{printable(name)}", f"{name!r} is no name of a variable: empty, or with = or NUL"
+    for path, text, _ in strings({**parameters, "encoding": None}, ""):
+        if "\0" in text:
+            yield printable(path[1:]), "holds a NUL character, which no program can get"
+    encoding = parameters["encoding"]
+    if "${" not in encoding:
+        try:
+            "a".encode(encoding)
+        except (LookupError, ValueError):
+            yield "encoding", "is no encoding of text, such as utf-8"
 
 
 def of_input(place: str, body: Mapping[str, Any]) -> Iterator[Warned]:

@@ -64,9 +64,10 @@ def merged(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, A
     above, servers, _ = servers_of(document)
     inputs = document.get("inputs") or []
     known = {body.get("id") for body in inputs if isinstance(body, dict)}
-    twice = [*(servers.keys() & added["servers"].keys()), *({body["id"] for body in added.get("inputs", [])} & known)]
+    twice = [f"the server {name!r}" for name in sorted(servers.keys() & added["servers"].keys())]
+    twice += [f"the input {name!r}" for name in sorted({body["id"] for body in added.get("inputs", [])} & known)]
     if twice:
-        raise ConfigError(*(f"{name}: is there already" for name in sorted(twice)))
+        raise ConfigError(*(f"{name} is there already: rename or remove one of the two" for name in twice))
     both = {**servers, **added["servers"]}
     whole = {**document, above: both} if above else {**document, **both}
     return {**whole, "inputs": [*inputs, *added["inputs"]]} if added.get("inputs") else whole

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from smcp_service.lifecycle import Failure
+from smcp_service.settings import SettingsError
 
 LARGEST: Final = 16 * 1024 * 1024
 
@@ -18,6 +19,8 @@ Value = TypeVar("Value")
 
 class AuthFileError(Failure):
     """The file cannot be used. The message names it, and the field, never a hash."""
+
+    exit_code = SettingsError.exit_code
 
 
 def content(path: Path) -> bytes:
