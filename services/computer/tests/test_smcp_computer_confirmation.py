@@ -4,12 +4,14 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import mcp_types as types
 import pytest
+import uvloop
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
@@ -282,6 +284,24 @@ async def test_another_word_at_the_terminal_asks_again() -> None:
 )
 async def test_a_program_confirms_by_its_exit_status_or_a_word(program: str, allowed: bool) -> None:
     assert await asked(Confirmation(None, ByProgram([sys.executable, "-c", program])), push()) is allowed
+
+
+def test_a_program_that_ends_before_it_has_read_the_question_is_heard() -> None:
+    async def busy() -> None:
+        while True:
+            time.sleep(0.02)  # noqa: ASYNC251 -- the program ends meanwhile
+            await asyncio.sleep(0)
+
+    async def asked_often() -> list[str | None]:
+        confirmation = Confirmation(None, ByProgram(["true"]))
+        keeping = asyncio.create_task(busy())
+        try:
+            return [await confirmation.refusal(push(), agent="alice", params={}) for _ in range(10)]
+        finally:
+            keeping.cancel()
+
+    # uvloop refuses to write to a program that has ended, with an error of its own
+    assert uvloop.run(asked_often()) == [None] * 10
 
 
 async def test_a_program_that_cannot_be_started_confirms_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from tempfile import TemporaryFile
 from typing import Any, Final, Protocol
 
 import mcp_types as types
@@ -263,13 +264,16 @@ class ByProgram:
         asked = {
             "server": ref.server, "tool": ref.tool, "agent": agent, "params": params, "destructive": destructive
         }  # fmt: skip
+        with TemporaryFile() as question:  # no pipe: a program may end before it has read all, or anything
+            question.write(json.dumps(asked).encode())
+            question.seek(0)
+            try:
+                program = await asyncio.create_subprocess_exec(*self._command, stdin=question, stdout=PIPE)
+            except OSError as error:
+                _log.warning("%s: cannot be started, so no call is confirmed: %s", PROGRAM, error.strerror)
+                return Answer.NO
         try:
-            program = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE)
-        except OSError as error:
-            _log.warning("%s: cannot be started, so no call is confirmed: %s", PROGRAM, error.strerror)
-            return Answer.NO
-        try:
-            said, _ = await program.communicate(json.dumps(asked).encode())
+            said, _ = await program.communicate()
         finally:
             if program.returncode is None:
                 with suppress(ProcessLookupError):
