@@ -20,7 +20,7 @@ from smcp_agent import SmcpAgent
 from smcp_agent.errors import SmcpError
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import FlatError, member
-from tests.e2e.actors.operator import Record, records, run_smcp, smcp
+from tests.e2e.actors.operator_commands import Record, records, run_smcp, smcp
 from tests.e2e.scenarios.metrics import scraped
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone

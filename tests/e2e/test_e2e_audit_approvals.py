@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import member
-from tests.e2e.actors.operator import Record, records, smcp
+from tests.e2e.actors.operator_commands import Record, records, smcp
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import LAB
 

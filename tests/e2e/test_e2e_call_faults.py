@@ -13,7 +13,7 @@ from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.profiles import scaled
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import BareMember, FlatError, member
-from tests.e2e.actors.operator import Record, records, smcp
+from tests.e2e.actors.operator_commands import Record, records, smcp
 from tests.e2e.traces.recorder import ENVIRONMENT, Recorder
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import ELSEWHERE, LAB
