@@ -47,9 +47,9 @@ def drop(transport: asyncio.WriteTransport) -> None:
 
 
 _UNACKNOWLEDGED_S: Final = 6
-"""A line whose other end acknowledges nothing of what was sent for so long is broken: another node of NATS may still
-renew a lease of 10 s. A slow line acknowledges piece by piece; a ping of its would wait behind what is being sent."""
-_USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
+"""A connection is broken if its other end acknowledges nothing of what was sent for so long: then another node of NATS
+can still renew a lease of 10 s. A slow connection acknowledges pieces, while a ping waits behind what is being sent."""
+_USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux alone has it
 _CANCEL_AGAIN_S: Final = 0.1
 """How long a cancelled task may take to end (seconds); longer says that its cancellation got lost."""
 
