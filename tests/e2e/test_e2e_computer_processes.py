@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from operator import le
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -106,16 +107,17 @@ async def test_restarts_of_a_server_leave_no_process_descriptor_or_memory() -> N
     mark = uuid4().hex
     this = psutil.Process()
     async with running(stays=configs.hostile()):
-        before: tuple[Any, ...] = ()
-        used = 0
+        before, used = held(this) + held(reaper()), 0
         for number in range(RESTARTS):
             async with running(box=configs.hostile("--leaves", "--mark", mark)) as servers:
                 assert servers["box"].state is State.READY
-                assert len(marked(mark)) == 4 if number == 0 else True
+                if number == 0:
+                    await eventually(lambda: len(marked(mark)) == 4)
             if number == RESTARTS // 10:
-                before, used = (held(this), held(reaper())), this.memory_info().rss
+                used = this.memory_info().rss
         assert marked(mark) == []
-        assert (held(this), held(reaper())) == before
+        # the reaper opens some files while it looks after what has ended
+        await eventually(lambda: all(map(le, held(this) + held(reaper()), before)))
         assert this.memory_info().rss - used < 20 * MIB
 
 
@@ -188,7 +190,7 @@ async def test_kill_9_of_a_computer_ends_its_servers_and_all_that_they_started(t
         async with computer(tmp_path, servers, *(without_cgroups() if number % 2 else ())) as process:
             for name in servers:
                 await process.logged(f"MCP server {name!r} is ready with 1 tool", timeout=60)
-            assert len(marked(mark)) == 5
+            await eventually(lambda: len(marked(mark)) == 5)  # the last one is forked twice
             helpers = psutil.Process(process.pid).children(recursive=True)
             process.signal(signal.SIGKILL)
             await ended(helpers)
