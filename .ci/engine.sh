@@ -55,6 +55,9 @@ engine_stop() {
         if ((${#containers[@]})); then
             "$docker" kill "${containers[@]}" > /dev/null 2>&1 || true
         fi
+        # Their bridges would outlive the engine, and hold addresses that the next one's networks are given.
+        "$docker" container prune --force > /dev/null 2>&1 || true
+        "$docker" network prune --force > /dev/null 2>&1 || true
     fi
     "${engine_root[@]}" kill "$engine_pid" 2> /dev/null || true
     wait "$engine_pid" 2> /dev/null || true

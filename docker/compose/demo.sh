@@ -7,6 +7,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export COMPOSE_PROJECT_NAME="${COMPOSE_PROJECT_NAME:-smcp-demo}" SMCP_PORT="${SMCP_PORT:-0}"
 directory="$(mktemp -d)"
 
+# Docker gives a network any addresses that it is told to, also those of another one's bridge, and nothing arrives then.
+if [[ -z "${GATEWAYS_SUBNET:-}" ]]; then
+    number=77
+    while grep -qF "10.231.$number.0" /proc/net/fib_trie; do
+        ((++number))
+    done
+    export GATEWAYS_SUBNET="10.231.$number.0/28"
+fi
+
 remove() {
     local status=$?
     rm -rf "$directory"
