@@ -74,7 +74,7 @@ class Tool:
         return self.owner.cancel([self.seat], self.seat.office, agent, req_id, subject)
 
     def pending(self, *req_ids: str) -> PendingAnswer:
-        return self.owner.pending(self.seat, PendingQuestion(calls=[("alice", req_id) for req_id in req_ids]))
+        return self.owner.pending(self.seat, PendingQuestion(calls=[("alice", req_id) for req_id in req_ids]), ())
 
 
 @pytest.mark.rule("answers.calls.dedup.once")

@@ -40,6 +40,20 @@ async def test_a_lost_call_or_answer_is_503_at_once_and_not_sent_again(nats_url:
         assert len(world.gateways[0].calls) == 0
 
 
+async def test_a_query_that_its_living_owner_does_not_run_is_503_at_once(nats_url: str) -> None:
+    async def box(verb: str, incoming: Incoming) -> Reply:
+        if verb == "pending":
+            return reply({"unknown": [], "lost_queries": orjson.loads(incoming.body)["queries"]})
+        await asyncio.Event().wait()  # as one that never came
+        raise AssertionError
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", box):
+        await anna.join("agent", "anna", OFFICE)
+        asked = {"agent": "anna", "req_id": "q", "computer": "box"}
+        answer = await anna.call("client:get_tools", asked, timeout=20)  # a query has 30 s
+        assert (answer["code"], answer["details"]) == (503, {"may_have_run": True})
+
+
 @pytest.mark.rule("answers.calls.not-repeated")
 async def test_a_call_whose_connection_broke_is_503_at_once_and_is_not_sent_again(nats_server: NatsServer) -> None:
     hanging = Hanging()

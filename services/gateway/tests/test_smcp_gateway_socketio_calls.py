@@ -4,6 +4,7 @@ Each on the Agent's own replica, where nothing passes NATS, and on another one.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -314,7 +315,7 @@ async def test_an_unconfirmed_computer_runs_nothing_but_knows_its_running_calls(
         await eventually(lambda: asked)
         pair.owner.computers.stop()  # closed, and not opened again
         known = await ask_pending(pair.world, [["anna", "r0"]])
-        assert orjson.loads(known.body) == {"unknown": [], "ended": []}
+        assert orjson.loads(known.body) == {"unknown": [], "ended": [], "lost_queries": []}
         strange = await ask_pending(pair.world, [["anna", "r0"], ["anna", "r1"]])
         assert "Smcp-Not-Run" in strange.headers
         refused = await pair.anna.call("client:tool_call", call(1, timeout=1))
@@ -324,6 +325,26 @@ async def test_an_unconfirmed_computer_runs_nothing_but_knows_its_running_calls(
         assert await waiting == RESULT
 
 
-async def ask_pending(world: World, calls: list[list[str]]) -> Reply:
+async def test_an_owner_says_which_queries_run(nats_url: str, replicas: int) -> None:
+    async with couple(nats_url, replicas) as pair:
+        released = asyncio.Event()
+
+        async def tools(_: dict[str, Any]) -> Any:
+            await released.wait()
+            return {"tools": []}
+
+        asked = serve(pair.box, "client:get_tools", tools)
+        query = {"agent": "anna", "req_id": "q", "computer": BOX}
+        waiting = asyncio.create_task(pair.anna.call("client:get_tools", query))
+        await eventually(lambda: asked)
+        answer = await ask_pending(pair.world, [], ["q", "lost"])
+        assert orjson.loads(answer.body)["lost_queries"] == ["lost"]
+        released.set()
+        assert (await waiting)["tools"] == []
+        answer = await ask_pending(pair.world, [], ["q"])
+        assert orjson.loads(answer.body)["lost_queries"] == ["q"]
+
+
+async def ask_pending(world: World, calls: list[list[str]], queries: Sequence[str] = ()) -> Reply:
     subject = subjects.client(OFFICE, BOX, "pending")
-    return await world.buses[0].request(subject, orjson.dumps({"calls": calls}), timeout=30)
+    return await world.buses[0].request(subject, orjson.dumps({"calls": calls, "queries": queries}), timeout=30)

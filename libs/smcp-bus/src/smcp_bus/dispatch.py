@@ -66,7 +66,7 @@ class RawJson:
     body: bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     row: Row
     caller: Caller
@@ -261,6 +261,7 @@ class Dispatcher:
         self._ended = ended
         self._conclude = conclude
         self._max_values = max_values
+        self.running: set[Call] = set()
 
     async def dispatch(
         self,
@@ -300,6 +301,7 @@ class Dispatcher:
             if deadline is None:
                 deadline = asyncio.get_running_loop().time() + _seconds(row, request)
             call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, admit)
+            self.running.add(call)
             try:
                 with self._observe(call):
                     if self._tracing is None:
@@ -312,6 +314,7 @@ class Dispatcher:
                 _failed("the log fields or span of a request could not be written", error)
                 answer = answer or await self._handle(call, request)
             finally:
+                self.running.discard(call)
                 concluding = self._concluded(call, answer, time.perf_counter() - began, size)
             if concluding is not None:
                 answer = await concluding

@@ -18,6 +18,7 @@ from opentelemetry.trace import Span, get_current_span
 from xxhash import xxh3_128_digest
 
 from smcp_bus import exact_json
+from smcp_bus.dispatch import Call
 from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tracing import event
@@ -271,13 +272,15 @@ class Owner:
         key = (seat.office, seat.computer, agent, req_id)
         return key in self._running or key in self._ended
 
-    def pending(self, seat: Seat, question: PendingQuestion) -> PendingAnswer:
-        """Which of these calls are not known here, and which have ended.
+    def pending(self, seat: Seat, question: PendingQuestion, running: Iterable[Call]) -> PendingAnswer:
+        """Which of these calls are not known here, which have ended, and which queries are not among the `running`.
 
-        In neither list: calls that run, and calls that ended just now, whose answer is on its way.
+        In no list: what runs, and calls that ended just now, whose answer is on its way.
         """
         self._tidy()
-        answer = PendingAnswer(unknown=[], ended=[])
+        ids = {each.req_id for each in running} if question.queries else set()
+        lost = [each for each in question.queries if each not in ids]
+        answer = PendingAnswer(unknown=[], ended=[], lost_queries=lost)
         for agent, req_id in question.calls:
             key = (seat.office, seat.computer, agent, req_id)
             if key in self._running:

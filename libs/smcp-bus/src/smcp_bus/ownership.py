@@ -17,6 +17,7 @@ import orjson
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.registry_contract import PendingAnswer
 from smcp_proto.errors import ErrorCode, Unavailable
 
 _log = logging.getLogger("smcp_bus.ownership")
@@ -141,7 +142,7 @@ class Ownership:
 def owned(handler: RequestHandler, refusal: Callable[[], Reply | None]) -> RequestHandler:
     """`handler`, but for the time in which `refusal` gives a reply: then that is the answer, and nothing runs.
 
-    Calls that run here go on meanwhile, so `pending` is still answered where all that it asks for are known. A call
+    Calls that run here go on meanwhile, so `pending` is still answered where all that it asks for are known. One
     that is not known may be another owner's: that is not for us to say.
     """
 
@@ -151,8 +152,10 @@ def owned(handler: RequestHandler, refusal: Callable[[], Reply | None]) -> Reque
             return await handler(incoming)
         if subjects.verb_of(incoming.subject) == registry_contract.PENDING.verb:
             reply = await handler(incoming)
-            if ERROR not in reply.headers and not orjson.loads(reply.body)["unknown"]:
-                return reply
+            if ERROR not in reply.headers:
+                answer = PendingAnswer.model_validate_json(reply.body)
+                if not answer.unknown and not answer.lost_queries:
+                    return reply
         return refused
 
     return guarded

@@ -281,19 +281,23 @@ class Nothing(BaseModel):
 
 
 class PendingQuestion(BaseModel):
-    """Asked of an owner by who waits on it: which of these calls do you not know (any more)?"""
+    """Asked of an owner by who waits on it: which of these do you not know (any more)?"""
 
     calls: list[tuple[str, str]] = Field(max_length=10_000)
     """(agent, req_id) each."""
+    queries: list[str] = Field(default_factory=list, max_length=10_000)
+    """The `req_id` of each request that is no tool call."""
 
 
 class PendingAnswer(BaseModel):
-    """Which of those calls, each as (agent, req_id), need not be waited for. In neither list: those that run."""
+    """Which of those need not be waited for; calls as (agent, req_id). In no list: those that run."""
 
     unknown: list[tuple[str, str]]
     """Neither running nor ended here: they will not be answered."""
     ended: list[tuple[str, str]] = Field(default_factory=list)
     """Ended here, and answered: an answer that has not come by now was lost on the way."""
+    lost_queries: list[str] = Field(default_factory=list)
+    """Queries that do not run here: each never came, or was answered just now, or its answer was lost."""
 
 
 SOURCE: Final = "registry_contract"

@@ -225,7 +225,7 @@ class Computer:
         return GetStatusRet(servers=servers, req_id=request.req_id, **problem)
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
-        return self.owner.pending(self.seat, question)
+        return self.owner.pending(self.seat, question, self.dispatcher.running)
 
     def follow_file(self) -> None:
         """From now on, run what the configuration file says: whenever that changes, and on SIGHUP."""

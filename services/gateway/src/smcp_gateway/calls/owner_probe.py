@@ -12,7 +12,9 @@ that a repeat would find nobody:
 - Its ownership is not confirmed for as long.
 
 Without `gone`: the owner does not know the call (it was restarted, or the call was lost on its way), or the call has
-ended there and its answer is not here (it was lost).
+ended there and its answer is not here (it was lost). Of queries an owner knows those alone that run: another one was
+lost on its way, or its answer was. So it happens after an owner's connection to NATS broke: until nats-server notices
+that, it hands every other message for the Computer to the dead connection.
 """
 
 import asyncio
@@ -123,7 +125,10 @@ class OwnerProbe:
         subject = subjects.client(calls[0].office, calls[0].computer, "pending")
         for call in calls:
             call.happened("smcp.probe")
-        question = PendingQuestion(calls=[(call.agent, call.req_id) for call in calls if call.tracked])
+        question = PendingQuestion(
+            calls=[(call.agent, call.req_id) for call in calls if call.tracked],
+            queries=[call.req_id for call in calls if not call.tracked],
+        )
         try:
             reply = await self._bus.request(subject, question.model_dump_json().encode(), timeout=self._patience)
         except NoResponder:
@@ -150,19 +155,20 @@ class OwnerProbe:
             return
         owner.gated_since = None
         answer = _read(reply)
-        unknown, ended = set(answer.unknown), set(answer.ended)
+        unknown, ended, lost = set(answer.unknown), set(answer.ended), set(answer.lost_queries)
         for call in calls:
-            if not call.tracked or call.ask_from > asked_at or _arrives(call, now):
+            if call.ask_from > asked_at or _arrives(call, now):
                 continue
             key = (call.agent, call.req_id)
-            if key in unknown:
+            if call.tracked and key in unknown:
                 self._end([call], asked_at, Unavailable("the Computer does not know the call", details=MAY_HAVE_RUN))
-            elif key not in ended:
+            elif not (key in ended if call.tracked else call.req_id in lost):
                 call.ended_at = None
             elif call.ended_at is None:
                 call.ended_at = now  # its answer may be some steps behind this one
             elif call.ended_at <= asked_at:
-                self._end([call], asked_at, Unavailable("the Computer's answer was lost", details=MAY_HAVE_RUN))
+                what = "answer" if call.tracked else "request or its answer"
+                self._end([call], asked_at, Unavailable(f"the Computer's {what} was lost", details=MAY_HAVE_RUN))
 
     async def _end_gone(self, calls: Sequence[PendingCall], asked_at: float, why: str, find_s: float) -> None:
         """Nobody answers: 404 where the registry says within `find_s` seconds that the Computer has left, else 503."""

@@ -55,7 +55,7 @@ class PendingCall:
     agent: str
     req_id: str
     tracked: bool
-    """Its owner keeps it in a table (tool calls), so that it can be asked whether it knows it."""
+    """Its owner knows it, also when it has ended (tool calls); others, the queries, it knows while they run."""
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     on_wire: bool = False

@@ -127,14 +127,14 @@ class SocketIoComputer:
             "client:resources/unsubscribe": self._unsubscribe,
             registry_contract.PENDING.event: self._pending,
         }
-        dispatcher = Dispatcher(
+        self._dispatcher = Dispatcher(
             handlers,
             otherwise=lambda row: self._query,
             tracing=bus_spans(),
             observe=deps.observe,
             max_values=deps.max_values,
         )
-        self._dispatch = request_handler(dispatcher, computer_route)
+        self._dispatch = request_handler(self._dispatcher, computer_route)
 
     @property
     def is_open(self) -> bool:
@@ -196,7 +196,7 @@ class SocketIoComputer:
         return self._deps.owner.knows(self.seat, request.agent, request.req_id)
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
-        return self._deps.owner.pending(self.seat, question)
+        return self._deps.owner.pending(self.seat, question, self._dispatcher.running)
 
     async def _query(self, request: Any, call: Call) -> RawJson:
         """Any `client:*` except a tool call."""
