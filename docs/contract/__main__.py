@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from docs.contract import asyncapi, schemas
-from smcp_computer.config.schema import config_schema
+from docs.contract.computer_config import config_schema
 
 DOCS = Path(__file__).parents[1]
+SHIPPED = DOCS.parent / "services" / "computer" / "src" / "smcp_computer" / "config" / "schema.json"
+"""What `smcp-computer schema` prints."""
 ALERTS = DOCS.parent / "deploy" / "observe" / "alerts.yaml"
 RULE = ALERTS.parent / "prometheus-operator" / "prometheus-rule.yaml"
 RULE_HEAD = """\
@@ -26,7 +28,7 @@ spec:
 def documents() -> Mapping[Path, str]:
     """Every file that is written, and what stands in it."""
     written = {DOCS / "schemas" / f"{name}.json": schemas.written(each) for name, each in schemas.all_schemas().items()}
-    written[DOCS / "schemas" / "computer-config.json"] = schemas.written(config_schema())
+    written[SHIPPED] = written[DOCS / "schemas" / "computer-config.json"] = schemas.written(config_schema())
     rules = ALERTS.read_text(encoding="utf-8").partition("groups:")
     written[RULE] = RULE_HEAD + "".join(f"  {line}" for line in "".join(rules[1:]).splitlines(keepends=True))
     return {DOCS / "asyncapi.yaml": asyncapi.written(asyncapi.asyncapi()), **written}
@@ -49,11 +51,12 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m docs.contract [--check]\n")
         return 2
     wanted = documents()
-    for path in set(DOCS.glob("schemas/*.json")) - wanted.keys():
-        path.unlink()
-    for path, text in wanted.items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    for path in stale():
+        if path in wanted:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(wanted[path], encoding="utf-8")
+        else:
+            path.unlink()
     return 0
 
 

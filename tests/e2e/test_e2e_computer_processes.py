@@ -21,7 +21,7 @@ import pytest
 from smcp_computer.mcp import isolation
 from smcp_computer.mcp import process as processes
 from smcp_computer.mcp.errors import ServerDied
-from smcp_computer.mcp.status import State
+from smcp_computer.mcp.events import State
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
 from smcp_testing.service_process import ServiceProcess, service_process

@@ -9,7 +9,7 @@ import pytest
 
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_computer.config.file import parse_config
-from smcp_computer.mcp.status import State
+from smcp_computer.mcp.events import State
 from smcp_testing.computer_office import NAME, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import Stopwatch, eventually

@@ -1,22 +1,26 @@
 """Files of other hosts and of MCP's registry become a configuration; and the JSON Schema of a configuration."""
 
 import json
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jsonschema_rs
 import pytest
 
-from smcp_computer.config.file import add_to_file, imported, load_config, parse_config
+from smcp_computer.config.edit import add_to_file
+from smcp_computer.config.file import imported, load_config, parse_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.schema import config_schema
-from smcp_computer.config.server_json import configuration_of
+from smcp_computer.config.other_mcp_hosts import configuration_of_entry
 
+SCHEMA: Final = jsonschema_rs.validator_for(
+    json.loads((files("smcp_computer") / "config" / "schema.json").read_text(encoding="utf-8"))
+)
 PROGRAM = {"type": "stdio", "server_parameters": {"command": "x"}}
 
 
 def entry(**parts: Any) -> dict[str, Any]:
-    return configuration_of({"name": "io.github.example/weather", "description": "", "version": "1.0.0", **parts})
+    return configuration_of_entry({"name": "io.github.example/weather", "description": "", "version": "1.0.0", **parts})
 
 
 def package(type_: str, identifier: str, **more: Any) -> dict[str, Any]:
@@ -172,7 +176,7 @@ def test_a_remote_server_of_the_registry_is_reached_where_no_package_runs_here()
 )
 def test_an_entry_of_the_registry_that_cannot_be_used_is_an_error(document: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        configuration_of(document)
+        configuration_of_entry(document)
     with pytest.raises(ConfigError, match="smcp-computer import"):
         parse_config(json.dumps(document))
 
@@ -250,10 +254,10 @@ def mistakes_of(document: dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize("document", GOOD)
 def test_the_schema_takes_what_is_read_without_a_mistake(document: dict[str, Any]) -> None:
     assert not mistakes_of(document)
-    jsonschema_rs.validate(config_schema(), document)
+    SCHEMA.validate(document)
 
 
 @pytest.mark.parametrize("document", BAD)
 def test_the_schema_refuses_what_is_an_error_or_a_mistake(document: dict[str, Any]) -> None:
     assert mistakes_of(document)
-    assert not jsonschema_rs.is_valid(config_schema(), document)
+    assert not SCHEMA.is_valid(document)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any, Final
 
 import jsonschema_rs
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.schema import config_schema
 from smcp_testing.profiles import scaled
 
-SCHEMA: Final = jsonschema_rs.validator_for(config_schema())
+SCHEMA: Final = jsonschema_rs.validator_for(
+    json.loads((files("smcp_computer") / "config" / "schema.json").read_text(encoding="utf-8"))
+)
 ODD: Final[Sequence[Any]] = (None, True, 0, -1, 1.5, "x", "", [], ["x"], [1], {}, {"x": "y"}, {"x": 1}, {"x": None})
 """Right for some fields, and wrong for others."""
 DURATIONS: Final = ("PT5S", "P1DT2H", "P1,5W", "${env:T}", "P1Y", "PT", "P0D", "5")

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from smcp_computer.config.file import ComputerConfig, load_config, parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import CallBrokenOff
-from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady, ServerRemoved
+from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady, ServerRemoved, State
 from smcp_computer.mcp.fleet import Changes, Fleet, StartPlaces, changed
-from smcp_computer.mcp.status import State
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.tools import Catalogue
 from smcp_service.lifecycle import background

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from smcp_computer.mcp.errors import AnswerTooLarge
-from smcp_computer.mcp.status import State
+from smcp_computer.mcp.events import State
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.tools import Catalogue
 from smcp_testing.mcp_servers import configs

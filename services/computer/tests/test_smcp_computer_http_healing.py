@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from smcp_computer.mcp.errors import RequestRefused, ServerNotRunning
-from smcp_computer.mcp.status import State
+from smcp_computer.mcp.events import State
 from smcp_computer.mcp.supervisor import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.ports import Ports

@@ -13,9 +13,9 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
+from smcp_computer.mcp.events import State
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import connect
-from smcp_computer.mcp.status import State
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_service.lifecycle import background

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.events import State
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.mcp.status import State
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs

@@ -14,7 +14,8 @@ import pytest
 from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
 
-from smcp_computer.config.file import add_to_file, load_config
+from smcp_computer.config.edit import add_to_file
+from smcp_computer.config.file import load_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretsError, SecretStore, Vault
 from smcp_proto.schemas.config import MCPServerStdioConfig

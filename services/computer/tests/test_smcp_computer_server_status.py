@@ -7,7 +7,8 @@ import time
 import psutil
 import pytest
 
-from smcp_computer.mcp.status import State, usage_of
+from smcp_computer.mcp.events import State
+from smcp_computer.mcp.process import usage_of
 from smcp_service.metrics import open_metrics
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied, ServerNotRunning
-from smcp_computer.mcp.status import State
+from smcp_computer.mcp.events import State
 from smcp_computer.mcp.supervisor import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, running, text

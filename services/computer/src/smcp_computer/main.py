@@ -1,15 +1,18 @@
 """The command `smcp-computer`."""
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_computer.config.file import ComputerConfig, add_to_file, imported, load_config, read_config, read_env_file
+from smcp_computer.config.edit import add_to_file
+from smcp_computer.config.file import ComputerConfig, imported, load_config, read_config, read_env_file
 from smcp_computer.config.host_checks import missing_on_host, unset_here
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
@@ -174,9 +177,7 @@ def import_file(
 @app.command("schema")
 def print_schema(as_json: Json = False) -> None:
     """Print the JSON Schema of a configuration file: for editors, by `$schema` in the file."""
-    from smcp_computer.config.schema import config_schema  # noqa: PLC0415 -- takes a while, and is for this alone
-
-    print_json(config_schema())
+    print_json(json.loads((files("smcp_computer") / "config" / "schema.json").read_text(encoding="utf-8")))
 
 
 def _read_environment(path: Path | None) -> None:

@@ -7,8 +7,8 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Seat
 from smcp_computer.finder import MetadataCache
+from smcp_computer.mcp.events import ServerStatus, State
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.status import ServerStatus, State
 from smcp_computer.resources.index import ResourceIndex
 from smcp_service.metrics import Metrics
 

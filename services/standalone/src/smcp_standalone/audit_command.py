@@ -188,7 +188,8 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         raise SettingsError(f"--outcome: {outcome!r} is neither an error code nor one of {', '.join(OUTCOMES)}")
     if kind is not None and kind not in (kinds := get_args(Kind)):
         raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
-    return Wanted(**chosen, since=_since(given.get("since")))
+    since = given.get("since")
+    return Wanted(**chosen, since=None if since is None else parse_time("--since", since, -1))
 
 
 def _run(main: Any) -> None:
@@ -268,7 +269,3 @@ def _line(record: dict[str, Any]) -> str:
     more = [(name, record.get(name)) for name in ("req_id", "subject", "address", "why")]
     parts += [f"{name}={printable(str(value))}" for name, value in more if value is not None]
     return "  ".join(parts)
-
-
-def _since(text: str | None) -> datetime | None:
-    return None if text is None else parse_time("--since", text, -1)

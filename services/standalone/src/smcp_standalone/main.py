@@ -1,7 +1,6 @@
 """The command `smcp`: the whole system for a newcomer, and what an operator needs to spread it out."""
 
 import asyncio
-import json
 import shlex
 import shutil
 import sys
@@ -10,23 +9,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 
-from smcp_bus import log_level as log_levels
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
-from smcp_service.lifecycle import Failure, PlainFailure, plain_failures, run
+from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
 from smcp_standalone import audit_command, keys_command, nats_server_conf, operator_commands, trace_command
 from smcp_standalone.nats_server_conf import grants
-from smcp_standalone.operator_connection import all_answers, operator_bus
 
-_ANSWERS_S: Final = 0.5
-"""How long processes may take to answer an operator (seconds): nobody knows how many there are."""
 _REMOVALS: Final = 5
 """A nats-server that is being stopped may write into a directory while it is removed."""
 
@@ -41,7 +36,7 @@ app = typer.Typer(
 )
 app.add_typer(keys_command.app)
 app.add_typer(audit_command.app)
-for look in (operator_commands.offices, operator_commands.room, operator_commands.watch):
+for look in (operator_commands.offices, operator_commands.room, operator_commands.watch, operator_commands.log_level):
     app.command()(look)
 
 
@@ -156,43 +151,6 @@ def run_demo(
                     return await until_stopped(stop, demo_elsewhere(console, url, chosen, token))
 
         raise typer.Exit(run(main, at_once=partial(_end, directory)))
-
-
-@app.command("log-level")
-def log_level(
-    level: Annotated[
-        str | None, typer.Argument(help="debug, info, warning, error or critical. Without it: show the levels.")
-    ] = None,
-    credential: Annotated[str | None, typer.Option(help="Only of the processes with this credential.")] = None,
-    as_json: operator_commands.AsJson = False,
-) -> None:
-    """Show or change what processes that run write to their logs, over NATS. SIGUSR1 does the same for one process."""
-    level = level and level.lower()
-    if level is not None and level not in get_args(log_levels.Level):
-        raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(log_levels.Level))}")
-    configure_logging("smcp-log-level", level="warning")
-    question = {key: value for key, value in (("level", level), ("credential", credential)) if value is not None}
-
-    async def main(stop: asyncio.Event) -> None:
-        with plain_failures():
-            async with operator_bus() as bus:
-                body = json.dumps(question).encode()
-                answers = await all_answers(bus, log_levels.SUBJECT, body, within=_ANSWERS_S)
-        all_found = [log_levels.Answer.model_validate_json(answer) for answer in answers]
-        all_found.sort(key=lambda each: (each.service, each.credential))
-        found = [each for each in all_found if credential in (None, each.credential)]
-        if all_found and not found:
-            there = ", ".join(sorted({each.credential for each in all_found}))
-            raise PlainFailure([Failure(f"no process has the credential {credential!r}; there are: {there}")])
-        if as_json:
-            typer.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
-            return
-        if not found:
-            raise PlainFailure([Failure("no process answers (or this credential may not ask)")])
-        for each in found:
-            typer.echo(f"{each.level:<8}  {each.service}  {each.credential}  {each.process}")
-
-    raise typer.Exit(run(main))
 
 
 @app.command("nats-config")

@@ -1,21 +1,24 @@
-"""`smcp offices`, `smcp room`, `smcp watch`: operators look on. They are members of no office, and take no seat."""
+"""`smcp offices`, `room`, `watch` and `log-level`: what operators do over NATS. They are members of no office, and take
+no seat."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import orjson
 import typer
 
+from smcp_bus import log_level as log_levels
 from smcp_bus.bus import Connection, Incoming
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomQuestion
 from smcp_bus.subjects import audit
 from smcp_proto.member_names import check_name
 from smcp_proto.printable import printable, printable_json
-from smcp_service.lifecycle import plain_failures, run
+from smcp_service.lifecycle import Failure, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_standalone.operator_connection import ask, operator_bus
@@ -25,6 +28,9 @@ SHOWN: Final = (
     *("event", "outcome", "why", "ms", "req_id", "trace_id"),
 )
 """The fields of an audit record that `watch` shows: never arguments or results, which a setting may put there."""
+
+ANSWERS_S: Final = 0.5
+"""How long processes may take to answer an operator (seconds): nobody knows how many there are."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
 Office = Annotated[str, typer.Argument(metavar="OFFICE")]
@@ -101,6 +107,52 @@ def watch(
         await subscription.drain()
 
     _look(show)
+
+
+def log_level(
+    level: Annotated[
+        str | None, typer.Argument(help="debug, info, warning, error or critical. Without it: show the levels.")
+    ] = None,
+    credential: Annotated[str | None, typer.Option(help="Only of the processes with this credential.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show or change what processes that run write to their logs, over NATS. SIGUSR1 does the same for one process."""
+    level = level and level.lower()
+    if level is not None and level not in get_args(log_levels.Level):
+        raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(log_levels.Level))}")
+    question = {key: value for key, value in (("level", level), ("credential", credential)) if value is not None}
+
+    async def show(bus: NatsBus, stop: asyncio.Event) -> None:
+        answers = await _all_answers(bus, log_levels.SUBJECT, json.dumps(question).encode())
+        all_found = [log_levels.Answer.model_validate_json(answer) for answer in answers]
+        all_found.sort(key=lambda each: (each.service, each.credential))
+        found = [each for each in all_found if credential in (None, each.credential)]
+        if all_found and not found:
+            there = ", ".join(sorted({each.credential for each in all_found}))
+            raise Failure(f"no process has the credential {credential!r}; there are: {there}")
+        if as_json:
+            typer.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
+            return
+        if not found:
+            raise Failure("no process answers (or this credential may not ask)")
+        for each in found:
+            typer.echo(f"{each.level:<8}  {each.service}  {each.credential}  {each.process}")
+
+    _look(show)
+
+
+async def _all_answers(bus: NatsBus, subject: str, body: bytes) -> list[bytes]:
+    """What all processes that serve `subject` answer within `ANSWERS_S`."""
+    answers: list[bytes] = []
+    inbox = f"{bus.inbox_prefix}.{bus.process}.answers"
+    number = bus.client.attach(inbox, "", lambda subject, reply, head, body: answers.append(b"" if head else body))
+    try:
+        bus.client.send(subject, inbox, b"", body)
+        await asyncio.sleep(ANSWERS_S)
+    finally:
+        bus.client.unsubscribe_at_server(number)
+        bus.client.detach(number)
+    return [answer for answer in answers if answer]
 
 
 def _look(show: Callable[[NatsBus, asyncio.Event], Awaitable[None]]) -> None:

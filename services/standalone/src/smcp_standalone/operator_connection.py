@@ -3,12 +3,11 @@
 `smcp up` leaves a file for each run, with its NATS and the credential of an operator, which may only read.
 """
 
-import asyncio
 import json
 import os
 import shlex
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -19,6 +18,7 @@ from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
 from smcp_bus.subjects import operators
+from smcp_computer.control_client import states_directory
 from smcp_proto.errors import ErrorBody
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings
@@ -32,19 +32,12 @@ TRIES: Final = 3
 Model = TypeVar("Model", bound=BaseModel)
 
 
-@contextmanager
-def advertise_run(url: str, credentials: Path, agents_url: str) -> Iterator[None]:
+def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractContextManager[None]:
     """Let commands of this user find this run while the body runs. Raises OSError: the file cannot be written."""
-    path = _directory() / f"{os.getpid()}.json"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"url": url, "credentials": str(credentials.absolute()), "agents_url": agents_url}, file)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
+    from smcp_agent.connecting.options import shared_file  # noqa: PLC0415 -- Socket.IO takes half a second to load
+
+    said = {"url": url, "credentials": str(credentials.absolute()), "agents_url": agents_url}
+    return shared_file(_directory() / f"{os.getpid()}.json", json.dumps(said))
 
 
 @asynccontextmanager
@@ -96,20 +89,6 @@ async def ask(bus: NatsBus, verb: str, question: BaseModel, answer: type[Model])
     raise AssertionError
 
 
-async def all_answers(bus: NatsBus, subject: str, body: bytes, *, within: float) -> list[bytes]:
-    """What all processes that serve `subject` answer within so many seconds."""
-    answers: list[bytes] = []
-    inbox = f"{bus.inbox_prefix}.{bus.process}.answers"
-    number = bus.client.attach(inbox, "", lambda subject, reply, head, body: answers.append(b"" if head else body))
-    try:
-        bus.client.send(subject, inbox, b"", body)
-        await asyncio.sleep(within)
-    finally:
-        bus.client.unsubscribe_at_server(number)
-        bus.client.detach(number)
-    return [answer for answer in answers if answer]
-
-
 def _find_local_run() -> dict[str, str] | None:
     """The `smcp up` of this user that runs. Raises SettingsError: there are several."""
     found = []
@@ -131,5 +110,4 @@ def _find_local_run() -> dict[str, str] | None:
 
 
 def _directory() -> Path:
-    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-    return state / "a2c-smcp" / "runs"
+    return states_directory() / "runs"

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -116,14 +116,18 @@ def local_key(url: str) -> str | None:
         return key if _KEY.fullmatch(key) else None
 
 
-@contextmanager
-def shared_key(url: str, key: str) -> Iterator[None]:
+def shared_key(url: str, key: str) -> AbstractContextManager[None]:
     """Let clients of this user find the key while the body runs. Raises OSError: the file cannot be written."""
-    path = _path(url)
+    return shared_file(_path(url), key + "\n")
+
+
+@contextmanager
+def shared_file(path: Path, text: str) -> Iterator[None]:
+    """A file that this user alone can read, while the body runs. Raises OSError: it cannot be written."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)  # of a run that was killed
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(key + "\n")
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
     try:
         yield
     finally:

@@ -1,20 +1,23 @@
-"""Changes the MCP servers in a configuration file: adds, enables, disables and removes one.
+"""Changes a configuration file: adds, enables, disables and removes an MCP server, or adds what was imported.
 
-The result is checked before it is written, and a file is replaced as a whole. A running Computer takes it over: see
-`watch`.
+The result of an edit is checked before it is written, and a file is replaced as a whole. A running Computer takes it
+over: see `watch`.
 """
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from smcp_computer.config.file import content_of, has_comments, locked, parse_config, read_jsonc, write_config
+from smcp_computer.config.file import content_of, has_comments, parse_config, read_object
 from smcp_computer.config.host_checks import missing_on_host
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS
+from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
+from smcp_computer.config.secret_store import is_sealed
+from smcp_service.atomic_files import replace_files
 from smcp_service.settings import did_you_mean
 
 
@@ -45,10 +48,7 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
     Raises ConfigError: the file cannot be read or written, is not valid, or is not valid any more with the change;
     it holds comments; there is no such server, or there is one already. The file is as before then."""
     try:
-        with locked(path):
-            is_new = edit.action == "add" and not path.exists()
-            document = edited(b"" if is_new else content_of(path), edit)
-            write_config(path, document)
+        document = _rewritten(path, lambda raw: edited(raw, edit), may_be_new=edit.action == "add")
     except ConfigError as error:
         raise type(error)(*(f"{path}: {problem}" for problem in error.problems)) from None
     config = parse_config(json.dumps(document))
@@ -58,23 +58,46 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
     return [each for each in (*config.warnings, *missing_on_host(config, os.environ)) if each.startswith(f"{own}.")]
 
 
+def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
+    """Write a configuration, or add it to the one that the file has.
+
+    Raises ConfigError: it cannot be, or would lose something. The file is as before then.
+    """
+
+    def with_added(raw: bytes) -> Mapping[str, Any]:
+        if has_comments(raw):
+            raise ConfigError("has comments, which would be lost: add what is shown by hand")
+        return merged(read_object(raw), added) if raw else added
+
+    _rewritten(path, with_added, may_be_new=True)
+
+
 def edited(raw: bytes | str, edit: Edit) -> dict[str, Any]:
     """What the file holds with the change; an empty one is one without servers. Raises ConfigError. Pure."""
-    document = read_jsonc(raw) if raw.strip() else {"servers": {}}
-    if not isinstance(document, dict):
-        raise ConfigError("the file holds no JSON object")
+    document = read_object(raw) if raw.strip() else {"servers": {}}
     if has_comments(raw) and not edit.rewrite:
         raise ConfigError("has comments, which would get lost: change it by hand, or say --rewrite")
-    _change(_servers_of(document), edit)
+    above, _, _ = servers_of(document)
+    _change(document[above] if above else document or document.setdefault("servers", {}), edit)
     parse_config(json.dumps(document))
     return document
 
 
-def _servers_of(document: dict[str, Any]) -> dict[str, Any]:
-    for key in ("servers", "mcpServers"):
-        if isinstance(held := document.get(key), dict):
-            return held
-    return document or document.setdefault("servers", {})
+def merged(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with the servers and inputs of another one, which is in our structure. Pure.
+
+    Raises ConfigError: a name is in both.
+    """
+    above, servers, _ = servers_of(document)
+    inputs = document.get("inputs") or []
+    known = {body.get("id") for body in inputs if isinstance(body, dict)}
+    twice = [f"the server {name!r}" for name in sorted(servers.keys() & added["servers"].keys())]
+    twice += [f"the input {name!r}" for name in sorted({body["id"] for body in added.get("inputs", [])} & known)]
+    if twice:
+        raise ConfigError(*(f"{name} is there already: rename or remove one of the two" for name in twice))
+    both = {**servers, **added["servers"]}
+    whole = {**document, above: both} if above else {**document, **both}
+    return {**whole, "inputs": [*inputs, *added["inputs"]]} if added.get("inputs") else whole
 
 
 def _change(servers: dict[str, Any], edit: Edit) -> None:
@@ -93,3 +116,36 @@ def _change(servers: dict[str, Any], edit: Edit) -> None:
     else:
         for key in ("disabled", *ENABLED_KEYS):
             servers[edit.name].pop(key, None)
+
+
+def _rewritten(path: Path, change: Callable[[bytes], Mapping[str, Any]], *, may_be_new: bool) -> Mapping[str, Any]:
+    """Replace the file by what `change` makes of its content, while other commands wait, and return that.
+
+    Whoever reads the file meanwhile sees the whole of one or of the other. A new one, whose content is empty, is for
+    its user alone, as it may hold secrets. Raises ConfigError, also where a file is encrypted, and would not be any
+    more.
+    """
+    path = path.resolve()
+    try:
+        directory = os.open(path.parent, os.O_RDONLY)
+    except OSError as error:
+        raise _not_writable(path, error) from None
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        is_new = may_be_new and not path.exists()
+        document = change(b"" if is_new else content_of(path))
+        if not is_new and is_sealed(path.read_bytes()):
+            raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        replace_files({path: text.encode()}, keep_access=True)
+    except OSError as error:
+        raise _not_writable(path, error) from None
+    finally:
+        os.close(directory)
+    return document
+
+
+def _not_writable(path: Path, error: OSError) -> ConfigError:
+    why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
+    hint = "a Computer that may only read its file, as that of the unit of systemd, leaves the change to you"
+    return ConfigError(f"{why}; {hint}")

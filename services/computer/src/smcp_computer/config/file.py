@@ -4,14 +4,11 @@ The servers stand under `servers`, under `mcpServers`, or at the top level. Each
 `other_mcp_hosts` knows. `lint` has the checks.
 """
 
-import fcntl
 import io
 import json
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +16,7 @@ from typing import Any, Final
 
 from dotenv.parser import parse_stream
 
-from smcp_computer.config import lint, other_mcp_hosts, server_json
+from smcp_computer.config import lint, other_mcp_hosts
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, checked
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
@@ -31,7 +28,6 @@ from smcp_proto.schemas.config import (
     MCPServerInput,
     MCPServerStdioConfig,
 )
-from smcp_service.atomic_files import replace_files
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -114,8 +110,8 @@ def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
     """
     raw, variables = content_of(path), variables_of(path)
     document = _document(raw, variables)
-    if server_json.is_entry(document):
-        own = server_json.configuration_of(document)
+    if other_mcp_hosts.is_registry_entry(document):
+        own = other_mcp_hosts.configuration_of_entry(document)
         return own, parse_config(json.dumps(own))
     config = parse_config(raw, variables)
     own = other_mcp_hosts.own_document(document)
@@ -123,59 +119,6 @@ def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
         if "env_file" in body:
             body["env_file"] = str(path.absolute().parent / _expanded(body["env_file"]))
     return own, config
-
-
-def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
-    """Write a configuration, or add it to the one that the file has.
-
-    Raises ConfigError: it cannot be, or would lose something. The file is as before then.
-    """
-    document = dict(added)
-    with locked(path):
-        if path.exists():
-            raw = content_of(path)
-            if has_comments(raw):
-                raise ConfigError("has comments, which would be lost: add what is shown by hand")
-            document = other_mcp_hosts.merged(_document(raw, _NO_VARIABLES), added)
-        write_config(path, document)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other commands from changing the file between its reading and its writing. Raises ConfigError."""
-    path = path.resolve()
-    try:
-        directory = os.open(path.parent, os.O_RDONLY)
-    except OSError as error:
-        raise _not_writable(path, error) from None
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
-
-
-def write_config(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace the file at once: whoever reads it meanwhile sees the whole of one or of the other.
-
-    Raises OSError: it cannot be read; ConfigError: it is encrypted, and would not be any more, or cannot be written.
-
-    A new file is for its user alone, as it may hold secrets.
-    """
-    path = path.resolve()
-    if path.exists() and is_sealed(path.read_bytes()):
-        raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    try:
-        replace_files({path: text.encode()}, keep_access=True)
-    except OSError as error:
-        raise _not_writable(path, error) from None
-
-
-def _not_writable(path: Path, error: OSError) -> ConfigError:
-    why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
-    hint = "a Computer that may only read its file, as that of the unit of systemd, leaves the change to you"
-    return ConfigError(f"{why}; {hint}")
 
 
 def variables_of(path: Path) -> dict[str, str]:
@@ -230,9 +173,7 @@ def content_of(path: Path) -> bytes:
 
 
 def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
-    document = read_jsonc(raw)
-    if not isinstance(document, dict):
-        raise ConfigError("the file holds no JSON object")
+    document = read_object(raw)
     try:
         filled: dict[str, Any] = other_mcp_hosts.with_variables(document, variables)
     except RecursionError:
@@ -242,7 +183,7 @@ def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
 
 def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     document = _document(raw, variables)
-    if server_json.is_entry(document):
+    if other_mcp_hosts.is_registry_entry(document):
         raise ConfigError("make a configuration of it by `smcp-computer import`: it is a server.json of MCP's registry")
     above, bodies, unread = other_mcp_hosts.servers_of(document)
     if not above and any(isinstance(document.get(key), str) for key in ("command", "url")):
@@ -353,8 +294,8 @@ _WHY: Final = {
 _NOT_BLANK: Final = re.compile(r"\S")
 
 
-def read_jsonc(raw: bytes | str) -> Any:
-    """JSON with comments and trailing commas. Raises ConfigError: it is no JSON, or a key stands twice in one object.
+def read_object(raw: bytes | str) -> dict[str, Any]:
+    """An object in JSON with comments and trailing commas. Raises ConfigError: it is none, or has a key twice.
 
     Comments and trailing commas become blanks, so that the errors of `json` have the line and column of the file.
     """
@@ -365,7 +306,7 @@ def read_jsonc(raw: bytes | str) -> Any:
     if not text.strip():
         raise ConfigError('is empty: name a server, as {"servers": {"NAME": {"command": "PROGRAM"}}}')
     try:
-        return json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
+        document = json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except json.JSONDecodeError as error:
         why = _WHY.get(error.msg, error.msg)
         if text.startswith("#", error.pos):
@@ -375,6 +316,9 @@ def read_jsonc(raw: bytes | str) -> Any:
         raise ConfigError(f"not JSON: {why} at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError):
         raise ConfigError("not JSON: nested too deeply, or a number with very many digits") from None
+    if not isinstance(document, dict):
+        raise ConfigError("the file holds no JSON object")
+    return document
 
 
 def has_comments(raw: bytes | str) -> bool:

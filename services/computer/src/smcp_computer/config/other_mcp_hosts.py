@@ -1,13 +1,19 @@
-"""Reads the servers and inputs of other MCP hosts as our own: VS Code, Claude Desktop, Cursor, Cline, Windsurf, Gemini.
+"""Reads what others write as our own configuration: files of other MCP hosts, and a `server.json` of MCP's registry.
 
-Pure. It moves and renames fields, and checks nothing: `file` does, and its errors name the fields as they are written.
+The hosts are VS Code, Claude Desktop, Cursor, Cline, Windsurf and Gemini. Of their files, fields are moved and renamed,
+and nothing is checked: `file` does, and its errors name the fields as they are written. A `server.json` describes
+packages and remote servers; the first that can run here is taken, and what its user has to say becomes an input. Pure.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from smcp_computer.config.lint import PARAMETERS, ConfigError, fields_of, map_strings
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from smcp_computer.config.lint import PARAMETERS, ConfigError, checked, fields_of, map_strings
 from smcp_computer.config.server_settings import DEFAULTS
 from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreamableHttpParameters
 
@@ -54,23 +60,6 @@ def own_document(document: Mapping[str, Any]) -> dict[str, Any]:
     inputs = {"inputs": [own_input(body) for body in document["inputs"]]} if document.get("inputs") else {}
     defaults = {DEFAULTS: document[DEFAULTS]} if above and DEFAULTS in document else {}
     return {"servers": servers, **inputs, **defaults}
-
-
-def merged(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with the servers and inputs of another one, which is in our structure.
-
-    Raises ConfigError: a name is in both.
-    """
-    above, servers, _ = servers_of(document)
-    inputs = document.get("inputs") or []
-    known = {body.get("id") for body in inputs if isinstance(body, dict)}
-    twice = [f"the server {name!r}" for name in sorted(servers.keys() & added["servers"].keys())]
-    twice += [f"the input {name!r}" for name in sorted({body["id"] for body in added.get("inputs", [])} & known)]
-    if twice:
-        raise ConfigError(*(f"{name} is there already: rename or remove one of the two" for name in twice))
-    both = {**servers, **added["servers"]}
-    whole = {**document, above: both} if above else {**document, **both}
-    return {**whole, "inputs": [*inputs, *added["inputs"]]} if added.get("inputs") else whole
 
 
 @dataclass(slots=True)
@@ -225,3 +214,155 @@ def with_variables(value: Any, variables: Mapping[str, str]) -> Any:
         return text
 
     return map_strings(value, replaced)
+
+
+RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "npm": ("npx", "-y"),
+    "pypi": ("uvx",),
+    "oci": ("docker", "run", "-i", "--rm"),
+    "nuget": ("dnx",),
+}
+"""The command that fetches and runs a package, by the type of its registry."""
+_VARIABLE: Final = re.compile(r"\{([^{}]+)\}")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class _Value(_Part):
+    description: str | None = None
+    is_required: bool = False
+    is_secret: bool = False
+    value: str | None = None
+    default: str | None = None
+    choices: list[str] = Field(default_factory=list)
+    variables: dict[str, "_Value"] = Field(default_factory=dict)
+
+
+class _Named(_Value):
+    name: str
+
+
+class _Argument(_Value):
+    type: Literal["positional", "named"]
+    name: str = ""
+    value_hint: str = "argument"
+
+
+class _Transport(_Part):
+    type: str
+    url: str = ""
+    headers: list[_Named] = Field(default_factory=list)
+    variables: dict[str, _Value] = Field(default_factory=dict)
+
+
+class _Package(_Part):
+    registry_type: str
+    identifier: str
+    version: str | None = None
+    runtime_hint: str | None = None
+    transport: _Transport = _Transport(type="stdio")
+    runtime_arguments: list[_Argument] = Field(default_factory=list)
+    package_arguments: list[_Argument] = Field(default_factory=list)
+    environment_variables: list[_Named] = Field(default_factory=list)
+
+
+class _Entry(_Part):
+    name: str
+    packages: list[_Package] = Field(default_factory=list)
+    remotes: list[_Transport] = Field(default_factory=list)
+
+
+def is_registry_entry(document: Mapping[str, Any]) -> bool:
+    entry = document.get("server", document)  # as the registry's API answers
+    return isinstance(entry, dict) and any(isinstance(entry.get(key), list) for key in ("packages", "remotes"))
+
+
+def configuration_of_entry(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a configuration file. Raises ConfigError: it is no `server.json`, or nothing of it runs here."""
+    problems: list[str] = []
+    entry = checked(_Entry.model_validate, document.get("server", document), problems)
+    if entry is None:
+        raise ConfigError(*problems)
+    name = entry.name.rpartition("/")[2]
+    inputs = _Inputs(name)
+    for package in entry.packages:
+        if package.registry_type in RUNNERS and package.transport.type == "stdio":
+            server = _program(package, inputs)
+            break
+    else:
+        remote = next((each for each in entry.remotes if each.type in ("streamable-http", "sse")), None)
+        if remote is None:
+            known = ", ".join(RUNNERS)
+            raise ConfigError(f"packages: none runs here over stdio (known are {known}), and there is no remote server")
+        server = _remote(remote, inputs)
+    return {"servers": {name: server}, "inputs": list(inputs.found.values())}
+
+
+class _Inputs:
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self.found: dict[str, dict[str, Any]] = {}
+        """By id."""
+
+    def text(self, key: str, value: _Value) -> str | None:
+        """With placeholders for what the user has to say. None: it can be left out."""
+        if value.value is not None:
+            return self.filled(value.value, value.variables)
+        if not value.is_required and value.default is None:
+            return None
+        id_ = f"{self._server}-{key.strip('-')}"
+        said: dict[str, Any] = {"id": id_, "description": value.description or key}
+        if value.choices:
+            said |= {"type": "pickString", "options": value.choices}
+        elif value.is_secret:
+            said |= {"type": "promptString", "password": True}
+        else:
+            said["type"] = "promptString"
+        if value.default is not None:
+            said["default"] = value.default
+        self.found[id_] = said
+        return f"${{input:{id_}}}"
+
+    def filled(self, text: str, variables: Mapping[str, _Value]) -> str:
+        def variable(found: re.Match[str]) -> str:
+            known = variables.get(found[1])
+            return found[0] if known is None else self.text(found[1], known) or ""
+
+        return _VARIABLE.sub(variable, text)
+
+    def named(self, values: Iterable[_Named]) -> dict[str, str]:
+        return {each.name: text for each in values if (text := self.text(each.name, each)) is not None}
+
+    def arguments(self, arguments: Iterable[_Argument]) -> list[str]:
+        made: list[str] = []
+        for each in arguments:
+            if (text := self.text(each.name or each.value_hint, each)) is not None:
+                made += [each.name, text] if each.type == "named" else [text]
+        return made
+
+
+def _program(package: _Package, inputs: _Inputs) -> dict[str, Any]:
+    command, *options = RUNNERS[package.registry_type]
+    env = inputs.named(package.environment_variables)
+    if package.runtime_hint not in (None, command):
+        command, options = package.runtime_hint or command, []
+    elif package.registry_type == "oci":
+        options += [option for name in env for option in ("-e", name)]
+    reference = package.identifier
+    if package.version and package.registry_type != "oci":
+        reference += f"@{package.version}"
+    elif package.version and ":" not in reference.rpartition("/")[2]:
+        reference += f":{package.version}"
+    own = inputs.arguments(package.package_arguments)
+    if package.registry_type == "nuget":
+        own = ["--yes", "--", *own]
+    arguments = [*options, *inputs.arguments(package.runtime_arguments), reference, *own]
+    return {"type": "stdio", PARAMETERS: {"command": command, "args": arguments} | ({"env": env} if env else {})}
+
+
+def _remote(remote: _Transport, inputs: _Inputs) -> dict[str, Any]:
+    headers = inputs.named(remote.headers)
+    parameters = {"url": inputs.filled(remote.url, remote.variables)} | ({"headers": headers} if headers else {})
+    return {"type": "sse" if remote.type == "sse" else "streamable", PARAMETERS: parameters}

@@ -1,8 +1,9 @@
-"""Events of the MCP servers, the notifications that they are made from, and warnings about the servers."""
+"""States and events of the MCP servers, the notifications that events are made from, and warnings about the servers."""
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import mcp_types as types
@@ -15,6 +16,40 @@ _log = logging.getLogger("smcp_computer.mcp")
 
 MOST_WARNINGS: Final = 200
 """About one MCP server, in one life of it: it may cause ever new ones."""
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    """It is started, for the first time or again, and does not answer yet."""
+    READY = "ready"
+    DEGRADED = "degraded"
+    """It runs, and something is wrong with it: the reason says what."""
+    BACKOFF = "backoff"
+    """It ended or could not be started, and is started again after a pause."""
+    STOPPED = "stopped"
+    DISABLED = "disabled"
+    FAILED = "failed"
+    """It cannot run as it is configured, and is not tried again before that changes."""
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """What a Computer tells of a server: to its user, to `/metrics`, and in part to Agents."""
+
+    name: str
+    state: State
+    reason: str
+    """Why it is not ready; empty where it is."""
+    since: float
+    """When it came into this state, in seconds since the epoch."""
+    restarts: int = 0
+    """How many times it became ready again."""
+    pid: int | None = None
+    """None: it does not run, or is reached over HTTP."""
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
+    tools: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -46,7 +45,9 @@ def launch_of(parameters: MCPServerStdioParameters, host: HostSettings, *, only_
 
     `only_look`: change nothing on this host, where limits of a cgroup may still turn out to be refused.
     """
-    env = get_default_environment() if host.environment is None else _chosen(host.environment, os.environ)
+    env = get_default_environment()
+    if host.environment is not None:
+        env = {name: os.environ[name] for name in host.environment if name in os.environ}
     user = None
     if host.user is not None:
         account = _account(host.user)
@@ -103,10 +104,6 @@ async def check_sandbox(launch: process.Launch, host: HostSettings) -> None:
 
     if failure := await asyncio.to_thread(run):
         raise CannotRun(f"sandbox: cannot be made on this host: {failure}")
-
-
-def _chosen(names: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: environ[name] for name in names if name in environ}
 
 
 def _account(user: str) -> pwd.struct_passwd:

@@ -23,6 +23,7 @@ import psutil
 from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp import reaper
 from smcp_computer.mcp.errors import ServerFailed
+from smcp_service.lifecycle import set_within
 
 EXIT_GRACE_S: Final = 2.0
 """After its standard input closed, before SIGTERM."""
@@ -95,23 +96,15 @@ class ServerProcess:
     async def kill(self) -> None:
         """End it whole, without giving it time; `watch` must be running."""
         self._control.write(b"kill\n")
-        await self._gone_within(KILL_S)
+        await set_within(KILL_S, self.gone)
 
     async def stop(self, *, hurry: bool = False) -> None:
         """Close its input, give it time (none in a `hurry`), then end it whole; `watch` must be running. Idempotent."""
         self.stdin.close()
-        if hurry or not await self._gone_within(EXIT_GRACE_S):
+        if hurry or not await set_within(EXIT_GRACE_S, self.gone):
             if self._control.can_write_eof():
                 self._control.write_eof()
-            await self._gone_within(reaper.TERM_GRACE_S + KILL_S)
-
-    async def _gone_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self.gone.wait()
-        except TimeoutError:
-            return False
-        return True
+            await set_within(reaper.TERM_GRACE_S + KILL_S, self.gone)
 
 
 @asynccontextmanager
@@ -248,6 +241,41 @@ def kill_children() -> None:
     for child in psutil.Process().children():
         with suppress(psutil.Error):
             child.kill()
+
+
+def usage_of(pid: int | None) -> tuple[float | None, int | None]:
+    """CPU time (s) and memory (bytes) of a process and its descendants; of those that ended, as far as their parents
+    waited for them. Pages that several of them share count several times. None: there is no such process."""
+    cpu_s, memory, pids, found = 0.0, 0, [pid] if pid is not None else [], False
+    while pids:
+        with suppress(psutil.Error):
+            process = psutil.Process(pids.pop())
+            pids += _children(process)
+            with process.oneshot():
+                times = process.cpu_times()
+                memory += process.memory_info().rss
+            cpu_s += times.user + times.system + times.children_user + times.children_system
+            found = True
+    return (cpu_s, memory) if found else (None, None)
+
+
+def _children(process: psutil.Process) -> list[int]:
+    """psutil looks at all processes of the host for them, which takes ten times as long."""
+    if sys.platform != "linux":
+        return [child.pid for child in process.children()]
+    pids: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{process.pid}/task").iterdir():
+            pids += map(int, (thread / "children").read_text().split())
+    return pids
+
+
+def is_stopped(pid: int | None) -> bool:
+    """Whether a process was stopped (SIGSTOP), and cannot go on by itself."""
+    try:
+        return pid is not None and psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return False
 
 
 def _failure(step: str, number: int, launch: Launch) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import cache
+from importlib.metadata import version
 from itertools import count
 from typing import Any, Final, Literal
 
@@ -26,7 +27,6 @@ from pydantic import TypeAdapter
 from smcp_bus import exact_json
 from smcp_bus.request_spans import child_span
 from smcp_bus.tracing import configured
-from smcp_computer import __version__
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import (
     CallBrokenOff,
@@ -53,6 +53,7 @@ from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_computer.mcp.session")
 
+_CLIENT: Final = types.Implementation(name="smcp-computer", version=version("smcp-computer"))
 MAX_PAGES: Final = 200
 MAX_TOOLS: Final = 10_000
 """Of one server: each is listed to every Agent of the office, with its schema. Models are given some hundreds."""
@@ -364,7 +365,7 @@ async def connect(
             mode=negotiation,
             read_timeout_seconds=answer_s,
             message_handler=handle,
-            client_info=types.Implementation(name="smcp-computer", version=__version__),
+            client_info=_CLIENT,
             cache=None,
         ) as client,
     ):

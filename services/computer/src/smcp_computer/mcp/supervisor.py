@@ -30,11 +30,19 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerHangs
-from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
+from smcp_computer.mcp.events import (
+    ServerEvent,
+    ServerEvents,
+    ServerGone,
+    ServerReady,
+    ServerStatus,
+    State,
+    ToolsChanged,
+)
+from smcp_computer.mcp.process import is_stopped, usage_of
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, ServerCalls, connect
-from smcp_computer.mcp.status import ServerStatus, State, is_stopped, usage_of
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_service.lifecycle import set_within

@@ -1,8 +1,8 @@
-"""The JSON Schema (draft 2020-12) of a configuration file, made from the models: for editors that read `$schema`.
+"""The JSON Schema (draft 2020-12) of a Computer's configuration file, made from the models: for editors.
 
-It takes each file that is read without a mistake, and some others: `file` decides what is valid. A schema cannot say
-that a placeholder needs an input, or that an unknown field resembles a known one. URLs, durations and the fields that
-go with each kind of URL are left to `file`, too.
+It takes each file that is read without a mistake, and some others: `smcp_computer.config.file` decides what is valid. A
+schema cannot say that a placeholder needs an input, or that an unknown field resembles a known one. URLs, durations and
+the fields that go with each kind of URL are left to `file`, too.
 """
 
 from typing import Any, Final
