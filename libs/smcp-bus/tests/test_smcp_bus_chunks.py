@@ -165,7 +165,7 @@ async def test_an_unconfirmed_reply_is_dropped_when_its_time_is_over(nats_url: s
             return selective
 
         interpose(asker, without_last_word)
-        assert len((await asker.request("large", b"", timeout=1)).body) == MIB
+        assert len((await asker.request("large", b"", timeout=3)).body) == MIB
         assert server.stats().outgoing_bytes == MIB
         await eventually(lambda: server.stats().outgoing_bytes == 0)
 

@@ -62,7 +62,7 @@ async def test_no_progress_is_reported_for_an_answer_lost_by_a_bad_bus(nats_url:
         async with BadBus(bus, 1, replies=Rates(lost=1.0)) as bad, BadBus(bus, 1) as sound:
             lost, told = Told(), Told()
             with pytest.raises(RequestTimedOut):
-                await bad.request("progress", b"x" * MIB, timeout=1, progress=lost)
+                await bad.request("progress", b"x" * MIB, timeout=3, progress=lost)
             assert lost.what == ["moved", "moved", "delivered"]
             await sound.request("progress", b"x" * MIB, timeout=30, progress=told)
             assert told.what == ["moved", "moved", "delivered", "answer"]

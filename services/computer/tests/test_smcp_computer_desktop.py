@@ -130,6 +130,8 @@ async def test_a_late_window_is_left_out_and_the_rest_is_delivered(nats_url: str
         assert watch.undisturbed < 15  # not one time-out after the other for each of them
         await here.tell("listless", "misbehave", uri="list", how="")
         await here.tell("silent", "misbehave", uri=window("silent", 0), how="")
+        # what it was asked before it would be waited for until 30 s are over
+        await here.tell("silent", "update", uri=window("silent", 0))
         everything = [shown("dying"), shown("fine"), shown("listless"), shown("silent", 0), shown("silent", 1)]
         await _shows(here, everything)
 

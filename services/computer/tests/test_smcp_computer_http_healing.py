@@ -112,7 +112,7 @@ async def test_a_server_that_refuses_is_tried_until_it_does_not(
 
 async def test_a_server_that_is_away_for_a_while_is_connected_to_again() -> None:
     made, config = server()
-    async with running(limits=LIMITS, web=config) as servers:
+    async with running(limits=LIMITS, ready=(), web=config) as servers:
         box = servers["web"]
         assert (box.reason, box.starts) == ("cannot be reached", 0)
         for starts in (1, 2):
@@ -123,7 +123,7 @@ async def test_a_server_that_is_away_for_a_while_is_connected_to_again() -> None
 
 async def test_a_call_waits_until_its_server_is_back() -> None:
     made, config = server()
-    async with running(limits=Limits(silence_s=3.0, wait_s=30.0), web=config) as servers:
+    async with running(limits=Limits(silence_s=3.0, wait_s=30.0), ready=(), web=config) as servers:
         async with made.serving():
             await eventually(lambda: servers["web"].ready)
         await eventually(lambda: not servers["web"].ready)

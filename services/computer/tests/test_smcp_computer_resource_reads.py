@@ -164,7 +164,6 @@ async def test_a_read_does_not_wait_for_a_silent_server_if_another_lists_the_uri
         alice = ResourceAgent(here)
         await eventually(lambda: here.computer.resources.index.is_listed("well"), timeout=30)
         assert (await alice.result("resources/read", uri="window://well/0", timeout=15))["contents"]
-        assert (await here.ask("get_desktop"))["desktops"], "it would be waited for 20 s"
         listed = await alice.result("resources/list", timeout=6)
         assert listed["meta"] == {"a2c_skipped_servers": ["silent"]}
 

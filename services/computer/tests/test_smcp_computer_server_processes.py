@@ -40,7 +40,7 @@ async def test_a_killed_server_fails_its_calls_at_once_and_is_started_again() ->
 async def test_the_pauses_before_restarts_of_a_dying_server_grow() -> None:
     crashing = {"type": "stdio", "server_parameters": {"command": "true"}}
     loop = asyncio.get_running_loop()
-    async with running(crash=crashing) as servers:
+    async with running(ready=(), crash=crashing) as servers:
         pauses = [servers["crash"]._backoff._step]
         began = loop.time()
         await eventually(lambda: servers["crash"]._backoff._step >= 2.0)

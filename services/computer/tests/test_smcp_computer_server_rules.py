@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from smcp_bus.owner import time_limit
 from smcp_computer.config.file import load_config, parse_config
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.tools import Catalogue
 from smcp_proto.tool_results import timed_out
 from smcp_testing.mcp_servers import configs
@@ -51,9 +52,11 @@ def script(path: Path, *, encoding: str = "utf-8", raw: bytes = b"ok") -> str:
     return str(path)
 
 
-def running(config: str | Path, *, limits: Limits | None = None) -> AbstractAsyncContextManager[dict[str, Supervisor]]:
+def running(
+    config: str | Path, *, ready: Collection[str] | None = None
+) -> AbstractAsyncContextManager[dict[str, Supervisor]]:
     parsed = load_config(config) if isinstance(config, Path) else parse_config(config)
-    return running_all(parsed, limits=limits)
+    return running_all(parsed, ready=ready)
 
 
 def stdio(*arguments: str, **parameters: Any) -> str:
@@ -166,7 +169,7 @@ async def test_the_headers_of_the_configuration_go_with_every_request(kind: Lite
         server = configs.http(
             kind, f"http://127.0.0.1:{port}/mcp", headers={"Authorization": "Bearer x", "X-Number": 7}
         )
-        async with running(json.dumps({"servers": {"s": server}})) as servers:
+        async with running(json.dumps({"servers": {"s": server}}), ready=()) as servers:
             assert not servers["s"].ready
     finally:
         await runner.cleanup()

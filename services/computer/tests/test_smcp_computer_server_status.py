@@ -18,7 +18,7 @@ from smcp_testing.waiting import eventually
 
 async def test_the_status_of_a_server_shows_its_process_and_its_restarts() -> None:
     async with running(
-        box=configs.stdio(fresh=True), web=configs.http("streamable", "http://127.0.0.1:1/mcp")
+        ready=["box"], box=configs.stdio(fresh=True), web=configs.http("streamable", "http://127.0.0.1:1/mcp")
     ) as servers:
         box = servers["box"]
         first = box.status()

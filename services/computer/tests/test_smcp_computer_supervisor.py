@@ -66,6 +66,7 @@ async def test_a_large_result_over_http_arrives_whole() -> None:
 )
 async def test_servers_start_in_parallel_whatever_another_one_does() -> None:
     async with running(
+        ready=["box"],
         bad={"type": "stdio", "server_parameters": {"command": "no-such-program"}},
         nowhere={"type": "stdio", "server_parameters": {"command": sys.executable, "cwd": "/no/such/place"}},
         mute={"type": "stdio", "server_parameters": {"command": "cat", "args": ["/dev/null"]}},
@@ -73,7 +74,6 @@ async def test_servers_start_in_parallel_whatever_another_one_does() -> None:
         unset={"type": "stdio", "server_parameters": {"command": "x", "args": ["${env:NOT_SET}"]}},
         box=configs.stdio(),
     ) as servers:
-        assert servers["box"].ready
         reasons = {name: servers[name].reason for name in servers if name != "box"}
         assert reasons["bad"] == "its command 'no-such-program' does not exist"
         assert reasons["nowhere"] == "its working directory '/no/such/place' does not exist"
@@ -90,7 +90,7 @@ async def test_servers_start_in_parallel_whatever_another_one_does() -> None:
 @pytest.mark.rule("computer.start.status")
 async def test_a_server_that_never_answers_fails_its_start_in_time() -> None:
     silent = {"type": "stdio", "server_parameters": {"command": "sleep", "args": ["600"]}}
-    async with running(limits=Limits(start_s=0.5), silent=silent) as servers:
+    async with running(limits=Limits(start_s=0.5), ready=(), silent=silent) as servers:
         assert servers["silent"].reason == "did not get ready in time"
 
 
@@ -112,7 +112,6 @@ async def test_a_server_that_ends_at_discovery_gets_the_legacy_handshake(tmp_pat
     )
     server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": [str(picky)]}}
     async with running(picky=server) as servers:
-        await eventually(lambda: servers["picky"].ready)
         assert [tool.name for tool in servers["picky"].tools] == ["t"]
         with pytest.raises(BadAnswer, match="'picky' sent a result that is not valid"):
             await call(servers["picky"], "t")

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from unittest import mock
 
 import pytest
 
@@ -23,7 +24,7 @@ from smcp_registry.sweeper import Sweeper
 from smcp_testing import registry_world
 from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe
 from smcp_testing.nats_process import NatsServer
-from smcp_testing.waiting import Stopwatch, eventually
+from smcp_testing.waiting import BOUND_S, Stopwatch, eventually
 
 LEASE_S = 1.0
 
@@ -146,7 +147,7 @@ def member(name: str, **changes: object) -> MemberRecord:
 async def sweeping(
     bus: NatsBus, *, keep_tombstones_s: float = 600
 ) -> AsyncIterator[tuple[Sweeper, Store, MembersView]]:
-    """A sweeper whose view is fed by the test."""
+    """A sweeper whose view is fed by the test. It sweeps once: no second sweep makes up for a store that is slow."""
     store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
     connection, view = ConnectionWatch(bus), MembersView()
     leases = Leases(store.leases, lease_s=10)
@@ -154,15 +155,16 @@ async def sweeping(
     announcer = Announcer(bus, bus.jetstream(), store.members)
     await announcer.prepare()
     try:
-        yield (
-            Sweeper(
-                connection, store, view, leases, owners, announcer,
-                Audit(Trail(logging.getLogger("test")), view, leases),
-                lease_s=10, keep_tombstones_s=keep_tombstones_s,
-            ),
-            store,
-            view,
-        )  # fmt: skip
+        with mock.patch("smcp_registry.store.ANSWER_S", BOUND_S):
+            yield (
+                Sweeper(
+                    connection, store, view, leases, owners, announcer,
+                    Audit(Trail(logging.getLogger("test")), view, leases),
+                    lease_s=10, keep_tombstones_s=keep_tombstones_s,
+                ),
+                store,
+                view,
+            )  # fmt: skip
     finally:
         connection.close()
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from unittest import mock
 
 from smcp_bus.audit import Trail
 from smcp_bus.bus import Incoming, Reply
@@ -18,7 +19,7 @@ from smcp_registry.member_records import Announce, MemberRecord, record_key
 from smcp_registry.members_view import MembersView
 from smcp_registry.store import Store, open_store, read_member, write_member
 from smcp_registry.sweeper import AT_ONCE, Sweeper
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import BOUND_S, eventually
 
 
 class ReturningOwners(Owners):
@@ -80,7 +81,8 @@ async def world(url: str, *, patience_s: float = 0.5) -> AsyncIterator[tuple[Nat
         connection = ConnectionWatch(bus)
         try:
             store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
-            yield bus, World(bus, store, connection, patience_s=patience_s)
+            with mock.patch("smcp_registry.store.ANSWER_S", BOUND_S):  # it sweeps once
+                yield bus, World(bus, store, connection, patience_s=patience_s)
         finally:
             connection.close()
 

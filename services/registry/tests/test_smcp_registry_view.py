@@ -13,7 +13,7 @@ from smcp_registry.members_view import MembersView
 from smcp_registry.store import Bucket, Conflict, Store, open_store, read_member, write_member
 from smcp_service.lifecycle import background
 from smcp_testing.nats_process import NatsServer
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import BOUND_S, eventually
 
 
 def record(name: str, office: str = "lab", process: str = "p") -> MemberRecord:
@@ -61,10 +61,10 @@ async def test_a_view_that_starts_late_has_earlier_and_later_entries(nats_url: s
             assert view.revision == last
             assert view.owners() == {("c", "p"): {record_key("lab", "computer", name) for name in names(view)}}
             last = await put(store.members, record("late", office="other", process="q"))
-            assert await view.reached(last, 2)
+            assert await view.reached(last, BOUND_S)
             assert names(view, "other") == {"late"}
             last = await put(store.members, tombstone(record("late", office="other", process="q")))
-            assert await view.reached(last, 2)
+            assert await view.reached(last, BOUND_S)
             assert names(view, "other") == set()
             assert ("c", "q") not in view.owners()
             assert set(view.tombstones()) == {
@@ -92,7 +92,7 @@ async def test_a_view_misses_no_change_made_while_its_connection_was_down(nats_s
         # the other may be back before the view is
         await put(members, tombstone(record("before")))
         last = await put(members, record("after"))
-        assert await view.reached(last, 5)
+        assert await view.reached(last, BOUND_S)
         assert names(view) == {"after"}
 
 
@@ -102,7 +102,7 @@ async def test_a_vanished_consumer_is_replaced(nats_url: str) -> None:
         for consumer in await js.consumers_info("KV_members"):
             assert await js.delete_consumer("KV_members", consumer.name)
         last = await put(store.members, record("meanwhile"))
-        assert await view.reached(last, 10)
+        assert await view.reached(last, BOUND_S)
         assert names(view) == {"meanwhile"}
 
 
@@ -121,7 +121,7 @@ async def test_a_view_equals_the_store_after_a_load(nats_url: str) -> None:
             return last
 
         last = max(await asyncio.gather(*map(churn, range(10))))
-        assert await view.reached(last, 5)
+        assert await view.reached(last, BOUND_S)
         stored = {}
         for number in range(10):
             present = (await read_member(store.members, record_key("lab", "computer", f"pc{number}"))).record
@@ -137,7 +137,7 @@ async def test_an_unreadable_record_is_no_member_and_its_seat_can_be_claimed(nat
     async with open_bus(BusConfig(url=nats_url)) as bus, watched(bus) as (store, view, _):
         key = record_key("lab", "computer", "pc")
         last = await store.members.write(key, b"not a record", last=0)
-        assert await view.reached(last, 2)
+        assert await view.reached(last, BOUND_S)
         assert names(view) == set()
         assert (await read_member(store.members, key)).record is None
         await put(store.members, record("pc"))

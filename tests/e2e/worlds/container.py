@@ -18,8 +18,6 @@ from tests.e2e.worlds.process import Child, Launched
 
 USER: Final = 10001
 """As whom the images run."""
-_START_S: Final = 180.0
-"""Nothing is forked from what has been imported: each part, and each MCP server, is a Python of its own that starts."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class Container(Launched):
 
     async def start(self) -> None:
         self.launch()
-        await self.ready(_START_S)
+        await self.ready()
 
     async def stop(self, within: float = 30.0) -> int:
         """As of a process; a paused one goes on first."""

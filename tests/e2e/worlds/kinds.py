@@ -29,16 +29,14 @@ OPEN: Final[dict[str, Callable[..., AbstractAsyncContextManager[World]]]] = {
 }
 
 
-IN_CONTAINERS_S: Final = scaled(ci=300, soak=3600)
-"""On a busy machine a world needs minutes to start there; after three it is said which part is late."""
-
-_MARKS: Final = {PROCESSES: [pytest.mark.twin], CONTAINERS: [pytest.mark.timeout(IN_CONTAINERS_S)]}
+TEST_S: Final = scaled(ci=300, soak=3600)
+"""Of a test that does not say for itself how long it may take. On a busy machine a world needs minutes to start; after
+three it is said which part is late."""
 
 
 def kinds(*names: str) -> list[ParameterSet]:
-    """The parameters of a test that is played in these kinds of worlds; the one among processes is a twin, and the one
-    in containers has more time, unless the test says for itself how long it may take."""
-    return [pytest.param(name, marks=_MARKS.get(name, [])) for name in names]
+    """The parameters of a test that is played in these kinds of worlds; the one among processes is a twin."""
+    return [pytest.param(name, marks=pytest.mark.twin if name == PROCESSES else ()) for name in names]
 
 
 def twins_are_left_out() -> bool:

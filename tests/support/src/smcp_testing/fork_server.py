@@ -33,7 +33,7 @@ from smcp_testing import fork_client
 from smcp_testing.fork_client import HEADER, STATUS, STREAMS
 
 MODULE: Final = "smcp_testing.fork_server"
-_WISH_S: Final = 5.0
+_WISH_S: Final = 30.0
 _END_S: Final = 30.0
 
 

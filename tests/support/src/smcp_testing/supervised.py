@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -12,20 +12,32 @@ from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
+from smcp_testing.waiting import eventually
 
 
 def running(
-    *, limits: Limits | None = None, environ: dict[str, str] | None = None, **servers: dict[str, Any]
+    *,
+    limits: Limits | None = None,
+    environ: dict[str, str] | None = None,
+    ready: Collection[str] | None = None,
+    **servers: dict[str, Any],
 ) -> AbstractAsyncContextManager[dict[str, Supervisor]]:
-    """These servers, by name, each ready or failed."""
-    return running_all(parse_config(json.dumps({"servers": servers})), limits=limits, environ=environ)
+    """See `running_all`."""
+    return running_all(parse_config(json.dumps({"servers": servers})), limits=limits, environ=environ, ready=ready)
 
 
 @asynccontextmanager
 async def running_all(
-    config: ComputerConfig, *, limits: Limits | None = None, environ: dict[str, str] | None = None
+    config: ComputerConfig,
+    *,
+    limits: Limits | None = None,
+    environ: dict[str, str] | None = None,
+    ready: Collection[str] | None = None,
 ) -> AsyncIterator[dict[str, Supervisor]]:
-    """The servers of a configuration, by name, each ready or failed."""
+    """The servers of a configuration, by name. All are ready, or those of `ready`; the others are ready or have failed.
+
+    A start that fails on a busy machine is tried again, as in a Computer.
+    """
     fleet = Fleet(
         config,
         InputResolver(config.inputs, environ or {}),
@@ -35,7 +47,9 @@ async def running_all(
     async with background() as tasks:
         task = tasks.start(fleet.run(), name="fleet")
         await asyncio.wait_for(fleet.wait_settled(), 35)
+        wanted = fleet.supervisors if ready is None else ready
         try:
+            await eventually(lambda: all(fleet.supervisors[name].ready for name in wanted))
             yield dict(fleet.supervisors)
         finally:
             fleet.stop()
