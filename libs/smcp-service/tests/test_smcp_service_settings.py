@@ -14,7 +14,6 @@ from smcp_testing.certificates import Authority
 
 class ThingSettings(ServiceSettings):
     thing_port: int = 8000
-    labels: tuple[str, ...] = ()
     token: SecretStr = SecretStr("")
 
 
@@ -88,8 +87,6 @@ def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> 
         ("SMCP_HEALTH_PORT", "70000", "less than or equal to 65535"),
         ("SMCP_LOG_LEVEL", "loud", "'debug', 'info'"),
         ("SMCP_LOG_FORMAT", "xml", "'auto', 'json' or 'console'"),
-        ("SMCP_LABELS", "a,b", "not valid JSON"),
-        ("SMCP_LABELS", '["a", 1]', "valid string"),
     ],
 )
 def test_a_wrong_variable_is_refused_by_its_name_with_the_reason(

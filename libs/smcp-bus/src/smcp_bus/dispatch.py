@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -85,6 +85,7 @@ class Call:
     """It went to its Computer, which may have run it whatever it answers: a gateway's handler sets this."""
 
 
+Given = TypeVar("Given")
 Handler = Callable[[Any, Call], Awaitable[BaseModel | RawJson | None]]
 """A typed async function: the validated request and the call in, the reply out. It raises `SmcpError` for what a
 peer may know; it holds no `sid`, no NATS message, no span."""
@@ -315,28 +316,14 @@ class Dispatcher:
                 answer = answer or await self._handle(call, request)
             finally:
                 self.running.discard(call)
-                concluding = self._concluded(call, answer, time.perf_counter() - began, size)
+                seconds = time.perf_counter() - began
+                concluding = _safely("a request could not be recorded", self._conclude, call, answer, seconds, size)
             if concluding is not None:
                 answer = await concluding
         finally:
-            self._end(row, time.perf_counter() - began, answer, trace_id)
+            seconds = time.perf_counter() - began
+            _safely("the metrics of a request could not be updated", self._ended, row, seconds, answer, trace_id)
         return answer
-
-    def _concluded(
-        self, call: Call, answer: Answer | None, seconds: float, size: int | None
-    ) -> Awaitable[Answer] | None:
-        try:
-            return None if self._conclude is None else self._conclude(call, answer, seconds, size)
-        except Exception as error:  # noqa: BLE001 -- it must not replace an answer
-            _failed("a request could not be recorded", error)
-            return None
-
-    def _end(self, row: Row, seconds: float, answer: Answer | None, trace_id: str) -> None:
-        try:
-            if self._ended is not None:
-                self._ended(row, seconds, answer, trace_id)
-        except Exception as error:  # noqa: BLE001 -- no metric may replace an answer
-            _failed("the metrics of a request could not be updated", error)
 
     async def _read_large(self, row: Row, caller: Caller, body: bytes) -> Any:
         """Parse a request, unless it is too large or not for its sender. In a short one a wrong field is named first:
@@ -361,6 +348,15 @@ class Dispatcher:
             answer = failed(known.body())
             answer.raised = type(known)
             return answer
+
+
+def _safely(what: str, work: Callable[..., Given] | None, *given: object) -> Given | None:
+    """What `work` returns; None where there is none, or it fails: it must not replace an answer."""
+    try:
+        return None if work is None else work(*given)
+    except Exception as error:  # noqa: BLE001 -- as above
+        _failed(what, error)
+        return None
 
 
 def _failed(what: str, error: Exception) -> None:

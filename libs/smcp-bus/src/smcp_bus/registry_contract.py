@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from smcp_proto.catalog import Ack, Row, SizeClass, TimeClass
+from smcp_proto.catalog import COMPUTER, MEMBER, Ack, Row, SizeClass, TimeClass
 from smcp_proto.member_names import Name, Role
 from smcp_proto.schemas import SessionInfo
 
@@ -273,9 +273,6 @@ class Records(_Contract):
     """Messages that were taken out of the middle."""
 
 
-BOTH: Final[frozenset[Role]] = frozenset({"agent", "computer"})
-
-
 class Nothing(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -307,12 +304,18 @@ def is_internal(row: Row) -> bool:
     return row.source == SOURCE
 
 
-def _row(event: str, request: type[BaseModel], reply: type[BaseModel], size: SizeClass = SizeClass.SMALL) -> Row:
+def _row(
+    event: str,
+    request: type[BaseModel],
+    reply: type[BaseModel],
+    size: SizeClass = SizeClass.SMALL,
+    senders: frozenset[Role] = MEMBER,
+) -> Row:
     return Row(
         event=event,
         request=request,
         reply=reply,
-        senders=BOTH,
+        senders=senders,
         verb=event.partition(":")[2],
         ack=Ack.REPLY,
         time_class=TimeClass.ROOM,
@@ -323,7 +326,7 @@ def _row(event: str, request: type[BaseModel], reply: type[BaseModel], size: Siz
 
 CONFIRM: Final = _row("server:confirm", Nothing, Confirmed)
 FIND: Final = _row("server:find", FindComputer, Found)
-APPROVAL: Final = _row("server:approval", Approval, Nothing)
+APPROVAL: Final = _row("server:approval", Approval, Nothing, senders=COMPUTER)
 LEASE: Final = _row("hosts:lease", LeaseRenewal, LeaseState)
 GATEWAY_LEASE: Final = _row("hosts:gateway_lease", LeaseRenewal, LeaseState)
 ASSERT: Final = _row("hosts:assert", Assertion, AssertionResult, SizeClass.BODY)

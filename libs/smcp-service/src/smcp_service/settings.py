@@ -21,7 +21,6 @@ from pydantic import (
     field_validator,
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from pydantic_settings import SettingsError as UnreadableVariable
 
 from smcp_service.lifecycle import Failure
 
@@ -195,11 +194,6 @@ def load_settings(settings_class: type[S], **options: Any) -> S:
         return settings_class(**given)
     except ValidationError as error:
         raise SettingsError(*_problems(settings_class, error, given)) from None
-    except UnreadableVariable as error:
-        # A variable whose field is a list or a model, and whose text is not JSON: pydantic-settings names the field.
-        named = re.search(r'field "(\w+)"', str(error))
-        where = _variable(named.group(1)) if named else f"{PREFIX}*"
-        raise SettingsError(f"{where}: is not valid JSON") from None
 
 
 def variables(settings_class: type[ServiceSettings]) -> frozenset[str]:
@@ -264,14 +258,12 @@ def _variable(field: str) -> str:
 def _problems(settings_class: type[ServiceSettings], error: ValidationError, given: Mapping[str, Any]) -> list[str]:
     problems = []
     for detail in error.errors(include_url=False, include_context=False):
-        field, *inside = (str(part) for part in detail["loc"]) if detail["loc"] else ("",)
+        field = str(detail["loc"][0]) if detail["loc"] else ""
         name = field if field in settings_class.model_fields else field.lower().removeprefix(PREFIX.lower())
         where = f"--{name.replace('_', '-')}" if name in given else _variable(name) if name else "the settings"
-        if inside:
-            where += f" ({'.'.join(inside)})"
         reason = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         reason = reason[:1].lower() + reason[1:]
-        if detail["type"] == "missing" and not inside:
+        if detail["type"] == "missing":
             reason = f"is missing: set it, or give --{name.replace('_', '-')}"
         if detail["type"] == "path_not_file":
             reason = "there is no such file"

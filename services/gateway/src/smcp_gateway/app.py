@@ -191,7 +191,7 @@ class Gateway:
         }
         if self.front.guard is not None:
             works["keys of tokens"] = self.front.guard.run()
-            works["expiry"] = self.transport.end_expired(self.front.guard, self._moves.keep_seat)
+            works["expiry"] = self._moves.end_expired(self.front.guard)
         try:
             for name, work in works.items():
                 tasks.start(work, name=name)

@@ -1,4 +1,4 @@
-"""Sends clients away to other replicas: all of them when this gateway stops, and those above its fair share.
+"""Sends clients away: all of them when this gateway stops, those above its fair share, and those whose token is over.
 
 When it stops, each client goes at its slot, once nothing is in flight for it; it waits for that a third of the drain
 time at most, a Computer a twelfth longer. Then the registry keeps its seat (*moving*), no new work starts for it
@@ -6,7 +6,8 @@ time at most, a Computer a twelfth longer. Then the registry keeps its seat (*mo
 are answered 503.
 
 The registries give the fair share with each renewal of the lease. The longest-connected clients go first, each when
-nothing is in flight for it. The registry keeps their seats, so their offices hear nothing.
+nothing is in flight for it. The registry keeps their seats, so their offices hear nothing; so it does for those that
+may come back with a new token.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from typing import Final
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseState
+from smcp_gateway.auth.guard import Guard
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.rooms.memberships import HangUp, Memberships
 from smcp_gateway.rooms.repair import asserted
@@ -44,7 +46,8 @@ KEPT_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.1
 """Between two looks at what is unwritten, and before a seat that no registry could keep is asked for again."""
 LOOK_S: Final = 1.0
-"""Between two looks at the fair share. `PER_S` bounds what is sent away after one look."""
+"""Between two looks at the fair share (`PER_S` bounds what is sent away after one), and at the tokens: a session
+outlives its own by no more."""
 MARGIN: Final = 2
 MARGIN_SHARE: Final = 0.1
 """So many sockets above the fair share, and this part of it, stay: nearly even gateways exchange no clients."""
@@ -189,6 +192,23 @@ class Moves:
             # by `moving` our SDK knows that it has to repeat the call elsewhere
             details = {"may_have_run": True} if call.on_wire else {"may_have_run": False, "moving": True}
             self._calls.settle(call, Unavailable("the gateway is stopping", details=details))
+
+    async def end_expired(self, guard: Guard) -> None:
+        """End sessions whose token has expired or was revoked, or whose key was removed, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await guard.refresh()
+            async with asyncio.TaskGroup() as ending:
+                for session in self._sessions:
+                    principal = session.principal
+                    if principal is not None and (why := guard.ended(principal)) is not None:
+                        ending.create_task(self._end(session, why, may_return=guard.may_return(principal)))
+
+    async def _end(self, session: Session, why: str, *, may_return: bool) -> None:
+        if may_return:
+            session.leaving = True  # nothing new is begun for it
+            await self.keep_seat(session)
+        await self._hang_up(session, why)
 
     def renewed(self, state: LeaseState) -> None:
         """The lease was renewed: take the fair share that came with it (None: unknown)."""

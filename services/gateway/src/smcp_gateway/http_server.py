@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from smcp_gateway.auth.guard import Guard, open_guard, refused
+from smcp_gateway.auth.guard import Guard, open_guard, refusal_response
 from smcp_gateway.auth.login_throttle import Network, counted_as, source_of
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
@@ -82,7 +82,7 @@ class HttpServer:
                 await self.guard.check(request)
             except SmcpError as error:
                 self.refused(self.source(request), error)
-                return refused(error)
+                return refusal_response(error)
         return await answer(request)
 
 

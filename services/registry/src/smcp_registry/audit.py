@@ -23,9 +23,10 @@ from smcp_bus.errors import raise_if_cancelled
 from smcp_bus.headers import CLAIM, PROOF
 from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing, Records, RecordsQuestion, StoredRecord
 from smcp_bus.tracing import trace_id_of
-from smcp_proto.errors import NotAllowed, NotFound, Unavailable
+from smcp_proto.errors import NotFound, Unavailable
 from smcp_proto.schemas.rooms import RESTARTS
 from smcp_proto.trace_ids import trace_id
+from smcp_registry.handlers.caller import named
 from smcp_registry.leases import Leases
 from smcp_registry.member_records import MemberRecord
 from smcp_registry.members_view import MembersView
@@ -79,9 +80,7 @@ class Audit:
     async def approval(self, request: Approval, call: Call) -> Nothing:
         """A Computer tells what was answered when it asked whether a tool may run. What it may not say is where: that
         is in the subject, which nats-server lets nobody else use."""
-        office, computer = call.caller.office, call.caller.name
-        if call.caller.role != "computer" or office is None:
-            raise NotAllowed("Computers alone tell of approvals")
+        office, _, computer = named(call)
         if self.trail.sink is None:
             raise Unavailable("the registries record nothing (SMCP_AUDIT)")
         self.trail.check()
@@ -100,16 +99,11 @@ class Audit:
 
     def _host(self, call: Call) -> str | None:
         """The credential of the Computer that asks; None where it is a gateway that asks for one of its clients."""
-        office, role, name = call.caller.office, call.caller.role, call.caller.name
         try:
             claim = Claim.model_validate_json(call.headers[CLAIM])
             owner = claim.credential, claim.process
         except KeyError:
-            assert office is not None
-            assert role is not None
-            assert name is not None
-            member = self._view.member(office, role, name)
-            if member is None:
+            if (member := self._view.member(*named(call))) is None:
                 return None
             owner = member.record.credential, member.record.process
         except ValidationError:

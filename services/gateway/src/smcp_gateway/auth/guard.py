@@ -203,7 +203,7 @@ def _key_id(token: str) -> str:
     return token.removeprefix(PREFIX).partition("_")[0][:_KEY_ID] if token.startswith(PREFIX) else ""
 
 
-def refused(error: SmcpError) -> web.Response:
+def refusal_response(error: SmcpError) -> web.Response:
     """The HTTP response to a refusal: the flat error with HTTP's headers."""
     headers = {"Cache-Control": "no-store"}
     match error:

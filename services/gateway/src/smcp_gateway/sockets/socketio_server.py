@@ -7,7 +7,7 @@ size an event may have, and which shape its acknowledgement has. Every event tha
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
@@ -17,9 +17,9 @@ import socketio
 from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
-from smcp_bus.dispatch import Answer, Dispatcher, failed
+from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_gateway.audit import Audit
-from smcp_gateway.auth.guard import Guard
+from smcp_gateway.auth.guard import Guard, refusal_response
 from smcp_gateway.quotas import Quotas, Turns
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
@@ -66,7 +66,6 @@ FETCHED: Final = 2
 while the other waits. More stay with their Computers."""
 UNASKED: Final = 4
 """Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
-JOIN: Final = "server:join_office"
 FREE: Final = frozenset({"server:tool_call_cancel", "notify:resources/updated"})
 """Events that are no room events for the quotas: as many as calls, and put together until the registry has them."""
 CALLED: Final = "client:"
@@ -75,8 +74,6 @@ SAID_AS: Final[Mapping[str, str]] = {
     up.event: row.event for row in CATALOG.values() if (up := upstream(row)) is not None
 }
 """What native Computers tell the registry, and what a client says in its place."""
-EXPIRY_S: Final = 1.0
-"""Between two looks for sessions that are over; one outlives its token by no more."""
 MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 IN_FLIGHT: Final = 2
@@ -96,7 +93,6 @@ _PAUSES_END: Final[ContextVar[float]] = ContextVar("pauses_end", default=math.in
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
-KeepSeat = Callable[[Session], Awaitable[bool]]
 Work = Coroutine[Any, Any, None]
 
 
@@ -168,7 +164,7 @@ class SocketIoServer:
             of_member(request)
         elif (size := request.content_length or 0) > STRANGER_POST:
             details = {"limit": STRANGER_POST, "size": size}
-            return _response(TooLarge("connect to the namespace first", details=details), 413)
+            return refusal_response(TooLarge("connect to the namespace first", details=details))
         if request.method != "POST":
             return await self._handled(request)
         _PAUSES_END.set(self._loop.time() + UPLOAD_S / 2)
@@ -185,33 +181,11 @@ class SocketIoServer:
     def _no_arrivals(self, request: web.Request) -> web.Response | None:
         """The refusal of a new connection, if there is a reason for one."""
         if self.draining:
-            return _response(Unavailable("the gateway is stopping; connect to another one"), 503)
+            return refusal_response(Unavailable("the gateway is stopping; connect to another one"))
         if not self._arrivals.has_room(self._source(request)):
             why = "too many connections of this address are not authenticated yet"
-            return _response(RateLimited(why, details={"retry_after_s": 1}), 429)
+            return refusal_response(RateLimited(why, details={"retry_after_s": 1}))
         return None
-
-    async def end_expired(self, guard: Guard, keep_seat: KeepSeat) -> None:
-        """End sessions whose token has expired or whose key was removed, until cancelled.
-
-        Args:
-            keep_seat: keeps the seat of a member that may come back with a new token; takes some seconds at most.
-        """
-        while True:
-            await asyncio.sleep(EXPIRY_S)
-            await guard.refresh()
-            async with asyncio.TaskGroup() as ending:
-                for session in self._sessions:
-                    principal = session.principal
-                    if principal is not None and (why := guard.ended(principal)) is not None:
-                        keep = keep_seat if guard.may_return(principal) else None
-                        ending.create_task(self._end(session, why, keep))
-
-    async def _end(self, session: Session, why: str, keep_seat: KeepSeat | None) -> None:
-        if keep_seat is not None:
-            session.leaving = True  # nothing new is begun for it
-            await keep_seat(session)
-        await self.hang_up(session, why)
 
     async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         """Emit a notification to each of `sessions`; `body` is its JSON. Does not wait for delivery."""
@@ -367,7 +341,7 @@ class SocketIoServer:
         share = ReplyShare(session, self._quotas.arrived)
         try:
             answer = await self._answer(session, row, event, refusal, share)
-            argument = ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
+            argument = _ack(session, row, answer)
             if len(argument) >= LARGE and (outbox := self._engine.outbox(session.engine_id)) is not None:
                 if share.hold(len(argument)):
                     await outbox.room()
@@ -456,11 +430,4 @@ def _unknown_session() -> web.Response:
         "polling needs (WebSocket alone does not)",
         details={"field": "sid"},
     )
-    return _response(error, error.code)
-
-
-def _response(error: SmcpError, status: int) -> web.Response:
-    headers = {"Cache-Control": "no-store"}
-    if status in {429, 503}:
-        headers["Retry-After"] = "1"
-    return web.json_response(error.body().model_dump(), status=status, headers=headers)
+    return refusal_response(error)

@@ -13,7 +13,7 @@ from smcp_bus.registry_contract import (
     LeaseState,
     Member,
 )
-from smcp_proto.errors import Malformed, NotAllowed, SmcpError, Unavailable
+from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
 from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
 from smcp_registry.handlers.caller import Callers, check_claim, check_process
@@ -91,8 +91,6 @@ def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome
 
 
 def _process(call: Call) -> tuple[str, str]:
-    credential, process = call.caller.name, call.caller.session
-    if credential is None:
-        raise Malformed("the subject names no credential")
+    credential, process = call.caller.name or "", call.caller.session
     check_process(credential, process)
     return credential, process

@@ -64,11 +64,8 @@ LOOK_S: Final = 0.5
 async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, callers: Callers, audit: Audit) -> Joined:
     office, role, name = named(call)
     audit.trail.check()
-    for field, said, known in (
-        ("office_id", request.office_id, office), ("role", request.role, role), ("name", request.name, name),
-    ):  # fmt: skip
-        if said != known:
-            raise NotAllowed(f"{field} is not the sender's own", details={"field": field})
+    if request.office_id != office:
+        raise NotAllowed("office_id is not the sender's own", details={"field": "office_id"})
     claim = claim_of(call)
     if claim.capabilities is None and request.capabilities is not None:
         claim = claim.model_copy(update={"capabilities": request.capabilities.model_dump(exclude_unset=True)})
@@ -105,8 +102,6 @@ async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> 
 
 async def list_room(request: ListRoomReq, call: Call, *, callers: Callers) -> RawJson:
     office, _, _ = named(call)
-    if request.office_id != office:
-        raise NotAllowed("only one's own office", details={"field": "office_id"})
     await callers.settled(call)
     await callers.caught_up(after(call), call)
     asker = await callers.member(call)
@@ -194,7 +189,8 @@ async def show_room(request: RoomQuestion, call: Call, *, callers: Callers) -> R
 
 
 async def update(request: BaseModel, call: Call, *, bus: Bus, callers: Callers) -> None:
-    """Publish the event's notification with the request's own content, unknown fields included.
+    """Publish the event's notification with the request's own content, unknown fields included. A Computer that it
+    names is the sender: the dispatcher lets nothing else through.
 
     Where a page lets the Computer's name out (`update_tool_list`, data-structures.txt, UpdateToolListNotification), or
     there is no page (an unknown `update_*`), it is the sender's.
@@ -205,8 +201,6 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, callers: Callers) 
     computer = getattr(request, field, None)
     if computer is None and field == "computerId":
         raise Malformed(f"{field}: is missing", details={"field": field})
-    if computer is not None and computer != name:
-        raise NotAllowed("a Computer speaks for itself only", details={"field": field})
     await callers.member(call)
     if computer is None:
         request = request.model_copy(update={field: name})
@@ -218,18 +212,14 @@ async def update_capabilities(
     request: UpdateCapabilitiesReq, call: Call, *, bus: Bus, callers: Callers, seats: Seats
 ) -> None:
     office, _, name = named(call)
-    if request.computer == name:
-        member = await callers.member(call)
-        capabilities = request.capabilities.model_dump(exclude_unset=True)
-        await seats.amend(office, "computer", name, member.record, capabilities=capabilities)
+    member = await callers.member(call)
+    capabilities = request.capabilities.model_dump(exclude_unset=True)
+    await seats.amend(office, "computer", name, member.record, capabilities=capabilities)
     await update(request, call, bus=bus, callers=callers)
 
 
 async def tool_call_cancel(request: AgentCallData, call: Call, *, bus: Bus, callers: Callers) -> None:
     """The broadcast is the delivery: owners match `(agent, req_id)`."""
-    _, role, _ = named(call)
-    if role != "agent":
-        raise NotAllowed("an Agent cancels its own calls only", details={"field": "agent"})
     await callers.member(call)
     body = AgentCallData(agent=request.agent, req_id=request.req_id).model_dump_json(exclude_unset=True).encode()
     await _publish(bus, call, "tool_call_cancel", body)
