@@ -8,7 +8,7 @@ others; after any other it is dropped, with one warning.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from smcp_bus import exact_json
@@ -49,41 +49,29 @@ class Notification:
     body: bytes
 
 
+@dataclass(eq=False, repr=False)
 class Outbox:
-    """Needs no task of its own: it starts one while a notification waits.
+    """Needs no task of its own: it starts one while a notification waits."""
 
-    Args:
-        may_tell: whether the Computer is a member now. Call `resume` when it is one again.
-        gather_s: from the first notification until it is sent with those that followed (seconds).
-        pause_s: from the last notification sent until the next (seconds).
-    """
-
-    def __init__(
-        self,
-        tell: Tell,
-        start: Start,
-        *,
-        office: str,
-        computer: str,
-        may_tell: Callable[[], bool],
-        gather_s: float = 0.0,
-        pause_s: float = 0.0,
-    ) -> None:
-        self.office = office
-        self.computer = computer
-        self._tell = tell
-        self._start = start
-        self._may_tell = may_tell
-        self._gather_s = gather_s
-        self._pause_s = pause_s
-        self._waiting: dict[Key, Notification] = {}
-        """In the order in which they are sent; with the one that is being sent."""
-        self._bytes = 0
-        self._running = False
-        self._turn = asyncio.Lock()
-        self._backoff = Backoff(first_s=0.2, longest_s=5.0)
-        self._dropped: set[tuple[str, type[Exception]]] = set()
-        """The verbs and errors that were logged since the Computer became a member."""
+    tell: Tell
+    start: Start
+    _: KW_ONLY
+    office: str
+    computer: str
+    may_tell: Callable[[], bool]
+    """Whether the Computer is a member now. Call `resume` when it is one again."""
+    gather_s: float = 0.0
+    """From the first notification until it is sent with those that followed (seconds)."""
+    pause_s: float = 0.0
+    """From the last notification sent until the next (seconds)."""
+    _waiting: dict[Key, Notification] = field(default_factory=dict, init=False)
+    """In the order in which they are sent; with the one that is being sent."""
+    _bytes: int = field(default=0, init=False)
+    _running: bool = field(default=False, init=False)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.2, longest_s=5.0), init=False)
+    _dropped: set[tuple[str, type[Exception]]] = field(default_factory=set, init=False)
+    """The verbs and errors that were logged since the Computer became a member."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -134,7 +122,7 @@ class Outbox:
                 if sent is None:
                     continue  # dropped meanwhile
                 try:
-                    await self._tell(key.verb, sent.body)
+                    await self.tell(key.verb, sent.body)
                 except (BusError, SmcpError) as error:
                     if isinstance(error, (BusError, *HEALING)) and not isinstance(error, BodyTooLarge):
                         _log.warning("%s could not be sent: %s", key.verb, error)
@@ -158,12 +146,12 @@ class Outbox:
     def _run_soon(self) -> None:
         if self._waiting and not self._running:
             self._running = True
-            self._start(self._run)
+            self.start(self._run)
 
     async def _run(self) -> None:
         while self._waiting:
-            await asyncio.sleep(self._gather_s)
-            if not self._may_tell():
+            await asyncio.sleep(self.gather_s)
+            if not self.may_tell():
                 break
             try:
                 await self.flush()
@@ -171,7 +159,7 @@ class Outbox:
                 await asyncio.sleep(self._backoff.next())
             else:
                 self._backoff.reset()
-                await asyncio.sleep(self._pause_s)
+                await asyncio.sleep(self.pause_s)
         self._running = False
 
 

@@ -16,6 +16,7 @@ import math
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from smcp_bus.errors import BusError
@@ -67,44 +68,30 @@ def due(sockets: int, share: int | None, spread_s: float) -> int:
     return min(surplus(sockets, share), math.ceil(sockets / spread_s), PER_S)
 
 
+@dataclass(eq=False, repr=False)
 class Moves:
-    """Args:
-    unwritten: bytes of answers that a client has not been sent yet.
-    stays: asserts a client's member at the registry, which ends its move.
-    move_s: how long the registry keeps the seat of a member that moves (seconds).
-    spread_s: over how long a surplus is sent away (seconds); 0: never.
-    """
-
-    def __init__(
-        self,
-        sessions: Sessions,
-        memberships: Memberships,
-        registry: RegistryClient,
-        calls: CallTable,
-        *,
-        hang_up: HangUp,
-        unwritten: Callable[[Session], int],
-        stays: Callable[[Session], None],
-        move_s: float,
-        spread_s: float,
-    ) -> None:
-        self._sessions = sessions
-        self._memberships = memberships
-        self._registry = registry
-        self._calls = calls
-        self._hang_up = hang_up
-        self._unwritten = unwritten
-        self._stays = stays
-        self._move_s = move_s
-        self._spread_s = spread_s
-        self._limit = asyncio.Semaphore(KEPT_AT_ONCE)
-        self._loop = asyncio.get_running_loop()
-        self._going: set[Session] = set()
-        """Those above the fair share whose seat is being kept."""
-        self._draining = False
-        self.kept = 0
-        """Members whose seats the registry keeps, or kept, since they were sent away."""
-        self._share: int | None = None
+    sessions: Sessions
+    memberships: Memberships
+    registry: RegistryClient
+    calls: CallTable
+    _: KW_ONLY
+    hang_up: HangUp
+    unwritten: Callable[[Session], int]
+    """Bytes of answers that a client has not been sent yet."""
+    stays: Callable[[Session], None]
+    """Asserts a client's member at the registry, which ends its move."""
+    move_s: float
+    """How long the registry keeps the seat of a member that moves (seconds)."""
+    spread_s: float
+    """Over how long a surplus is sent away (seconds); 0: never."""
+    kept: int = field(default=0, init=False)
+    """Members whose seats the registry keeps, or kept, since they were sent away."""
+    _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(KEPT_AT_ONCE), init=False)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+    _going: set[Session] = field(default_factory=set, init=False)
+    """Those above the fair share whose seat is being kept."""
+    _draining: bool = field(default=False, init=False)
+    _share: int | None = field(default=None, init=False)
 
     async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
         """Have the registry keep a member's seat for its identity. False: it failed, and the member leaves its office
@@ -114,9 +101,9 @@ class Moves:
                 while (membership := session.membership) is not None:
                     assertion = Assertion(members=[asserted(membership, moving=True)])
                     with suppress(BusError, SmcpError):
-                        [answer] = (await self._registry.assert_members(assertion, again_s=KEEP_AGAIN_S)).members
+                        [answer] = (await self.registry.assert_members(assertion, again_s=KEEP_AGAIN_S)).members
                         if answer.outcome is AssertOutcome.REFUSED:
-                            await self._memberships.lost(session)
+                            await self.memberships.lost(session)
                             break
                         if answer.outcome is not AssertOutcome.UNAVAILABLE and session.membership is membership:
                             session.moving = True
@@ -133,16 +120,16 @@ class Moves:
         """Send all clients away within so many seconds. New connections must be refused already."""
         self._draining = True
         begin = self._loop.time()
-        if running := sum(call.tracked for call in self._calls):
+        if running := sum(call.tracked for call in self.calls):
             _log.info(waiting_for_calls(running, within))
-        sessions = list(self._sessions)
+        sessions = list(self.sessions)
         random.shuffle(sessions)
         spread = min(SHARE * within, len(sessions) / PER_S)
         await self._send_all_away(sessions, spread, begin, within)
         # clients that connected meanwhile
-        await self._send_all_away(list(self._sessions), 0.0, begin, within)
-        for session in self._sessions:
-            await self._hang_up(session, "the gateway is stopping")
+        await self._send_all_away(list(self.sessions), 0.0, begin, within)
+        for session in self.sessions:
+            await self.hang_up(session, "the gateway is stopping")
 
     async def _send_all_away(self, sessions: list[Session], spread: float, begin: float, within: float) -> None:
         async with asyncio.TaskGroup() as group:
@@ -161,12 +148,12 @@ class Moves:
             _log.warning("the calls of a client are cut off", extra={"session": session.id})
             self._cut_off(session)
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
-        elif self._loop.time() - kept_at > max(self._move_s / 10, PAUSE_S):
+        elif self._loop.time() - kept_at > max(self.move_s / 10, PAUSE_S):
             await self._keep(session, begin + within)  # `move_s` counts from here
-        while not session.closed and self._unwritten(session) and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
+        while not session.closed and self.unwritten(session) and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
             await asyncio.sleep(PAUSE_S)
         if not session.closed:
-            await self._hang_up(session, "the gateway is stopping")
+            await self.hang_up(session, "the gateway is stopping")
 
     async def _keep(self, session: Session, until: float) -> float:
         """When the seat was kept (loop time); -inf: it was not."""
@@ -188,10 +175,10 @@ class Moves:
         return True
 
     def _cut_off(self, session: Session) -> None:
-        for call in self._calls.of_session(session.id):
+        for call in self.calls.of_session(session.id):
             # by `moving` our SDK knows that it has to repeat the call elsewhere
             details = {"may_have_run": True} if call.on_wire else {"may_have_run": False, "moving": True}
-            self._calls.settle(call, Unavailable("the gateway is stopping", details=details))
+            self.calls.settle(call, Unavailable("the gateway is stopping", details=details))
 
     async def end_expired(self, guard: Guard) -> None:
         """End sessions whose token has expired or was revoked, or whose key was removed, until cancelled."""
@@ -199,7 +186,7 @@ class Moves:
             await asyncio.sleep(LOOK_S)
             await guard.refresh()
             async with asyncio.TaskGroup() as ending:
-                for session in self._sessions:
+                for session in self.sessions:
                     principal = session.principal
                     if principal is not None and (why := guard.ended(principal)) is not None:
                         ending.create_task(self._end(session, why, may_return=guard.may_return(principal)))
@@ -208,7 +195,7 @@ class Moves:
         if may_return:
             session.leaving = True  # nothing new is begun for it
             await self.keep_seat(session)
-        await self._hang_up(session, why)
+        await self.hang_up(session, why)
 
     def renewed(self, state: LeaseState) -> None:
         """The lease was renewed: take the fair share that came with it (None: unknown)."""
@@ -217,25 +204,25 @@ class Moves:
     async def rebalance(self) -> None:
         """Send away each second what is above the fair share, until cancelled or draining."""
         async with asyncio.TaskGroup() as moves:
-            while self._spread_s and not self._draining:
+            while self.spread_s and not self._draining:
                 await asyncio.sleep(LOOK_S)
                 for session in self._above_share():
                     self._going.add(session)
                     moves.create_task(self._move(session))
 
     def _above_share(self) -> list[Session]:
-        here = len(self._sessions) - sum(not session.closed for session in self._going)
-        count = due(here, self._share, self._spread_s)
+        here = len(self.sessions) - sum(not session.closed for session in self._going)
+        count = due(here, self._share, self.spread_s)
         if count and not self._going:
             _log.info("clients above the fair share are sent away", extra={"sockets": here, "share": self._share})
-        old = self._loop.time() - AGE * self._spread_s
+        old = self._loop.time() - AGE * self.spread_s
         # sessions are in order of connection
-        ready = (each for each in self._sessions if each.connected_at <= old and self._may_go(each))
+        ready = (each for each in self.sessions if each.connected_at <= old and self._may_go(each))
         return [session for _, session in zip(range(count), ready, strict=False)]
 
     def _may_go(self, session: Session) -> bool:
         gone = session.closed or session.leaving or session in self._going
-        return not (gone or session.busy or self._unwritten(session))
+        return not (gone or session.busy or self.unwritten(session))
 
     async def _move(self, session: Session) -> None:
         try:
@@ -246,7 +233,7 @@ class Moves:
             self._share = None  # the registries are busy: wait until one says it again
         if kept and self._may_go(session):
             session.leaving = True  # set right before closing: nothing is refused or begun in between
-            await self._hang_up(session, "others have fewer clients")
+            await self.hang_up(session, "others have fewer clients")
         elif not (session.closed or session.leaving or self._draining):
             session.moving = False  # it has begun something, or its seat may not be kept: it stays
-            self._stays(session)
+            self.stays(session)

@@ -8,6 +8,7 @@ any of them, and the next one after that was acknowledged; a registry that dies 
 import contextlib
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 import nats.errors
@@ -30,15 +31,15 @@ ACK_WAIT_S: Final = 2.0
 """After so long another registry gets the record of one that died; a fetch waits as long for a record."""
 
 
+@dataclass(eq=False, repr=False)
 class Announcer:
-    def __init__(self, bus: Bus, js: JetStreamContext, members: Bucket) -> None:
-        self._bus = bus
-        self._js = js
-        self._members = members
-        self.ready = False
-        self.announced = 0
-        self.behind = 0
-        """Records that none has taken, when this registry took its last one; 0 where it waited for one in vain."""
+    bus: Bus
+    js: JetStreamContext
+    members: Bucket
+    ready: bool = field(default=False, init=False)
+    announced: int = field(default=0, init=False)
+    behind: int = field(default=0, init=False)
+    """Records that none has taken, when this registry took its last one; 0 where it waited for one in vain."""
 
     async def prepare(self) -> None:
         """Raises nats.errors.Error, TimeoutError: JetStream does not answer, or has a consumer that cannot change."""
@@ -46,19 +47,19 @@ class Announcer:
             name=CONSUMER,
             durable_name=CONSUMER,
             description="A2C-SMCP: announces enters and leaves, in order",
-            filter_subject=self._members.subject(">"),
+            filter_subject=self.members.subject(">"),
             deliver_policy=api.DeliverPolicy.ALL,
             ack_policy=api.AckPolicy.EXPLICIT,
             ack_wait=ACK_WAIT_S,
             max_ack_pending=1,
             max_deliver=-1,
         )
-        await self._js.add_consumer(self._members.stream, plan)
+        await self.js.add_consumer(self.members.stream, plan)
 
     async def run(self) -> None:
         """Raises nats.errors.Error, BusError, TimeoutError where the connection or the consumer is lost: begin anew."""
         await self.prepare()
-        subscription = await self._js.pull_subscribe_bind(consumer=CONSUMER, stream=self._members.stream)
+        subscription = await self.js.pull_subscribe_bind(consumer=CONSUMER, stream=self.members.stream)
         self.ready = True
         try:
             while True:
@@ -82,7 +83,7 @@ class Announcer:
 
     async def announced_upto(self) -> int:
         """The revision. Raises nats.errors.Error, TimeoutError: JetStream does not answer."""
-        info = await self._js.consumer_info(self._members.stream, CONSUMER)
+        info = await self.js.consumer_info(self.members.stream, CONSUMER)
         return info.ack_floor.stream_seq if info.ack_floor is not None else 0
 
     async def _publish(self, message: Msg) -> None:
@@ -92,7 +93,7 @@ class Announcer:
         try:
             record = MemberRecord.model_validate_json(message.data)
             for verb, body, epoch in announcements(record, revision):
-                await self._bus.publish(subjects.notify(record.office, verb), body, headers={EPOCH: str(epoch)})
+                await self.bus.publish(subjects.notify(record.office, verb), body, headers={EPOCH: str(epoch)})
         except (ValidationError, BodyTooLarge):
             _log.exception("revision %d cannot be announced; it is passed over", revision)
 

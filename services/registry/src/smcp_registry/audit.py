@@ -7,6 +7,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Awaitable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -39,11 +40,11 @@ PAGE_S: Final = 2.0
 """How long JetStream may take for a page (seconds)."""
 
 
+@dataclass(eq=False, repr=False)
 class Audit:
-    def __init__(self, trail: Trail, view: MembersView, leases: Leases) -> None:
-        self.trail = trail
-        self._view = view
-        self._leases = leases
+    trail: Trail
+    view: MembersView
+    leases: Leases
 
     def concluded(
         self, call: Call, answer: Answer | None, seconds: float, size: int | None
@@ -103,12 +104,12 @@ class Audit:
             claim = Claim.model_validate_json(call.headers[CLAIM])
             owner = claim.credential, claim.process
         except KeyError:
-            if (member := self._view.member(*named(call))) is None:
+            if (member := self.view.member(*named(call))) is None:
                 return None
             owner = member.record.credential, member.record.process
         except ValidationError:
             return None
-        return None if self._leases.is_gateway(*owner, call.headers.get(PROOF)) else owner[0]
+        return None if self.leases.is_gateway(*owner, call.headers.get(PROOF)) else owner[0]
 
 
 def _outcome(answer: Answer) -> str:

@@ -6,6 +6,7 @@ ran out may live all the same, and one whose lease lives may have lost a session
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from pydantic import ValidationError
@@ -119,22 +120,15 @@ class Leases(View):
         return -(-sockets // accepting)
 
 
+@dataclass(eq=False, repr=False)
 class Owners:
-    def __init__(
-        self,
-        bus: Bus,
-        connection: ConnectionWatch,
-        leases: Leases,
-        *,
-        patience_s: float = PATIENCE_S,
-        settle_s: float = SETTLE_S,
-    ) -> None:
-        self._bus = bus
-        self._connection = connection
-        self._leases = leases
-        self._patience_s = patience_s
-        self._settle_s = settle_s
-        self._loop = asyncio.get_running_loop()
+    bus: Bus
+    connection: ConnectionWatch
+    leases: Leases
+    _: KW_ONLY
+    patience_s: float = PATIENCE_S
+    settle_s: float = SETTLE_S
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
     async def ask(
         self,
@@ -161,27 +155,27 @@ class Owners:
         unheard, attempts = False, 0
         while True:
             attempts += 1
-            too_late = self._loop.time() + self._patience_s + OWN_LAG_S
+            too_late = self._loop.time() + self.patience_s + OWN_LAG_S
             try:
                 with sending(subject) as headers:
-                    reply = await self._bus.request(subject, body, timeout=self._patience_s, headers=headers)
+                    reply = await self.bus.request(subject, body, timeout=self.patience_s, headers=headers)
             except NoResponder:
                 settled_for = self._settled_for()
-                if unheard and settled_for >= self._settle_s:
+                if unheard and settled_for >= self.settle_s:
                     return Owner.GONE
                 unheard = True
-                await asyncio.sleep(max(ASK_AGAIN_S, self._settle_s - settled_for))
+                await asyncio.sleep(max(ASK_AGAIN_S, self.settle_s - settled_for))
             except (RequestTimedOut, TransferFailed):
                 if self._loop.time() > too_late and attempts < ATTEMPTS:
                     continue
-                return Owner.SILENT if await self._leases.lives(credential, process) else Owner.GONE
+                return Owner.SILENT if await self.leases.lives(credential, process) else Owner.GONE
             except (NotConnected, ConnectionLost) as error:
                 raise Unavailable("the present owner cannot be asked now") from error
             else:
                 return Owner.NO_SESSION if _says_no(reply) else Owner.ALIVE
 
     def _settled_for(self) -> float:
-        left_at, up_for = self._bus.node_left_at, self._connection.up_for()
+        left_at, up_for = self.bus.node_left_at, self.connection.up_for()
         return up_for if left_at is None else min(up_for, self._loop.time() - left_at)
 
 

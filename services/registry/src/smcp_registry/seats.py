@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 from smcp_bus.registry_contract import Claim
@@ -24,25 +25,21 @@ Change = Callable[[StoredMember], Awaitable[MemberRecord | None]]
 """What to write over what stands; None: nothing."""
 
 
+@dataclass(eq=False, repr=False)
 class Seats:
-    """All methods raise `Unavailable` without quorum.
+    """All methods raise `Unavailable` without quorum."""
 
-    Args:
-        untouched: whether nothing is known to stand under a key: most seats are claimed for the first time, and need
-            no read then. It may be wrong: what is decided on it is a write over nothing, which is refused.
-        move_s: how long a seat is kept for who moves, in seconds; 0: not at all.
-    """
-
-    def __init__(
-        self, store: Store, owners: Owners, audit: Audit, *, untouched: Callable[[str], bool], move_s: float
-    ) -> None:
-        self._store = store
-        self._owners = owners
-        self._audit = audit
-        self._untouched = untouched
-        self._move_s = move_s
-        self.refused = {"taken": 0, "name": 0, "given_up": 0}
-        """Claims, by why they were refused."""
+    store: Store
+    owners: Owners
+    audit: Audit
+    _: KW_ONLY
+    untouched: Callable[[str], bool]
+    """Whether nothing is known to stand under a key: most seats are claimed for the first time, and need no read then.
+    It may be wrong: what is decided on it is a write over nothing, which is refused."""
+    move_s: float
+    """How long a seat is kept for who moves, in seconds; 0: not at all."""
+    refused: dict[str, int] = field(default_factory=lambda: {"taken": 0, "name": 0, "given_up": 0}, init=False)
+    """Claims, by why they were refused."""
 
     async def claim(
         self, office: str, role: Role, name: str, claim: Claim, *, until: float, from_silent: bool = False
@@ -83,9 +80,9 @@ class Seats:
                 return None
             return record
 
-        stored = await self._write(key, change, first=NOTHING if self._untouched(key) else None)
+        stored = await self._write(key, change, first=NOTHING if self.untouched(key) else None)
         if removed is not None and decision.action is Action.CLAIM:
-            self._audit.removed(removed, "expired")
+            self.audit.removed(removed, "expired")
         if decision.action is Action.REFUSE:
             self.refused[decision.reason] += 1
         return decision, stored
@@ -124,8 +121,8 @@ class Seats:
             record = stored.record
             if record is None or not record.is_member or not owned_by(record, claim) or record.name != name:
                 raise NotInOffice(NOT_A_MEMBER)
-            if self._move_s:
-                await self._store.moving.mark(key, claim.session.encode(), ttl_s=self._move_s)
+            if self.move_s:
+                await self.store.moving.mark(key, claim.session.encode(), ttl_s=self.move_s)
             return None if record.moving else moving(record)
 
         return await self._write(key, change)
@@ -149,12 +146,12 @@ class Seats:
         stored = first
         for _ in range(ATTEMPTS):
             if stored is None:
-                stored = await read_member(self._store.members, key)
+                stored = await read_member(self.store.members, key)
             record = await change(stored)
             if record is None:
                 return stored
             try:
-                return StoredMember(record, await write_member(self._store.members, key, record, last=stored.revision))
+                return StoredMember(record, await write_member(self.store.members, key, record, last=stored.revision))
             except Conflict:
                 stored = None
                 await asyncio.sleep(backoff.next())
@@ -162,7 +159,7 @@ class Seats:
 
     async def _is_meant(self, claim: Claim, until: float) -> bool:
         who, loop = (claim.credential, claim.process, claim.session), asyncio.get_running_loop()
-        while (owner := await self._owners.ask(*who, incarnation=claim.incarnation)) is Owner.SILENT:
+        while (owner := await self.owners.ask(*who, incarnation=claim.incarnation)) is Owner.SILENT:
             if loop.time() >= until:
                 raise Unavailable("the claimant does not answer whether it still wants the seat; ask again")
         return owner is Owner.ALIVE
@@ -171,11 +168,11 @@ class Seats:
         self, key: str, stored: StoredMember, claim: Claim, *, role: Role, name: str, from_silent: bool
     ) -> tuple[Decision, Owner]:
         record = stored.record
-        kept = record is not None and not owned_by(record, claim) and await self._store.is_kept(key, record)
+        kept = record is not None and not owned_by(record, claim) and await self.store.is_kept(key, record)
         decision = decide(record, claim, Owner.NOT_ASKED, role=role, name=name, kept=kept)
         if decision.action is not Action.ASK_OWNER or record is None:
             return decision, Owner.NOT_ASKED
-        owner = await self._owners.ask(*record.owner, seat=record)
+        owner = await self.owners.ask(*record.owner, seat=record)
         if owner is Owner.SILENT and not from_silent:
             owner = Owner.ALIVE
         return decide(record, claim, owner, role=role, name=name, kept=kept), owner

@@ -10,6 +10,7 @@ a compare-and-set notices nothing. So the lease is read once more right before e
 
 import asyncio
 import logging
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 import nats.errors
@@ -35,42 +36,31 @@ KEEP_TOMBSTONES_S: Final = 600.0
 """Far longer than a late copy of a join may be on its way (ADR 0012)."""
 
 
+@dataclass(eq=False, repr=False)
 class Sweeper:
-    def __init__(
-        self,
-        connection: ConnectionWatch,
-        store: Store,
-        view: MembersView,
-        leases: Leases,
-        owners: Owners,
-        announcer: Announcer,
-        audit: Audit,
-        *,
-        lease_s: float,
-        keep_tombstones_s: float = KEEP_TOMBSTONES_S,
-    ) -> None:
-        self._connection = connection
-        self._store = store
-        self._view = view
-        self._leases = leases
-        self._owners = owners
-        self._announcer = announcer
-        self._audit = audit
-        self._lease_s = lease_s
-        self._keep_tombstones_s = keep_tombstones_s
-        self._loop = asyncio.get_running_loop()
-        self._asking = asyncio.Semaphore(AT_ONCE)
-        # of its own: between "is not back" and the write nothing may wait, and joins must not wait behind a sweep
-        self._removing = asyncio.Semaphore(AT_ONCE)
-        self.sweeps = 0
-        self.swept = 0
+    connection: ConnectionWatch
+    store: Store
+    view: MembersView
+    leases: Leases
+    owners: Owners
+    announcer: Announcer
+    audit: Audit
+    _: KW_ONLY
+    lease_s: float
+    keep_tombstones_s: float = KEEP_TOMBSTONES_S
+    sweeps: int = field(default=0, init=False)
+    swept: int = field(default=0, init=False)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+    _asking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
+    _removing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
+    """Of its own: between "is not back" and the write nothing may wait, and joins must not wait behind a sweep."""
 
     async def run(self) -> None:
         """Sweep after each lease that ran out, and every quarter of a lease."""
         while True:
             raise_if_cancelled()
             await self._wait()
-            if self._connection.up_for() < self._lease_s or not (self._view.synced and self._leases.synced):
+            if self.connection.up_for() < self.lease_s or not (self.view.synced and self.leases.synced):
                 continue
             try:
                 await self.sweep()
@@ -80,11 +70,11 @@ class Sweeper:
                 _log.info("the sweep ends early: %s", describe(error))
 
     async def sweep(self) -> None:
-        moving = self._view.moving()
+        moving = self.view.moving()
         async with asyncio.TaskGroup() as group:
-            for process, keys in list(self._view.owners().items()):
+            for process, keys in list(self.view.owners().items()):
                 swept = sorted(keys - moving.keys())
-                if swept and self._leases.revision(*process) is None:
+                if swept and self.leases.revision(*process) is None:
                     group.create_task(self._sweep(process, swept))
             for key, entry in moving.items():
                 group.create_task(self._end_move(key, entry))
@@ -94,19 +84,19 @@ class Sweeper:
 
         Never the bucket's newest record: a view that is read anew would be older than what was asked of it before.
         """
-        oldest = self._loop.time() - self._keep_tombstones_s
-        old = {key: stone for key, stone in self._view.tombstones().items() if stone.seen <= oldest}
+        oldest = self._loop.time() - self.keep_tombstones_s
+        old = {key: stone for key, stone in self.view.tombstones().items() if stone.seen <= oldest}
         if not old:
             return
-        announced = await self._announcer.announced_upto()
+        announced = await self.announcer.announced_upto()
         for key, stone in old.items():
-            if stone.revision <= announced and stone.revision < self._view.revision:
-                await self._store.members.purge(key, upto=stone.revision)
-                self._view.forget_tombstone(key, stone.revision)
+            if stone.revision <= announced and stone.revision < self.view.revision:
+                await self.store.members.purge(key, upto=stone.revision)
+                self.view.forget_tombstone(key, stone.revision)
 
     async def _wait(self) -> None:
-        ran_out = self._leases.ran_out
-        pause = jittered(self._lease_s / 4)  # registries that were started together need not ask at the same moment
+        ran_out = self.leases.ran_out
+        pause = jittered(self.lease_s / 4)  # registries that were started together need not ask at the same moment
         asleep_since = self._loop.time()
         try:
             async with asyncio.timeout(pause):
@@ -114,13 +104,13 @@ class Sweeper:
         except TimeoutError:
             pass
         ran_out.clear()
-        if self._loop.time() - asleep_since > pause + self._lease_s / 2:
-            self._connection.begin_anew("this process was suspended")
+        if self._loop.time() - asleep_since > pause + self.lease_s / 2:
+            self.connection.begin_anew("this process was suspended")
 
     async def _sweep(self, process: Process, keys: list[str]) -> None:
         try:
             async with self._asking:
-                if await self._leases.lives(*process) or await self._owners.ask(*process, None) not in GONE:
+                if await self.leases.lives(*process) or await self.owners.ask(*process, None) not in GONE:
                     return
             _log.warning("process %s of %s is gone, its members leave: %d", process[1], process[0], len(keys))
             async with asyncio.TaskGroup() as group:
@@ -133,33 +123,33 @@ class Sweeper:
         record = entry.record
         try:
             async with self._asking:
-                if await self._store.is_kept(key, record):
+                if await self.store.is_kept(key, record):
                     return
-                if await self._owners.ask(*record.owner, seat=record) not in GONE:
+                if await self.owners.ask(*record.owner, seat=record) not in GONE:
                     return
             _log.info("the member %s did not come back from its move", key)
             if await self._bury(key, record, entry.revision):
-                self._audit.removed(record, "not_back")
+                self.audit.removed(record, "not_back")
         except (Unavailable, nats.errors.Error) as error:
             _log.info("a move was not ended yet: %s", describe(error))
 
     async def _remove(self, key: str, process: Process) -> None:
         async with self._removing:
-            stored = await read_member(self._store.members, key)
+            stored = await read_member(self.store.members, key)
             record = stored.record
             if record is None or not record.is_member or record.moving:
                 return
             if (record.credential, record.process) != process:
                 return
-            if self._leases.revision(*process) is not None or await self._leases.lives(*process):
+            if self.leases.revision(*process) is not None or await self.leases.lives(*process):
                 _log.info("process %s of %s is back", process[1], process[0])
             elif await self._bury(key, record, stored.revision):
                 self.swept += 1
-                self._audit.removed(record, "expired")
+                self.audit.removed(record, "expired")
 
     async def _bury(self, key: str, record: MemberRecord, revision: int) -> bool:
         try:
-            await write_member(self._store.members, key, tombstone(record), last=revision)
+            await write_member(self.store.members, key, tombstone(record), last=revision)
         except Conflict:
             _log.debug("another wrote %s first", key)
             return False

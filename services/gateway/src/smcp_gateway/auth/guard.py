@@ -9,6 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,40 +64,31 @@ def open_guard(settings: AuthSettings) -> "Guard | None":
     return Guard(keys, tokens, settings.proxies, revoked)
 
 
+@dataclass(eq=False, repr=False)
 class Guard:
-    """Checks each client's token: an API key of the key file, or a JWT.
+    """Checks each client's token: an API key of the key file, or a JWT."""
 
-    Args:
-        keys: None: no API key is accepted.
-        tokens: None: no JWT is accepted.
-        proxies: trusted in `X-Forwarded-For`.
-        revoked: JWTs that are not accepted any more.
-    """
-
-    def __init__(
-        self,
-        keys: WatchedKeys | None,
-        tokens: JwtVerifier | None,
-        proxies: Sequence[Network],
-        revoked: WatchedFile[Revocations] | None = None,
-    ) -> None:
-        self._keys = keys
-        self._tokens = tokens
-        self._proxies = proxies
-        self._revoked = revoked
-        self._throttle = LoginThrottle()
-        self._logged = LoginThrottle()
-        self.refusals = {"token": 0, "throttled": 0}
-        """Clients without an acceptable token, and those that tried too often."""
+    keys: WatchedKeys | None
+    """None: no API key is accepted."""
+    tokens: JwtVerifier | None
+    """None: no JWT is accepted."""
+    proxies: Sequence[Network]
+    """Trusted in `X-Forwarded-For`."""
+    revoked: WatchedFile[Revocations] | None = None
+    """JWTs that are not accepted any more."""
+    refusals: dict[str, int] = field(default_factory=lambda: {"token": 0, "throttled": 0}, init=False)
+    """Clients without an acceptable token, and those that tried too often."""
+    _throttle: LoginThrottle = field(default_factory=LoginThrottle, init=False)
+    _logged: LoginThrottle = field(default_factory=LoginThrottle, init=False)
 
     async def run(self) -> None:
         """Refresh the issuer's keys until cancelled."""
-        if self._tokens is not None and self._tokens.jwks is not None:
-            await self._tokens.jwks.run()
+        if self.tokens is not None and self.tokens.jwks is not None:
+            await self.tokens.jwks.run()
 
     async def refresh(self) -> None:
         """Read the files of keys and of revoked tokens again if they have changed."""
-        for file, what in ((self._keys, "keys"), (self._revoked, "revoked tokens")):
+        for file, what in ((self.keys, "keys"), (self.revoked, "revoked tokens")):
             try:
                 if file is not None and await asyncio.to_thread(file.refresh):
                     _log.info("the file of %s has changed, and was read", what)
@@ -117,10 +109,10 @@ class Guard:
         key = principal.grants
         if not isinstance(key, KeyEntry):
             return not self._is_revoked(principal)
-        return self._keys is not None and self._keys.value.get(key.id) == key
+        return self.keys is not None and self.keys.value.get(key.id) == key
 
     def _is_revoked(self, principal: Principal) -> bool:
-        return self._revoked is not None and self._revoked.value.holds(principal)
+        return self.revoked is not None and self.revoked.value.holds(principal)
 
     async def check(self, request: web.Request) -> None:
         """Check a request that begins a connection. Raises what `admit` raises."""
@@ -159,7 +151,7 @@ class Guard:
         try:
             return await self._holder_of(token)
         except NotAuthenticated as error:
-            self._count(source_of(request, self._proxies), token or "", error)
+            self._count(source_of(request, self.proxies), token or "", error)
             raise
 
     def _count(self, source: str, token: str, error: NotAuthenticated) -> None:
@@ -184,15 +176,15 @@ class Guard:
         if not _TOKEN.fullmatch(token):
             raise NotAccepted("it is empty, too long, or not of visible ASCII characters")
         if not token.startswith(PREFIX):
-            if self._tokens is None:
+            if self.tokens is None:
                 raise NotAccepted("it is no API key, and no JWT is accepted here")
-            holder = await self._tokens.verify(token)
+            holder = await self.tokens.verify(token)
             if self._is_revoked(holder):
                 raise NotAuthenticated(REVOKED)
             return holder
-        key = None if self._keys is None else self._keys.find(token)
+        key = None if self.keys is None else self.keys.find(token)
         if key is None:
-            raise NotAccepted("there is no such API key" if self._keys is not None else "no API key is accepted here")
+            raise NotAccepted("there is no such API key" if self.keys is not None else "no API key is accepted here")
         if key.expires_at is not None and key.expires_at <= time.time():
             raise NotAuthenticated("the key has expired")
         return Principal(key.subject, key, expires_at=key.expires_at, kind="key")

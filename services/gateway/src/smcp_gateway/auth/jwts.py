@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -239,34 +239,23 @@ def _reason(error: BaseException) -> str:
             return str(error) or type(error).__name__
 
 
+@dataclass(eq=False, repr=False)
 class JwtVerifier:
-    """Checks JWTs.
+    """Checks JWTs."""
 
-    Args:
-        audience: has to be `aud`, or in it.
-        issuer: has to be `iss`; None: any.
-        claim: the name of the claim with the grants.
-        leeway_s: how far ahead the issuer's clock may be (`nbf`, `iat`). Not for `exp`, at which a session ends.
-        secret: for HS256; None: such tokens are refused.
-        jwks: the public keys; None: tokens signed with them are refused.
-    """
-
-    def __init__(
-        self,
-        audience: str,
-        *,
-        issuer: str | None = None,
-        claim: str = "smcp",
-        leeway_s: float = 30.0,
-        secret: str | None = None,
-        jwks: Jwks | None = None,
-    ) -> None:
-        self._audience = audience
-        self._issuer = issuer
-        self._claim = claim
-        self._leeway_s = leeway_s
-        self._secret = secret
-        self.jwks = jwks
+    audience: str
+    """Has to be `aud`, or in it."""
+    _: KW_ONLY
+    issuer: str | None = None
+    """Has to be `iss`; None: any."""
+    claim: str = "smcp"
+    """The name of the claim with the grants."""
+    leeway_s: float = 30.0
+    """How far ahead the issuer's clock may be (`nbf`, `iat`). Not for `exp`, at which a session ends."""
+    secret: str | None = None
+    """For HS256; None: such tokens are refused."""
+    jwks: Jwks | None = None
+    """The public keys; None: tokens signed with them are refused."""
 
     async def verify(self, token: str) -> Principal:
         """The token's holder.
@@ -290,8 +279,8 @@ class JwtVerifier:
             raise NotAccepted("its header 'crit' asks for what is not understood here")
         if not (kid is None or isinstance(kid, str)):
             raise NotAccepted("its header 'kid' is not a string")
-        if algorithm == SHARED and self._secret is not None:
-            return SHARED, self._secret.encode()
+        if algorithm == SHARED and self.secret is not None:
+            return SHARED, self.secret.encode()
         if algorithm not in PUBLIC or self.jwks is None:
             raise NotAccepted(f"nothing is configured to check its algorithm {_quoted(algorithm)} with")
         found = await self.jwks.find(kid, algorithm)
@@ -306,9 +295,9 @@ class JwtVerifier:
                 token,
                 key,
                 algorithms=[algorithm],
-                audience=self._audience,
-                issuer=self._issuer,
-                leeway=self._leeway_s,
+                audience=self.audience,
+                issuer=self.issuer,
+                leeway=self.leeway_s,
                 options={"require": ["exp", "aud", "sub"]},
             )
         except jwt.InvalidSignatureError:
@@ -320,14 +309,14 @@ class JwtVerifier:
         return claims
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
-        if self._claim not in claims:
-            raise NotAuthenticated(f"the token has no claim {self._claim!r}, so it is for no office")
+        if self.claim not in claims:
+            raise NotAuthenticated(f"the token has no claim {self.claim!r}, so it is for no office")
         try:
-            said = _Claims.model_validate({**claims, "grants": claims[self._claim]})
+            said = _Claims.model_validate({**claims, "grants": claims[self.claim]})
         except ValidationError as error:
             wrong = malformed(error).details
             name, _, inside = wrong["field"].partition(".")
-            name = repr(self._claim if name == "grants" else name)
+            name = repr(self.claim if name == "grants" else name)
             raise NotAuthenticated(
                 f"the token's claim {': '.join(filter(None, (name, inside, wrong['reason'])))}"
             ) from None
@@ -343,9 +332,9 @@ class JwtVerifier:
             case jwt.ImmatureSignatureError():
                 return "the token is not valid yet"
             case jwt.InvalidAudienceError():
-                return f"the token is not for the audience {self._audience!r}"
+                return f"the token is not for the audience {self.audience!r}"
             case jwt.InvalidIssuerError():
-                return f"the token is not of the issuer {self._issuer!r}"
+                return f"the token is not of the issuer {self.issuer!r}"
             case jwt.MissingRequiredClaimError():
                 return f"the token has no claim {error.claim!r}"
             case _:

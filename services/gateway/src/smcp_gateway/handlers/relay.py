@@ -8,7 +8,7 @@ is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -64,24 +64,16 @@ NO_JSON: Final = "the Computer's answer is not JSON"
 TOO_DEEP: Final = f"the Computer's answer is nested more than {DEEPEST} levels deep"
 
 
+@dataclass(eq=False, repr=False)
 class Relay:
-    def __init__(
-        self,
-        route: CallRoute,
-        registry: RegistryClient,
-        calls: CallTable,
-        sessions: Sessions,
-        background_tasks: BackgroundTasks,
-        *,
-        max_values: int,
-    ) -> None:
-        self._max_values = max_values
-        self._route = route
-        self._registry = registry
-        self._calls = calls
-        self._sessions = sessions
-        self._background = background_tasks
-        self._loop = asyncio.get_running_loop()
+    route: CallRoute
+    registry: RegistryClient
+    calls: CallTable
+    sessions: Sessions
+    background: BackgroundTasks
+    _: KW_ONLY
+    max_values: int
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
     async def __call__(self, request: BaseModel, call: Call) -> RawJson:
         """Relay one request.
@@ -111,7 +103,7 @@ class Relay:
             if isinstance(request, ToolCallReq):
                 rights.check_tool(request.tool_name)
         try:
-            answer = await self._calls.run(pending, self._relay(pending, call))
+            answer = await self.calls.run(pending, self._relay(pending, call))
         finally:
             call.sent = pending.on_wire
         if rights is not None and rights.restricts_tools:
@@ -125,7 +117,7 @@ class Relay:
             NotInOffice: the Agent has just left.
             SmcpError: as `__call__`.
         """
-        session = self._sessions.get(call.caller.session)
+        session = self.sessions.get(call.caller.session)
         if session is None:
             raise NotInOffice(NOT_A_MEMBER)
         limit = str(largest_reply(session.max_message))
@@ -142,22 +134,22 @@ class Relay:
         assert caller.name is not None
         body = exact_json.written(call.payload)
         # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
-        cancelled = self._calls.cancel(caller.session, request.req_id, now=self._loop.time())
+        cancelled = self.calls.cancel(caller.session, request.req_id, now=self._loop.time())
         for each in cancelled:
             link(each.span)
         try:
-            await self._registry.tell(
+            await self.registry.tell(
                 caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id, caller=caller.subject
             )
         except (SmcpError, BusError):
-            self._calls.take_back_cancel(cancelled)  # but not those that an earlier cancel has sent
+            self.calls.take_back_cancel(cancelled)  # but not those that an earlier cancel has sent
             raise
 
     def _cancel_late(self, call: PendingCall, subject: str) -> None:
         body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
-        self._background.once(
+        self.background.once(
             "cancelling a call that timed out",
-            lambda: self._registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body, caller=subject),
+            lambda: self.registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body, caller=subject),
         )
 
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
@@ -175,7 +167,7 @@ class Relay:
                     raise _error(reply)
                 if len(reply.body) > MAX_REPAIRED_BYTES:
                     return await self._checked_in_slices(reply.body)
-                await exact_json.check_cost(reply.body, self._max_values, "the answer")
+                await exact_json.check_cost(reply.body, self.max_values, "the answer")
                 return checked(reply.body)
             except (BodyTooLarge, TooManyCalls):  # nothing was sent
                 pending.not_run()
@@ -188,7 +180,7 @@ class Relay:
     async def _checked_in_slices(self, body: bytes) -> RawJson:
         """Validates in slices, without repairing lone surrogates."""
         try:
-            levels = await exact_json.validated_depth(body, self._max_values, "the answer")
+            levels = await exact_json.validated_depth(body, self.max_values, "the answer")
         except ValueError:
             raise Internal(NO_JSON) from None
         if levels > DEEPEST:
@@ -198,8 +190,8 @@ class Relay:
     def _with_age(self, call: Call) -> Mapping[str, Any]:
         """The request; the age of a repeat is not known where it may have been sent before this process stood still."""
         if call.payload.get(REPEAT):
-            session = self._sessions.get(call.caller.session)
-            if session is None or self._calls.stood_still_since(session.connected_at):
+            session = self.sessions.get(call.caller.session)
+            if session is None or self.calls.stood_still_since(session.connected_at):
                 return {**call.payload, REPEAT: True}
         return call.payload
 
@@ -214,7 +206,7 @@ class Relay:
             offline: NotConnected | None = None
             moving = False
             try:
-                reply = await self._route.request(
+                reply = await self.route.request(
                     subject,
                     body,
                     timeout=max(call.deadline - now, 0.0),
@@ -232,7 +224,7 @@ class Relay:
             pending.not_run()
             now = self._loop.time()
             first = until is None
-            one_node = not self._route.bus.has_other_nodes
+            one_node = not self.route.bus.has_other_nodes
             until = until or now + (RECONNECT_S if offline is not None and one_node else WAIT_S)
             if first or now >= until:
                 if offline is None:
@@ -252,7 +244,7 @@ class Relay:
     async def _moves(self, pending: PendingCall, timeout: float) -> bool:
         """Whether a Computer that nobody answers for is on its way to another owner; False if no registry says it."""
         try:
-            found = await self._registry.find(
+            found = await self.registry.find(
                 pending.office, "agent", pending.agent, pending.computer, timeout=timeout, req_id=pending.req_id
             )
         except (SmcpError, BusError):

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 from typing import Final
 
@@ -38,30 +39,20 @@ HangUp = Callable[[Session, str], Awaitable[None]]
 """Closes a client's connection, saying why in the log."""
 
 
+@dataclass(eq=False, repr=False)
 class Memberships:
-    def __init__(
-        self,
-        registry: RegistryClient,
-        offices: Offices,
-        computers: ComputerTable,
-        background_tasks: BackgroundTasks,
-        calls: CallTable,
-        generations: Generations,
-        audit: Audit,
-        *,
-        hang_up: HangUp,
-    ) -> None:
-        self._registry = registry
-        self._offices = offices
-        self._computers = computers
-        self._background = background_tasks
-        self._generations = generations
-        self._hang_up = hang_up
-        self._calls = calls
-        self._audit = audit
-        self._stopping = asyncio.Event()
-        self.taken_up = 0
-        """Members that came here from another gateway, or came back, and kept their seats."""
+    registry: RegistryClient
+    offices: Offices
+    computers: ComputerTable
+    background: BackgroundTasks
+    calls: CallTable
+    generations: Generations
+    audit: Audit
+    _: KW_ONLY
+    hang_up: HangUp
+    taken_up: int = field(default=0, init=False)
+    """Members that came here from another gateway, or came back, and kept their seats."""
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
         """Make `session` a member, or change nothing.
@@ -80,15 +71,15 @@ class Memberships:
         if present is not None and session.role == "agent":
             raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
         seat: SeatKey = (request.office_id, request.role, request.name)
-        office = await self._offices.hold(request.office_id)
+        office = await self.offices.hold(request.office_id)
         office.expect(session)
-        claim = claim_for(self._registry, session, request, announce=present is None)
+        claim = claim_for(self.registry, session, request, announce=present is None)
         session.joining, session.joining_seat = claim.incarnation, seat
-        generation, gate = self._generations.current, self._computers.generation
+        generation, gate = self.generations.current, self.computers.generation
         claimed, announced = False, True
         try:
             if request.role == "computer":  # its subject is served before others learn of it
-                await self._computers.serve(session, office.name, request.name)
+                await self.computers.serve(session, office.name, request.name)
             joined = await self._claim(office, seat, claim, body, req_id)
             claimed = True
             if present is not None:
@@ -98,18 +89,18 @@ class Memberships:
         except BaseException as error:
             await self._undo(session, office, seat, claim if claimed or may_have_run(error) else None)
             if present is not None and session.membership is None and isinstance(error, Exception):
-                await self._hang_up(session, "it is in no office after a switch that failed")
+                await self.hang_up(session, "it is in no office after a switch that failed")
             raise
         self.taken_up += joined.taken_up
         known_before = joined.taken_up or joined.unchanged  # unchanged: an earlier copy took it up
-        self._computers.joined(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
+        self.computers.joined(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
         session.joining = session.joining_seat = None
         session.role, session.name = request.role, request.name
         session.joined_as = "moved" if joined.taken_up else "ok"
         session.membership = Membership(seat, joined.revision, claim, generation, joined.tenure)
         await office.admit(session, session.membership)
         if not announced:
-            self._generations.want()  # the repair asserts it, which announces it
+            self.generations.want()  # the repair asserts it, which announces it
         if session.closed:
             self.gone(session, goodbye=True)
         if (request.model_extra or {}).get(MOVED) is True and not joined.taken_up:
@@ -127,9 +118,9 @@ class Memberships:
             raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
         membership.ending = True
         try:
-            for call in self._calls.of_session(session.id):
+            for call in self.calls.of_session(session.id):
                 if not call.tracked:  # one that is tried again must not run for the next member of this name
-                    self._calls.settle(call, LeftMeanwhile())
+                    self.calls.settle(call, LeftMeanwhile())
             await self._cancel(session, membership, self._tracked_calls(session))
             await self._release(membership, req_id)
         except BaseException as error:
@@ -137,7 +128,7 @@ class Memberships:
             if may_have_run(error):
                 self._stays(membership)
             raise
-        self._audit.left(session, membership.seat, "ok", req_id)
+        self.audit.left(session, membership.seat, "ok", req_id)
         if session.membership is membership:
             await self.lost(session)
 
@@ -149,24 +140,24 @@ class Memberships:
         """
         req_ids = self._tracked_calls(session)
         lost_at = None if goodbye else asyncio.get_running_loop().time()
-        self._audit.ended(session)
-        self._calls.abandon(session.id)
+        self.audit.ended(session)
+        self.calls.abandon(session.id)
         membership = session.membership
         if membership is None:
             return
         office = self._forget(session, membership)
         kept = session.moving and (session.restarts or not goodbye)
         if not (kept or membership.ending):
-            self._audit.left(session, membership.seat, "disconnected")
+            self.audit.left(session, membership.seat, "disconnected")
 
         async def end() -> None:
             await self._cancel_orphaned(session, membership, req_ids, lost_at)
             if not kept:
                 await self._release(membership)
             if office is not None:
-                await self._offices.release(office)
+                await self.offices.release(office)
 
-        self._background.until_done("telling of a member that left", end)
+        self.background.until_done("telling of a member that left", end)
 
     def stop(self) -> None:
         """The gateway stops: its clients reconnect elsewhere, so their calls are not cancelled."""
@@ -176,17 +167,17 @@ class Memberships:
         """Claim the seat. The first session of an office here also gets the list of its members: after an outage the
         gateway compares with it."""
         loop = asyncio.get_running_loop()
-        ends = loop.time() + self._registry.room_s
+        ends = loop.time() + self.registry.room_s
         if not office.roster.known:
             try:
                 async with asyncio.timeout_at(ends), office.learning:  # others wait for the first one's list
                     if not office.roster.known:
                         asking = claim.model_copy(update={"with_sessions": True})
-                        joined = await self._registry.join(*seat, asking, body, req_id=req_id)
+                        joined = await self.registry.join(*seat, asking, body, req_id=req_id)
                         sessions = joined.sessions
                         if sessions is None:  # the registry's view is behind
                             try:
-                                room = await self._registry.room(*seat, after=joined.revision, req_id=req_id)
+                                room = await self.registry.room(*seat, after=joined.revision, req_id=req_id)
                             except (SmcpError, BusError) as error:
                                 raise _no_list() from error  # although the seat is claimed
                             sessions = room.sessions
@@ -194,11 +185,11 @@ class Memberships:
                         return joined
             except TimeoutError:
                 raise _no_list() from None
-        return await self._registry.join(*seat, claim, body, req_id=req_id)
+        return await self.registry.join(*seat, claim, body, req_id=req_id)
 
     async def _announce(self, seat: SeatKey, claim: Claim, body: bytes, req_id: str) -> bool:
         try:
-            await self._registry.join(*seat, claim, body, req_id=req_id)
+            await self.registry.join(*seat, claim, body, req_id=req_id)
         except (BusError, Unavailable):
             return False  # it has left the old office already
         return True
@@ -209,12 +200,12 @@ class Memberships:
             return  # it disconnected meanwhile: `gone` did this
         office = self._forget(session, membership)
         if office is not None:
-            await self._offices.release(office)
+            await self.offices.release(office)
 
     def _forget(self, session: Session, membership: Membership) -> Office | None:
         session.membership = None
-        self._computers.close(session, membership.office)
-        office = self._offices.get(membership.office)
+        self.computers.close(session, membership.office)
+        office = self.offices.get(membership.office)
         if office is not None:
             office.remove(session)
         return office
@@ -222,7 +213,7 @@ class Memberships:
     async def _release(self, membership: Membership, req_id: str = "") -> None:
         for claim in membership.claims:
             with suppress(NotInOffice):  # another has the seat already, or the lease expired
-                await self._registry.leave(*membership.seat, claim, req_id=req_id)
+                await self.registry.leave(*membership.seat, claim, req_id=req_id)
                 return
             membership.former = None
 
@@ -234,27 +225,27 @@ class Memberships:
         if membership.former is None:  # else the leave named the former claim
             anew = membership.claim.model_copy(update={"incarnation": uuid.uuid4().hex})
             membership.former, membership.claim = membership.claim, anew
-        self._generations.want()
+        self.generations.want()
 
     async def _undo(self, session: Session, office: Office, seat: SeatKey, claim: Claim | None) -> None:
         """A join failed. `claim`: the one that was granted or may have been; None: none was."""
         office.give_up(session)
         session.joining = session.joining_seat = None
-        self._computers.close(session, office.name)
+        self.computers.close(session, office.name)
         if claim is None:
-            await self._offices.release(office)
+            await self.offices.release(office)
             return
 
         async def undo() -> None:
             with suppress(NotInOffice):
-                await self._registry.leave(*seat, claim)
-            await self._offices.release(office)
+                await self.registry.leave(*seat, claim)
+            await self.offices.release(office)
 
-        self._background.until_done("giving up a claim", undo)
+        self.background.until_done("giving up a claim", undo)
 
     def _tracked_calls(self, session: Session) -> list[str]:
         """The req_id of each call that can be cancelled at its Computer."""
-        return [call.req_id for call in self._calls.of_session(session.id) if call.tracked]
+        return [call.req_id for call in self.calls.of_session(session.id) if call.tracked]
 
     async def _cancel_orphaned(
         self, session: Session, membership: Membership, req_ids: list[str], lost_at: float | None
@@ -264,26 +255,26 @@ class Memberships:
         `lost_at` is the loop time at which its connection broke; None: it said goodbye, so nobody waits for it.
         Raises Unavailable, BusError: not now; it may be tried again.
         """
-        if not (req_ids or self._audit.waits_for(session.id)):
+        if not (req_ids or self.audit.waits_for(session.id)):
             return
         if lost_at is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(lost_at + GRACE_S):
                     await self._stopping.wait()
                     elsewhere = session.flat_errors and await self._is_elsewhere(session, membership)
-                    self._audit.orphaned(session, elsewhere=elsewhere)
+                    self.audit.orphaned(session, elsewhere=elsewhere)
                     return
         if await self._is_free(membership):
             await self._cancel(session, membership, req_ids)
-            self._audit.orphaned(session, elsewhere=False)
+            self.audit.orphaned(session, elsewhere=False)
         elif not self._is_here(membership):
-            self._audit.orphaned(session, elsewhere=True)
+            self.audit.orphaned(session, elsewhere=True)
 
     async def _is_elsewhere(self, session: Session, membership: Membership) -> bool:
         """Whether an Agent is at another gateway soon; also if nothing waits for that. Raises as `_is_free`."""
         for _ in range(LOOKS):
             await asyncio.sleep(LOOK_S)
-            if not (self._audit.waits_for(session.id) and await self._is_free(membership)):
+            if not (self.audit.waits_for(session.id) and await self._is_free(membership)):
                 return True
         return False
 
@@ -295,22 +286,22 @@ class Memberships:
         for req_id in req_ids:
             body = orjson.dumps({"agent": name, "req_id": req_id})
             with suppress(NotInOffice):  # the registry has let it go already
-                await self._registry.tell(*membership.seat, "tool_call_cancel", body, caller=session.caller().subject)
-            self._calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
+                await self.registry.tell(*membership.seat, "tool_call_cancel", body, caller=session.caller().subject)
+            self.calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
 
     async def _is_free(self, membership: Membership) -> bool:
         """Whether nobody has the seat of a session that is gone. Who came back under its name may have its calls."""
         if self._is_here(membership):
             return False
         for claim in membership.claims:
-            found = await self._registry.confirm(*membership.seat, claim)
+            found = await self.registry.confirm(*membership.seat, claim)
             if found.mine or found.view < membership.revision:
                 return True
         return False
 
     def _is_here(self, membership: Membership) -> bool:
         """Whether another session of this gateway has the seat."""
-        office = self._offices.get(membership.office)
+        office = self.offices.get(membership.office)
         return office is not None and any(other.seat == membership.seat for other in office.members.values())
 
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from smcp_bus.errors import BusError
@@ -32,43 +33,31 @@ READ_FIRST_S: Final = 0.05
 _log: Final = logging.getLogger("smcp_gateway.rooms.repair")
 
 
+@dataclass(eq=False, repr=False)
 class Repair:
-    """`describe` makes the renewal of the lease."""
-
-    def __init__(
-        self,
-        registry: RegistryClient,
-        sessions: Sessions,
-        offices: Offices,
-        memberships: Memberships,
-        computers: ComputerTable,
-        background_tasks: BackgroundTasks,
-        generations: Generations,
-        *,
-        describe: Callable[[], LeaseRenewal],
-        hang_up: HangUp,
-    ) -> None:
-        self._registry = registry
-        self._sessions = sessions
-        self._offices = offices
-        self._memberships = memberships
-        self._computers = computers
-        self._background = background_tasks
-        self._generations = generations
-        self._describe = describe
-        self._hang_up = hang_up
+    registry: RegistryClient
+    sessions: Sessions
+    offices: Offices
+    memberships: Memberships
+    computers: ComputerTable
+    background: BackgroundTasks
+    generations: Generations
+    _: KW_ONLY
+    describe: Callable[[], LeaseRenewal]
+    """Makes the renewal of the lease."""
+    hang_up: HangUp
 
     async def run(self) -> None:
         """Repair whenever it is wanted, until cancelled; retry after a failure."""
         backoff = Backoff(first_s=0.2, longest_s=2.0)
         while True:
-            generation = await self._generations.wanted()
+            generation = await self.generations.wanted()
             try:
                 await self._repair(generation)
             except (BusError, SmcpError) as error:
                 _log.warning("the offices are not repaired yet: %s", type(error).__name__)
                 await asyncio.sleep(backoff.next())
-                self._generations.want()
+                self.generations.want()
             else:
                 backoff.reset()
 
@@ -79,13 +68,13 @@ class Repair:
             if session.membership is not None:
                 await self._assert([(session, session.membership)])
 
-        self._background.until_done("asserting a member", work)
+        self.background.until_done("asserting a member", work)
 
     async def _repair(self, generation: int) -> None:
-        await self._registry.renew_lease(self._describe())
+        await self.registry.renew_lease(self.describe())
         # After a suspension of this process, read first which clients have disconnected.
         await asyncio.sleep(READ_FIRST_S)
-        members = [(session, session.membership) for session in self._sessions.members() if session.membership]
+        members = [(session, session.membership) for session in self.sessions.members() if session.membership]
         for start in range(0, len(members), BATCH):
             await self._assert(members[start : start + BATCH])
         limit = asyncio.Semaphore(AT_ONCE)
@@ -94,17 +83,17 @@ class Repair:
             async with limit:
                 await self._compare(office, generation)
 
-        outcomes = await asyncio.gather(*(compare(office) for office in self._offices), return_exceptions=True)
+        outcomes = await asyncio.gather(*(compare(office) for office in self.offices), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
         _log.info("repaired", extra={"members": len(members), "offices": len(outcomes)})
 
     async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
-        gate = self._computers.generation
+        gate = self.computers.generation
         said = [asserted(membership, moving=session.leaving or session.moving) for session, membership in members]
         ending = [membership.ending for _, membership in members]
-        result = await self._registry.assert_members(Assertion(members=said))
+        result = await self.registry.assert_members(Assertion(members=said))
         again = 0
         for (session, membership), asked, leaves, answer in zip(members, said, ending, result.members, strict=True):
             if session.membership is not membership:
@@ -114,8 +103,8 @@ class Repair:
                 if leaves or membership.ending or asked.claim != membership.claim:
                     again += 1
                     continue
-                await self._memberships.lost(session)
-                await self._hang_up(session, answer.why or "another has its seat")
+                await self.memberships.lost(session)
+                await self.hang_up(session, answer.why or "another has its seat")
             else:
                 again += await self._settle(session, membership, asked, answer, gate)
         if again:
@@ -132,13 +121,13 @@ class Repair:
         membership.revision = max(membership.revision, answer.revision)
         # the tenure tells, not the outcome: an earlier copy whose answer was lost may have claimed it
         kept, membership.tenure = same_tenure(membership.tenure, answer.tenure), answer.tenure
-        if not kept and (office := self._offices.get(membership.office)) is not None:
+        if not kept and (office := self.offices.get(membership.office)) is not None:
             await office.missed(session)
         if asked.claim != membership.claim:
             return True  # it has a newer claim
         if not asked.moving:  # `moving` is accepted with either claim
             membership.former = None
-        self._computers.asserted(session, membership.office, membership.claims[0], gate, tenure=answer.tenure)
+        self.computers.asserted(session, membership.office, membership.claims[0], gate, tenure=answer.tenure)
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:
@@ -149,7 +138,7 @@ class Repair:
         office.roster.ask()
         after = max(membership.revision, office.roster.revision)
         try:
-            room = await self._registry.room(*membership.seat, after=after, req_id=uuid.uuid4().hex)
+            room = await self.registry.room(*membership.seat, after=after, req_id=uuid.uuid4().hex)
         except NotInOffice:
             if session in office.members:
                 raise Unavailable("the registry's view is behind") from None

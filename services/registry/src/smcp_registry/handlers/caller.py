@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from pydantic import ValidationError
@@ -27,12 +28,12 @@ LONGEST: Final = 512
 _PROCESS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+@dataclass(eq=False, repr=False)
 class Callers:
     """Reads the view; where the view does not know a member (yet), the store."""
 
-    def __init__(self, members: Bucket, view: MembersView) -> None:
-        self._members = members
-        self.view = view
+    members: Bucket
+    view: MembersView
 
     async def settled(self, call: Call) -> None:
         if self.view.synced:
@@ -44,7 +45,7 @@ class Callers:
     async def caught_up(self, revision: int, call: Call) -> None:
         """Wait until the view has this revision, and what this registry has confirmed itself: who joined elsewhere and
         asks here, or the other way round, need not be listed yet. Raises Unavailable."""
-        revision = max(revision, self._members.written)
+        revision = max(revision, self.members.written)
         if not await self.view.reached(revision, min(BEHIND_S, _left(call) * 0.9)):
             raise Unavailable("the registry has not seen yet what you know of the office; ask again")
 
@@ -58,7 +59,7 @@ class Callers:
         return entry
 
     async def stored(self, office: str, role: Role, name: str) -> Entry | None:
-        stored = await read_member(self._members, record_key(office, role, name))
+        stored = await read_member(self.members, record_key(office, role, name))
         record = stored.record
         if record is None or not record.is_member or record.name != name:
             return None
