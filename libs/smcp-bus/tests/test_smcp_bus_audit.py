@@ -10,8 +10,8 @@ import nats
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.audit import FIELDS, MESSAGE_ID, Event, StreamSink, Trail, sha256
-from smcp_bus.audit_file import FileSink
+from smcp_bus.audit import FIELDS, Event, Trail, sha256
+from smcp_bus.audit_sinks import MESSAGE_ID, FileSink, StreamSink
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import Unavailable
 from smcp_testing.waiting import eventually

@@ -14,8 +14,7 @@ from smcp_gateway.auth import api_keys as key_file
 from smcp_gateway.auth.api_keys import new_key
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
-from smcp_service.http_limits import is_loopback
-from smcp_service.settings import SettingsError
+from smcp_service.settings import SettingsError, is_loopback
 from smcp_testing.fork_server import born
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.issuer import key_set, signing_key

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from smcp_bus.audit import NOT_WRITTEN, Event, Trail
-from smcp_bus.audit_file import FileSink
+from smcp_bus.audit_sinks import ApprovalSink, FileSink
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.registry_client import ApprovalSink, RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal
 from smcp_proto.errors import ErrorCode
 from smcp_registry.app import open_registry

@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from smcp_bus.audit import MOST_WAITING, REPEATED, Event, Kind, Trail, sha256
-from smcp_bus.audit_file import FileSink, former
+from smcp_bus.audit_sinks import FileSink, former
 from smcp_standalone.audit_command import OUTCOMES
 from smcp_standalone.audit_reader import COLUMNS, Chains, Line, Wanted, csv_line, read_file
 

@@ -12,8 +12,14 @@ from unittest.mock import patch
 
 from smcp_computer.settings import ComputerSettings, check_connection
 from smcp_gateway.auth.settings import AuthSettings
-from smcp_service.http_limits import is_loopback
-from smcp_service.settings import ServiceSettings, SettingsError, load_settings, unknown_variables, variables
+from smcp_service.settings import (
+    ServiceSettings,
+    SettingsError,
+    is_loopback,
+    load_settings,
+    unknown_variables,
+    variables,
+)
 from smcp_service.telemetry import wrong_endpoints
 from smcp_testing.certificates import Authority
 from tests.deploy.objects import Container, Manifests, Object, containers, environment, pod

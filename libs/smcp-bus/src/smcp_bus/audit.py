@@ -2,8 +2,9 @@
 
 The process that decides calls `Trail.write`, before its answer goes out; that makes the line of the log, too, so that
 no event has two descriptions. A record is JSON. Each holds the SHA-256 of its writer's record before it (`prev`), so
-that one that was removed or changed shows (`audit_chain`). Records go to a sink: JetStream's stream, or a file
-(`audit_file`). Those that the sink has not taken are kept and sent again, with the same id, which the stream knows.
+that one that was removed or changed shows (`audit_chain`). Records go to a sink (`audit_sinks`): JetStream's stream,
+a file, or a registry. Those that the sink has not taken are kept and sent again, with the same id, which the stream
+knows.
 
 Nobody is asked here, and nothing waits, but in the mode `required`: there `write` returns what to wait for.
 """
@@ -12,7 +13,6 @@ import asyncio
 import hashlib
 import logging
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,8 +24,6 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 
 from smcp_bus import exact_json
-from smcp_bus.bus import Connection
-from smcp_bus.nats.bus import NatsBus
 from smcp_bus.subjects import audit
 from smcp_proto.errors import Unavailable
 from smcp_proto.printable import printable
@@ -38,8 +36,6 @@ STREAM: Final = "AUDIT"
 """JetStream's stream of all records. A registry makes it where it is missing."""
 REPEATED: Final = "repeat"
 """The `event` of a call that our SDK sent again: its first gateway may have recorded it and died before it answered."""
-MESSAGE_ID: Final = "Nats-Msg-Id"
-"""JetStream stores a message with a known id once."""
 NOT_WRITTEN: Final = "nothing is done that cannot be recorded (SMCP_AUDIT=required), and the audit trail takes nothing"
 ANSWER_S: Final = 2.0
 """After this long without an answer a record counts as not written, and is sent again (seconds)."""
@@ -318,55 +314,8 @@ _IN_LINE: Final = {
 _IN_REFUSAL: Final = {**_IN_LINE, "event": "refused"}
 
 
-class StreamSink:
-    """Publishes records for JetStream's stream, on the bus's own connection; the answers arrive at one subscription."""
-
-    def __init__(self, bus: NatsBus, trail: Trail) -> None:
-        self._client = bus.client
-        self._trail = trail
-        # Nobody else who may write into this process's inbox can guess where its answers arrive.
-        root = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
-        self._reply, self._cut = root, len(root)
-        # Nor the ids: who published one first would have our record dropped as its duplicate.
-        self._id = f"{MESSAGE_ID}: {secrets.token_hex(16)}-".encode()
-        self._subscription = self._client.attach(f"{root}*", "", self._answered)
-        self._stop = bus.watch(self._on_connection)
-
-    def send(self, number: int, subject: str, record: bytes) -> None:
-        head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, number)
-        if not self._client.up or len(head) + len(record) > self._client.max_payload:
-            self._trail.refused(number, "there is no connection to NATS" if not self._client.up else "it is too large")
-            return
-        self._client.send(subject, f"{self._reply}{number}", head, record)
-
-    def close(self) -> None:
-        self._stop()
-        self._client.unsubscribe_at_server(self._subscription)
-        self._client.detach(self._subscription)
-
-    def _answered(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
-        number = int(subject[self._cut :])
-        if not head and b'"error"' not in body:
-            self._trail.taken(number)
-        elif head:
-            self._trail.refused(number, f"NATS has no stream {STREAM}")
-        else:
-            self._trail.refused(number, _refusal(body))
-
-    def _on_connection(self, connection: Connection) -> None:
-        if connection is Connection.UP:
-            self._trail.send_again()
-
-
 def sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
-
-
-def _refusal(body: bytes) -> str:
-    try:
-        return str(orjson.loads(body)["error"]["description"])
-    except (ValueError, KeyError, TypeError):
-        return "NATS does not take it"
 
 
 async def _never() -> bool:

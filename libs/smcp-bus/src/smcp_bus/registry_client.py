@@ -15,9 +15,9 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.audit import ANSWER_S, Trail
+from smcp_bus.audit import ANSWER_S
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
-from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
+from smcp_bus.errors import NoResponder, RequestTimedOut
 from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
 from smcp_bus.registry_contract import (
     GATEWAY_LEASE,
@@ -203,33 +203,6 @@ class RegistryClient:
                 for question in asked | ended:
                     question.cancel()
                 await asyncio.gather(*asked, *ended, return_exceptions=True)  # several may have failed at once
-
-
-class ApprovalSink:
-    """Where the approvals of a Computer on NATS go (`smcp_bus.audit.Sink`): it may not write to the stream itself."""
-
-    def __init__(self, registry: RegistryClient, office: str, computer: str, trail: Trail) -> None:
-        self._registry = registry
-        self._seat = office, computer
-        self._trail = trail
-        self._asking: set[asyncio.Task[None]] = set()
-
-    def send(self, number: int, subject: str, record: bytes) -> None:
-        task = asyncio.create_task(self._ask(number, record), name="approval")
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
-
-    def close(self) -> None:
-        for task in self._asking:
-            task.cancel()
-
-    async def _ask(self, number: int, record: bytes) -> None:
-        try:
-            await self._registry.record_approval(*self._seat, record)
-        except (SmcpError, BusError) as error:
-            self._trail.refused(number, f"a registry: {str(error) or type(error).__name__}")
-        else:
-            self._trail.taken(number)
 
 
 def _refusal(reply: Reply, *, others: bool) -> SmcpError:

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 import orjson
 from aiohttp import web
 
-from smcp_service.http_limits import EdgeRules, Listener, is_loopback, listening
+from smcp_service.http_limits import EdgeRules, Listener, listening
 from smcp_service.metrics import Metrics
+from smcp_service.settings import is_loopback
 
 Check = Callable[[], str | None]
 """Asked at every request, so cheap and without waiting: None when all is well, else what is not."""

@@ -7,7 +7,6 @@ bounds what a member may cost.
 """
 
 import asyncio
-import ipaddress
 import logging
 import re
 from collections import Counter
@@ -22,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from smcp_service.lifecycle import cannot_listen
+from smcp_service.settings import is_loopback
 
 KIB: Final = 1024
 STRANGER_BYTES: Final = 64 * KIB
@@ -316,14 +316,6 @@ async def listening(
             yield Listener(str(address[0]), int(address[1]), strangers)
     finally:
         await runner.cleanup()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches that address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def host_allowed(said: str | None, hosts: Collection[str]) -> bool:

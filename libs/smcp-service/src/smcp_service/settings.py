@@ -1,6 +1,7 @@
 """The settings of a process: read once from `SMCP_*` and the command line, refused when wrong."""
 
 import difflib
+import ipaddress
 import os
 import re
 import ssl
@@ -89,6 +90,14 @@ def _bind_host(value: str) -> str:
     if not value or any(character.isspace() or character == "/" for character in value):
         raise ValueError("must be a host name or an IP address to listen on")
     return value
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 Seconds = Annotated[float, Field(allow_inf_nan=False)]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
-from smcp_bus.audit_file import open_trail
+from smcp_bus.audit_sinks import ApprovalSink, open_trail
 from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_bus.dispatch import Call
 from smcp_bus.errors import BusError
@@ -22,7 +22,7 @@ from smcp_bus.metrics import Instruments, measure_bus
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.nats.config import Credentials
 from smcp_bus.ownership import Ownership, owned
-from smcp_bus.registry_client import ApprovalSink, RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_bus.subjects import computer_route, host_route, request_handler, serve_requests
 from smcp_bus.tracing import bus_spans, caused_by

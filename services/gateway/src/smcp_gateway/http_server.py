@@ -15,9 +15,10 @@ from smcp_gateway.sockets.pending_connects import VERSION_PARAMETER
 from smcp_proto.catalog import VersionRefusal, refuse_version
 from smcp_proto.errors import SmcpError, VersionRefused
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
-from smcp_service.http_limits import EdgeRules, Listener, is_loopback, listening
+from smcp_service.http_limits import EdgeRules, Listener, listening
 from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics, open_metrics
+from smcp_service.settings import is_loopback
 
 PATH: Final = "/socket.io/"
 ERROR_HEADER: Final = "X-A2C-Error-Code"

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, Field
 
 from smcp_gateway.auth.settings import AuthSettings
 from smcp_gateway.quotas import NAMES, Count, PerSecond
-from smcp_service.http_limits import PER_ADDRESS, is_loopback
-from smcp_service.settings import BindHost, Port, Seconds, ServiceSettings
+from smcp_service.http_limits import PER_ADDRESS
+from smcp_service.settings import BindHost, Port, Seconds, ServiceSettings, is_loopback
 
 _HOST: Final = re.compile(r"[^\s:/@*]+|\[[0-9a-f:.]+\]")
 _ORIGIN: Final = re.compile(r"https?://[^\s/@*?#]+")

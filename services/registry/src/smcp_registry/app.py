@@ -17,7 +17,7 @@ from smcp_bus.dispatch import Dispatcher
 from smcp_bus.subjects import host_route, operator_route, registry_route, serve_requests
 from smcp_bus.tracing import bus_spans, log_fields
 from smcp_registry.announcer import Announcer
-from smcp_registry.audit import Audit, read_records
+from smcp_registry.audit import Audit, audit_plan, read_records
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.processes import assert_members, gateway_lease, lease
@@ -45,7 +45,6 @@ from smcp_registry.store import (
     START_S,
     StoreUnusable,
     ask_jetstream,
-    audit_plan,
     make_missing,
     open_audit,
     open_store,

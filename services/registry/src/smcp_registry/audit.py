@@ -1,6 +1,6 @@
 """What the registry records (`smcp_bus.audit`): joins, leaves, refusals and approvals of Computers on NATS, and the
 leaves that it decides about itself. What a gateway asks for its clients, that gateway records: it knows whose key or
-token it was. And what operators read of all records (`read_records`).
+token it was. And the stream of all records: how it is made, and what operators read of it (`read_records`).
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call, failed
 from smcp_bus.errors import raise_if_cancelled
 from smcp_bus.headers import CLAIM, PROOF
 from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing, Records, RecordsQuestion, StoredRecord
+from smcp_bus.subjects import AUDIT_ALL
 from smcp_bus.tracing import trace_id_of
 from smcp_proto.errors import NotFound, Unavailable
 from smcp_proto.schemas.rooms import RESTARTS
@@ -31,6 +32,8 @@ from smcp_registry.handlers.caller import named
 from smcp_registry.leases import Leases
 from smcp_registry.member_records import MemberRecord
 from smcp_registry.members_view import MembersView
+from smcp_registry.settings import RegistrySettings
+from smcp_registry.store import DUPLICATES_S
 
 PAGE: Final = 200
 """Messages in a page at most."""
@@ -121,6 +124,25 @@ async def _when_written(written: Awaitable[bool], answer: Answer) -> Answer:
     if await written:
         return answer
     return failed(Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True}).body())
+
+
+def audit_plan(settings: RegistrySettings) -> api.StreamConfig | None:
+    """The stream of the audit trail; None: there is none. One that is there is left as it is."""
+    if settings.audit == "off" or settings.audit_file is not None:
+        return None
+    required = settings.audit == "required"
+    return api.StreamConfig(
+        name=STREAM,
+        description="A2C-SMCP: who did what",
+        subjects=[AUDIT_ALL],
+        max_age=settings.audit_keep_days * 86_400,
+        max_bytes=settings.audit_max_bytes,
+        discard=api.DiscardPolicy.NEW if required else api.DiscardPolicy.OLD,
+        duplicate_window=min(DUPLICATES_S, settings.audit_keep_days * 86_400),
+        num_replicas=settings.kv_replicas,
+        storage=api.StorageType.FILE,
+        allow_direct=True,
+    )
 
 
 async def read_records(request: RecordsQuestion, call: Call, *, js: JetStreamContext) -> Records:

@@ -37,13 +37,10 @@ from nats.js.errors import (
 from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
-from smcp_bus.audit import STREAM
 from smcp_bus.bus import Bus
 from smcp_bus.errors import describe, raise_if_cancelled
-from smcp_bus.subjects import AUDIT_ALL
 from smcp_proto.errors import Unavailable
 from smcp_registry.member_records import MemberRecord
-from smcp_registry.settings import RegistrySettings
 from smcp_service.lifecycle import Failure
 
 _log = logging.getLogger("smcp_registry.store")
@@ -282,25 +279,6 @@ async def make_missing(
 ) -> None:
     for plan in (*_plans(lease_s, replicas), *([] if audit is None else [audit])):
         await _make(js, plan)
-
-
-def audit_plan(settings: RegistrySettings) -> api.StreamConfig | None:
-    """The stream of the audit trail; None: there is none. One that is there is left as it is."""
-    if settings.audit == "off" or settings.audit_file is not None:
-        return None
-    required = settings.audit == "required"
-    return api.StreamConfig(
-        name=STREAM,
-        description="A2C-SMCP: who did what",
-        subjects=[AUDIT_ALL],
-        max_age=settings.audit_keep_days * 86_400,
-        max_bytes=settings.audit_max_bytes,
-        discard=api.DiscardPolicy.NEW if required else api.DiscardPolicy.OLD,
-        duplicate_window=min(DUPLICATES_S, settings.audit_keep_days * 86_400),
-        num_replicas=settings.kv_replicas,
-        storage=api.StorageType.FILE,
-        allow_direct=True,
-    )
 
 
 async def open_audit(js: JetStreamContext, plan: api.StreamConfig) -> None:

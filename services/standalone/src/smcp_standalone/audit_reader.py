@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 from smcp_bus.audit import FIELDS, MOST_WAITING, sha256
-from smcp_bus.audit_file import KEPT, former
+from smcp_bus.audit_sinks import KEPT, former
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import ROOT, audit

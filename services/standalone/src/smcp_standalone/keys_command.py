@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from smcp_bus.audit import Event
-from smcp_bus.audit_file import open_trail
+from smcp_bus.audit_sinks import open_trail
 from smcp_bus.caller_rights import ANY
 from smcp_bus.errors import BusError, describe
 from smcp_bus.nats.bus import open_bus

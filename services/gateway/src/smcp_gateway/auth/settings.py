@@ -12,8 +12,7 @@ from smcp_gateway.auth.grants import read_revocations
 from smcp_gateway.auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_gateway.auth.login_throttle import Network, read_networks
 from smcp_gateway.auth.watched_file import AuthFileError, content
-from smcp_service.http_limits import is_loopback
-from smcp_service.settings import Seconds, ServiceSettings, SettingsError
+from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback
 
 _HTTP: Final = ("http", "https")
 

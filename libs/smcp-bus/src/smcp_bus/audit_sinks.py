@@ -1,4 +1,5 @@
-"""The audit trail of a process, opened as its settings say; and the file that records may go to in place of NATS.
+"""The audit trail of a process, opened as its settings say, and where its records go: JetStream's stream, a file in
+place of it, or a registry, which writes for Computers on NATS.
 
 Several processes of one machine may write one file: each write is made under a lock, which also finds out that another
 process has begun a new file. A record that did not fit (a full disk) is taken out again, so that no line is half.
@@ -8,16 +9,25 @@ import asyncio
 import fcntl
 import logging
 import os
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
 
-from smcp_bus.audit import Mode, Sink, StreamSink, Trail
+import orjson
+
+from smcp_bus.audit import STREAM, Mode, Sink, Trail
+from smcp_bus.bus import Connection
+from smcp_bus.errors import BusError, describe
 from smcp_bus.metrics import Instruments, measure_audit
 from smcp_bus.nats.bus import NatsBus
+from smcp_bus.registry_client import RegistryClient
+from smcp_proto.errors import SmcpError
 
+MESSAGE_ID: Final = "Nats-Msg-Id"
+"""JetStream stores a message with a known id once."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a file; then it becomes `FILE.1` and a new one is begun. About 100,000 records."""
 KEPT: Final = 3
@@ -31,6 +41,73 @@ class AuditSettings(Protocol):
     def audit(self) -> Mode: ...
     @property
     def audit_file(self) -> Path | None: ...
+
+
+class StreamSink:
+    """Publishes records for JetStream's stream, on the bus's own connection; the answers arrive at one subscription."""
+
+    def __init__(self, bus: NatsBus, trail: Trail) -> None:
+        self._client = bus.client
+        self._trail = trail
+        # Nobody else who may write into this process's inbox can guess where its answers arrive.
+        root = f"{bus.inbox_prefix}.{bus.process}.audit.{secrets.token_hex(8)}."
+        self._reply, self._cut = root, len(root)
+        # Nor the ids: who published one first would have our record dropped as its duplicate.
+        self._id = f"{MESSAGE_ID}: {secrets.token_hex(16)}-".encode()
+        self._subscription = self._client.attach(f"{root}*", "", self._answered)
+        self._stop = bus.watch(self._on_connection)
+
+    def send(self, number: int, subject: str, record: bytes) -> None:
+        head = b"NATS/1.0\r\n%b%d\r\n\r\n" % (self._id, number)
+        if not self._client.up or len(head) + len(record) > self._client.max_payload:
+            self._trail.refused(number, "there is no connection to NATS" if not self._client.up else "it is too large")
+            return
+        self._client.send(subject, f"{self._reply}{number}", head, record)
+
+    def close(self) -> None:
+        self._stop()
+        self._client.unsubscribe_at_server(self._subscription)
+        self._client.detach(self._subscription)
+
+    def _answered(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
+        number = int(subject[self._cut :])
+        if not head and b'"error"' not in body:
+            self._trail.taken(number)
+        elif head:
+            self._trail.refused(number, f"NATS has no stream {STREAM}")
+        else:
+            self._trail.refused(number, _refusal(body))
+
+    def _on_connection(self, connection: Connection) -> None:
+        if connection is Connection.UP:
+            self._trail.send_again()
+
+
+class ApprovalSink:
+    """Where the approvals of a Computer on NATS go (`smcp_bus.audit.Sink`): it may not write to the stream itself."""
+
+    def __init__(self, registry: RegistryClient, office: str, computer: str, trail: Trail) -> None:
+        self._registry = registry
+        self._seat = office, computer
+        self._trail = trail
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def send(self, number: int, subject: str, record: bytes) -> None:
+        task = asyncio.create_task(self._ask(number, record), name="approval")
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def close(self) -> None:
+        for task in self._asking:
+            task.cancel()
+
+    async def _ask(self, number: int, record: bytes) -> None:
+        try:
+            await self._registry.record_approval(*self._seat, record)
+        except (SmcpError, BusError) as error:
+            self._trail.refused(number, f"a registry: {describe(error)}")
+        else:
+            self._trail.taken(number)
 
 
 class FileSink:
@@ -119,6 +196,13 @@ async def open_trail(
         await trail.close()
         resending.cancel()
         await asyncio.wait([resending])
+
+
+def _refusal(body: bytes) -> str:
+    try:
+        return str(orjson.loads(body)["error"]["description"])
+    except (ValueError, KeyError, TypeError):
+        return "NATS does not take it"
 
 
 def _append(file: int, line: bytes) -> None:
