@@ -11,7 +11,7 @@ import unicodedata
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -236,33 +236,21 @@ What it returns gives the answer that goes out instead; the answer is None where
 _NO_FIELDS: Final = nullcontext()
 
 
+@dataclass(eq=False, repr=False)
 class Dispatcher:
-    """Args:
-    handlers: by event name.
-    otherwise: chooses the handler of an event that `handlers` does not name (events that the catalog does not
-        know and that are passed on); None: the event answers 503.
-    max_values: how many values a request may hold (`exact_json.check_cost`).
-    """
-
-    def __init__(
-        self,
-        handlers: Mapping[str, Handler],
-        *,
-        otherwise: Callable[[Row], Handler | None] = lambda row: None,
-        tracing: Tracing | None = None,
-        observe: Observe | None = None,
-        ended: Ended | None = None,
-        conclude: Conclude | None = None,
-        max_values: int = exact_json.MAX_VALUES,
-    ) -> None:
-        self._handlers = dict(handlers)
-        self._otherwise = otherwise
-        self._tracing = tracing
-        self._observe = observe or (lambda call: _NO_FIELDS)
-        self._ended = ended
-        self._conclude = conclude
-        self._max_values = max_values
-        self.running: set[Call] = set()
+    handlers: Mapping[str, Handler]
+    """By event name."""
+    _: KW_ONLY
+    otherwise: Callable[[Row], Handler | None] = lambda row: None
+    """Chooses the handler of an event that `handlers` does not name (events that the catalog does not know and that are
+    passed on); None: the event answers 503."""
+    tracing: Tracing | None = None
+    observe: Observe | None = None
+    ended: Ended | None = None
+    conclude: Conclude | None = None
+    max_values: int = exact_json.MAX_VALUES
+    """How many values a request may hold (`exact_json.check_cost`)."""
+    running: set[Call] = field(default_factory=set, init=False)
 
     async def dispatch(
         self,
@@ -304,11 +292,11 @@ class Dispatcher:
             call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, admit)
             self.running.add(call)
             try:
-                with self._observe(call):
-                    if self._tracing is None:
+                with _NO_FIELDS if self.observe is None else self.observe(call):
+                    if self.tracing is None:
                         answer = await self._handle(call, request)
                     else:
-                        with self._tracing(call) as record:
+                        with self.tracing(call) as record:
                             answer = await self._handle(call, request)
                             trace_id = record(answer)
             except Exception as error:  # noqa: BLE001 -- of the log fields or the span: `_handle` raises none
@@ -317,12 +305,12 @@ class Dispatcher:
             finally:
                 self.running.discard(call)
                 seconds = time.perf_counter() - began
-                concluding = _safely("a request could not be recorded", self._conclude, call, answer, seconds, size)
+                concluding = _safely("a request could not be recorded", self.conclude, call, answer, seconds, size)
             if concluding is not None:
                 answer = await concluding
         finally:
             seconds = time.perf_counter() - began
-            _safely("the metrics of a request could not be updated", self._ended, row, seconds, answer, trace_id)
+            _safely("the metrics of a request could not be updated", self.ended, row, seconds, answer, trace_id)
         return answer
 
     async def _read_large(self, row: Row, caller: Caller, body: bytes) -> Any:
@@ -331,7 +319,7 @@ class Dispatcher:
         if row.size is SizeClass.SMALL:
             raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
         authorize_sender(row, caller)
-        await exact_json.check_cost(body, self._max_values, "the request")
+        await exact_json.check_cost(body, self.max_values, "the request")
         payload = _parse(body)
         await asyncio.sleep(0)  # what 8 MiB of it cost to read and to write anew is not one step
         return payload
@@ -341,7 +329,7 @@ class Dispatcher:
             return failed(request.body())
         try:
             authorize(call.row, call.caller, request)
-            handler = self._handlers.get(call.row.event) or self._otherwise(call.row) or _not_available
+            handler = self.handlers.get(call.row.event) or self.otherwise(call.row) or _not_available
             return _answer(await handler(request, call))
         except Exception as error:  # noqa: BLE001 -- the dispatcher is where every exception becomes an answer
             known = to_smcp_error(error)

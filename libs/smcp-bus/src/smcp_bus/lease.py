@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from smcp_bus.errors import BusError, describe
@@ -21,39 +22,34 @@ FIRST_AGAIN_S: Final = 0.5
 """Between two attempts to get the first lease (seconds)."""
 
 
+@dataclass(eq=False, repr=False)
 class LeaseKeeper:
     """Renews this process's lease every third of it.
 
     A failed renewal loses no member: the registries ask a process before they remove its members.
-
-    Args:
-        lease_s: how long the registries let a lease live, in seconds. Where they say another time, the shorter counts,
-            and a warning says so.
-        describe: what goes with each renewal.
-        on_lapsed: called after a renewal that found no lease (any more): the members are to be asserted.
-        on_renewed: given what the registry said to each renewal.
     """
 
-    def __init__(
-        self,
-        registry: RegistryClient,
-        *,
-        lease_s: float,
-        describe: Callable[[], LeaseRenewal],
-        on_lapsed: Callable[[], None],
-        on_renewed: Callable[[LeaseState], None] | None = None,
-    ) -> None:
-        self._registry = registry
-        self._configured_s = self._registry_s = lease_s
-        self._describe = describe
-        self._on_lapsed = on_lapsed
-        self._on_renewed = on_renewed
-        self._wake = asyncio.Event()
-        self._renewed_at: float | None = None
-        self.acquired = False
-        self.held = False
-        """Whether the last renewal succeeded."""
-        self.renewals = 0
+    registry: RegistryClient
+    _: KW_ONLY
+    lease_s: float
+    """How long the registries let a lease live, in seconds. Where they say another time, the shorter counts, and a
+    warning says so."""
+    describe: Callable[[], LeaseRenewal]
+    """What goes with each renewal."""
+    on_lapsed: Callable[[], None]
+    """Called after a renewal that found no lease (any more): the members are to be asserted."""
+    on_renewed: Callable[[LeaseState], None] | None = None
+    """Given what the registry said to each renewal."""
+    acquired: bool = field(default=False, init=False)
+    held: bool = field(default=False, init=False)
+    """Whether the last renewal succeeded."""
+    renewals: int = field(default=0, init=False)
+    _registry_s: float = field(init=False)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _renewed_at: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._registry_s = self.lease_s
 
     @property
     def age(self) -> float:
@@ -62,7 +58,7 @@ class LeaseKeeper:
 
     async def acquire(self) -> None:
         """Raises SmcpError, BusError: no registry could be reached, or there is no quorum."""
-        self._renewed(await self._registry.renew_lease(self._describe()))
+        self._renewed(await self.registry.renew_lease(self.describe()))
 
     def renew_soon(self) -> None:
         """Renew now instead of at the next turn: after a reconnect, or where what goes with it has changed."""
@@ -71,7 +67,7 @@ class LeaseKeeper:
     async def run(self) -> None:
         failing = False
         while True:
-            lease_s = min(self._configured_s, self._registry_s)
+            lease_s = min(self.lease_s, self._registry_s)
             if self.acquired:
                 # jitter: replicas that were started together do not renew together
                 self._wake.clear()
@@ -80,7 +76,7 @@ class LeaseKeeper:
                         await self._wake.wait()
             timeout = lease_s * (1 - RENEW_AT) if self.acquired else None
             try:
-                state = await self._registry.renew_lease(self._describe(), timeout=timeout)
+                state = await self.registry.renew_lease(self.describe(), timeout=timeout)
             except (BusError, SmcpError) as error:
                 self.held = False
                 if not failing:  # once for each outage
@@ -96,18 +92,18 @@ class LeaseKeeper:
             self._renewed(state)
             if lapsed:
                 _log.warning("the lease had run out; asserting the members again")
-                self._on_lapsed()
+                self.on_lapsed()
 
     def _renewed(self, state: LeaseState) -> None:
         self.held = self.acquired = True
         self.renewals += 1
         self._renewed_at = time.monotonic()
-        if state.lease_s not in (self._registry_s, self._configured_s):  # once for each difference
+        if state.lease_s not in (self._registry_s, self.lease_s):  # once for each difference
             _log.warning(
                 "SMCP_LEASE_S is %g here and %g at the registries: the shorter one counts; set it alike everywhere",
-                self._configured_s,
+                self.lease_s,
                 state.lease_s,
             )
         self._registry_s = state.lease_s
-        if self._on_renewed is not None:
-            self._on_renewed(state)
+        if self.on_renewed is not None:
+            self.on_renewed(state)

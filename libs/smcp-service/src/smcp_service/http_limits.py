@@ -143,7 +143,8 @@ class _Gate(asyncio.Protocol):
 
     def __init__(self, make: Callable[[], asyncio.Protocol], strangers: Strangers) -> None:
         self._make = make
-        self._inner: asyncio.Protocol | None = None
+        self._inner = asyncio.Protocol()
+        """aiohttp's; one that does nothing for a connection that is refused at once."""
         self._strangers = strangers
         self._transport: asyncio.Transport
         self._answering = False
@@ -169,7 +170,7 @@ class _Gate(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._inner is None or self._transport.is_closing():
+        if self._transport.is_closing():
             return
         if self._member:
             self._inner.data_received(data)
@@ -215,7 +216,6 @@ class _Gate(asyncio.Protocol):
 
     def let_in(self) -> None:
         """From now on the transport and aiohttp's protocol are connected directly."""
-        assert self._inner is not None
         self._strangers.leave(self)
         self._transport.set_protocol(self._inner)
         self._resume()
@@ -227,20 +227,17 @@ class _Gate(asyncio.Protocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.pause_writing()
+        self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.resume_writing()
+        self._inner.resume_writing()
 
     def eof_received(self) -> bool | None:
-        return None if self._inner is None else self._inner.eof_received()
+        return self._inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._strangers.leave(self)
-        if self._inner is not None:
-            self._inner.connection_lost(exc)
+        self._inner.connection_lost(exc)
 
     def _wait(self, seconds: float) -> None:
         self.deadline = asyncio.get_running_loop().time() + seconds
