@@ -67,6 +67,22 @@ async def test_over_grpc_a_collector_may_be_a_host_and_a_port() -> None:
     assert code == 0
 
 
+async def test_check_config_refuses_what_a_running_process_only_warns_of_in_its_telemetry() -> None:
+    wrong = {
+        "OTEL_TRACES_EXPORTER": "oltp",
+        "OTEL_METRICS_EXPORTER": "statsd",
+        "OTEL_TRACES_SAMPLER": "sometimes",
+    }
+    code, service = await run("--check-config", **wrong)
+
+    assert code == 2
+    for variable, value in wrong.items():
+        assert f"{variable}: {value!r} is not known" in said(service)
+    assert (await run("--check-config", **wrong, OTEL_SDK_DISABLED="true"))[0] == 0
+    right = {"OTEL_TRACES_EXPORTER": "otlp,console", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
+    assert (await run("--check-config", **right, OTEL_METRICS_EXPORTER="none"))[0] == 0
+
+
 async def test_wrong_usage_ends_it_with_2() -> None:
     code, service = await run("--no-such-option")
 

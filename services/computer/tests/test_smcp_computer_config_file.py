@@ -385,6 +385,12 @@ def test_a_field_of_another_kind_of_server_is_not_read_whatever_it_holds() -> No
     assert len(parse({"servers": {"a": server}}).mistakes) == 2
 
 
+def test_an_alias_that_is_listed_in_another_form_is_a_warning_with_both() -> None:
+    config = parse({"git": {"command": "x", "tool_meta": {"a": {"alias": "what time?"}, "b": {"alias": "b-2"}}}})
+    why = "'what time?' is listed as 'what_time_': names have 1 to 64 of A-Z, a-z, 0-9, _ and -"
+    assert (config.warnings, config.mistakes) == ((f"git.tool_meta.a.alias: {why}",), ())
+
+
 def test_two_tools_with_one_alias_are_a_mistake() -> None:
     config = parse({"git": {"command": "x", "tool_meta": {"a": {"alias": "z"}, "b": {"alias": "z"}, "c": {}}}})
     assert config.mistakes == ("git.tool_meta.b.alias: 'z' is that of tool_meta.a, too",)

@@ -69,10 +69,11 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
 ) -> None:
     caplog.set_level(logging.INFO)
     log = tmp_path / "log"
-    async with controlled(nats_url, box={**configs.stdio(log=log), "forbidden_tools": ["boom"]}) as here:
+    async with controlled(nats_url, box={**configs.stdio(log=log), "forbidden_tools": ["append"]}) as here:
         listed = json.loads((await command("tools", "--json")).stdout)["tools"]
         assert ("add", "box") in {(each["name"], each["server"]) for each in listed}
-        assert "boom" not in {each["name"] for each in listed}
+        assert "append" not in {each["name"] for each in listed}
+        assert json.loads((await command("status", "--json")).stdout)["servers"][0]["tools"] == len(listed)
         called = await command("call", "add", "--params", '{"a": 40, "b": 2}')
         assert (called.exit_code, called.stdout.strip()) == (0, "42")
         assert (await command("call", "boom")).exit_code == 1
@@ -81,7 +82,14 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
         assert whole["structuredContent"] == {"result": 2}
         calls = json.loads((await command("history", "box", "--json")).stdout)["servers"]["box"]
         assert [(call["tool"], call["agent"], call["outcome"]) for call in calls] == [("add", LOCAL, "ok")] * 2
-        assert "add" in (await command("history")).stdout
+        told = json.loads((await command("history", "--json")).stdout)["servers"]
+        [unknown] = told[""]
+        assert (unknown["tool"], unknown["outcome"], unknown["why"]) == (
+            "boom", "refused", "this Computer has no tool 'boom'"
+        )  # fmt: skip
+        shown = (await command("history")).stdout
+        assert "add" in shown
+        assert "boom" in shown
         computer = await asyncio.to_thread(find, None, None)
         slow = {"tool_name": "sleep", "params": {"seconds": 60}, "timeout": 60}
         with pytest.raises(Failure, match="did not answer"):
@@ -223,6 +231,7 @@ async def test_a_second_computer_of_a_name_runs_without_commands_and_the_socket_
     async with controlled(nats_url) as here:
         async with open_control(settings(), here.computer):
             assert "another process has the control socket" in caplog.text
+            assert "give this one another --name" in caplog.text
         assert [each.name for each in await asyncio.to_thread(running)] == [NAME]
 
 

@@ -10,6 +10,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import psutil
@@ -205,6 +206,21 @@ async def test_run_warns_of_missing_programs_and_values(tmp_path: Path) -> None:
     assert all(f"warning: {file}: {doubt}" in err for doubt in DOUBTS)
 
 
+USER = {"command": "cat", "user": "nobody-of-that-name"}
+
+
+@pytest.mark.parametrize("more", [{"args": "x"}, {"limits": {"files": 0}}])
+async def test_an_unknown_user_is_told_together_with_the_other_mistakes_of_its_server(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    file = write(tmp_path / "c.json", git=USER | more)
+    unknown = f"{file}: servers.git.user: this host has no user 'nobody-of-that-name'"
+    other = f"error: {file}: servers.git.{next(iter(more))}"
+    for kind, command in (("error", ["validate"]), ("warning", ["run", *PLACE, "--check-config"])):
+        code, _, err = await run(*command, "--config", file)
+        assert (code, other in err, err.count(f"{kind}: {unknown}\n")) == (2, True, 1), err
+
+
 async def test_a_file_without_servers_is_refused_by_validate(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text("{}")
@@ -390,10 +406,14 @@ async def test_a_computer_at_a_gateway_needs_an_address_and_a_token_only(
     ("arguments", "environ", "word"),
     [
         (["--gateway", "http://h:1"], {"SMCP_NATS_URL": "nats://h:4222"}, "SMCP_NATS_URL"),
-        (["--gateway", "h:1"], {}, "'h:1' is not like http://host:port"),
+        (["--gateway", "h:1"], {}, "--gateway (SMCP_GATEWAY_URL): 'h:1' is not like http://host:port"),
         ([], {"SMCP_GATEWAY_URL": "http://h:1,"}, "SMCP_GATEWAY_URL"),
-        (["--gateway", "http://h:1", "--token", "two words"], {}, "SMCP_TOKEN"),
-        (["--gateway", "http://h:1", "--token", "x", "--token-file", "/dev/null"], {}, "SMCP_TOKEN_FILE"),
+        (["--gateway", "http://h:1", "--token", "two words"], {}, "--token (SMCP_TOKEN): has to be"),
+        (
+            ["--gateway", "http://h:1", "--token", "x", "--token-file", "/dev/null"],
+            {},
+            "--token-file (SMCP_TOKEN_FILE)",
+        ),
         (["--token", "secret-token"], {}, "--gateway"),
     ],
 )
@@ -430,6 +450,6 @@ async def test_a_token_file_without_a_token_is_a_warning_of_check_config(
     arguments = ["--gateway", "http://h:1", "--token-file", str(token), "--check-config"]
     code, _, err = await run("run", "--config", file, *PLACE, *arguments, fresh=False)
     assert code == 0
-    assert f"warning: SMCP_TOKEN_FILE: {token}" in err
+    assert f"warning: --token-file (SMCP_TOKEN_FILE): {token}" in err
     assert why in err
     assert "two words" not in err

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -106,6 +107,29 @@ async def test_watch_shows_what_happened_but_no_arguments_and_nothing_that_a_ter
         else:
             assert call.split("  ", 1)[1] == "call  agent a\ufffdb  -> pc echo red  ok  12.5 ms"
             assert leave == "leave"
+
+
+async def test_watch_shows_an_approval_once_that_two_registries_recorded_and_a_record_once_that_was_sent_again(
+    nats_url: str,
+) -> None:
+    approval: dict[str, Any] = {
+        "kind": "approval",
+        "outcome": "yes",
+        "office": "lab",
+        "tool": "echo",
+        "ms": None,
+        "source": "pc 1",
+    }
+    records = [approval | {"writer": writer, "seq": 1} for writer in ("registry-1", "registry-2")]
+    records.append(approval | {"writer": "registry-1", "seq": 2, "source": "pc 2"})
+    leave = {"kind": "leave", "writer": "registry-1", "seq": 3, "ms": None}
+    command = born(SMCP, "watch", "lab", "--count", "3", knows=KNOWN)
+    async with member_process(nats_url) as member, service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
+        await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
+        for record in (*records, records[0], leave):
+            await member.bus.publish("smcp.v1.lab.audit.approval", orjson.dumps(record))
+        assert await watch.exit_code() == 0
+        assert watch.output == ["approval  -> echo  yes", "approval  -> echo  yes", "leave"]
 
 
 async def test_what_is_wrong_is_said_in_one_line_with_an_exit_code(nats_url: str, tmp_path: Path) -> None:

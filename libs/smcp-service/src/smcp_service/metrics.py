@@ -39,7 +39,7 @@ from prometheus_client.registry import Collector
 from smcp_service.telemetry import (
     OUTCOMES,
     RequestTracerProvider,
-    exporters,
+    metric_exporters,
     number_of,
     otlp_exporter,
     resource_of,
@@ -191,9 +191,7 @@ async def open_metrics(service: str, *, environ: Mapping[str, str] | None = None
     ProcessCollector(registry=metrics.registry)
     metrics.registry.register(metrics.collector)
     readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False, registry=metrics.registry)]
-    # Prometheus is answered anyway
-    asked = exporters(environ, "METRICS", ("otlp", "prometheus"), ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"])
-    pushed = InMemoryMetricReader() if "otlp" in asked else None
+    pushed = InMemoryMetricReader() if "otlp" in metric_exporters(environ) else None
     if pushed is not None:
         readers.append(pushed)
     provider = MeterProvider(readers, resource=resource_of(service), shutdown_on_exit=False)

@@ -71,7 +71,7 @@ async def open_telemetry(
     time raises RuntimeError.
     """
     environ = os.environ if environ is None else environ
-    names = _trace_exporters(environ)
+    names = trace_exporters(environ)
     if not names:
         yield None
         return
@@ -89,13 +89,20 @@ async def open_telemetry(
         await _shut_down(provider, FLUSH_S)
 
 
-def check_telemetry(environ: Mapping[str, str]) -> None:
-    """Say which of its settings are not known, and what is done instead, as `open_telemetry` does."""
-    names = _trace_exporters(environ)
-    if "otlp" in names:
-        _protocol(environ, "TRACES")
-    if names:
-        sampler_from(environ)
+def unknown_values(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each exporter, protocol or sampler that a process would only warn of, with its variable."""
+    found: list[str] = []
+
+    def note(variable: str, value: str, instead: str) -> None:
+        found.append(f"{variable}: {value!r} is not known")
+
+    if value_of(environ, "OTEL_SDK_DISABLED") != "true":
+        asked = {"TRACES": trace_exporters(environ, note), "METRICS": metric_exporters(environ, note)}
+        for signal, names in asked.items():
+            if "otlp" in names:
+                _protocol(environ, signal, note)
+        sampler_from(environ, note)
+    return list(dict.fromkeys(found))
 
 
 def wrong_endpoints(environ: Mapping[str, str]) -> Iterator[str]:
@@ -120,11 +127,27 @@ def value_of(environ: Mapping[str, str], variable: str) -> str:
     return environ.get(variable, "").strip().lower()
 
 
+Unknown = Callable[[str, str, str], None]
+"""What becomes of a value that is not known: its variable, the value, and what is taken instead."""
+
+
 def warn_of(variable: str, value: str, instead: str) -> None:
     get_logger(__name__).warning("telemetry setting is not known", variable=variable, value=value, instead=instead)
 
 
-def exporters(environ: Mapping[str, str], signal: str, known: Collection[str], endpoints: Collection[str]) -> list[str]:
+def trace_exporters(environ: Mapping[str, str], unknown: Unknown = warn_of) -> list[str]:
+    endpoints = [each for each in _ENDPOINTS if "METRICS" not in each]
+    return _exporters(environ, "TRACES", ("otlp", "console"), endpoints, unknown)
+
+
+def metric_exporters(environ: Mapping[str, str], unknown: Unknown = warn_of) -> list[str]:
+    """Prometheus is answered in any case."""
+    return _exporters(environ, "METRICS", ("otlp", "prometheus"), ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"], unknown)
+
+
+def _exporters(
+    environ: Mapping[str, str], signal: str, known: Collection[str], endpoints: Collection[str], unknown: Unknown
+) -> list[str]:
     """The known ones that a signal (`TRACES`, `METRICS`) is to have, each once; one of `endpoints` means OTLP."""
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
         return []
@@ -133,12 +156,8 @@ def exporters(environ: Mapping[str, str], signal: str, known: Collection[str], e
     asked = dict.fromkeys(part.strip() for part in names.split(","))
     for name in asked:
         if name not in {*known, "none", ""}:
-            warn_of(variable, name, "none")
+            unknown(variable, name, "none")
     return [name for name in asked if name in known]
-
-
-def _trace_exporters(environ: Mapping[str, str]) -> list[str]:
-    return exporters(environ, "TRACES", ("otlp", "console"), [each for each in _ENDPOINTS if "METRICS" not in each])
 
 
 def _span_exporter(name: str, environ: Mapping[str, str], resource: Resource) -> SpanExporter:
@@ -158,10 +177,10 @@ def otlp_exporter(environ: Mapping[str, str], signal: str) -> Any:
     return getattr(import_module(f"opentelemetry.exporter.otlp.proto.{protocol}.{kind}_exporter"), name)()
 
 
-def _protocol(environ: Mapping[str, str], signal: str) -> str:
+def _protocol(environ: Mapping[str, str], signal: str, unknown: Unknown = warn_of) -> str:
     variable, protocol = _said_protocol(environ, signal)
     if protocol not in {"", "grpc", "http/protobuf"}:
-        warn_of(variable, protocol, "http/protobuf")
+        unknown(variable, protocol, "http/protobuf")
     return "grpc" if protocol == "grpc" else "http"
 
 
@@ -276,7 +295,7 @@ class TraceSampler(Sampler):
         return True
 
 
-def sampler_from(environ: Mapping[str, str]) -> TraceSampler:
+def sampler_from(environ: Mapping[str, str], unknown: Unknown = warn_of) -> TraceSampler:
     """The sampler that `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` name; everything new by default."""
     name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     kind = name.removeprefix("parentbased_")
@@ -284,9 +303,9 @@ def sampler_from(environ: Mapping[str, str]) -> TraceSampler:
         return TraceSampler(0.0, by_parent=name != kind)
     rate = 1.0
     if kind == "traceidratio":
-        rate = number_of(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0)
+        rate = number_of(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0, unknown=unknown)
     elif kind != "always_on":
-        warn_of("OTEL_TRACES_SAMPLER", name, "parentbased_always_on")
+        unknown("OTEL_TRACES_SAMPLER", name, "parentbased_always_on")
         name = "parentbased_always_on"
     per_s = number_of(environ, "SMCP_TRACES_PER_S", 0.0, least=0.0, most=MOST_PER_S)
     slow_s = number_of(environ, "SMCP_TRACE_SLOW_S", SLOW_S, least=0.001, most=3600.0)
@@ -318,12 +337,14 @@ class RequestTracerProvider(TracerProvider):
         return {name: sum(counts[name] for counts in each) for name in OUTCOMES}
 
 
-def number_of(environ: Mapping[str, str], variable: str, default: float, *, least: float, most: float) -> float:
+def number_of(
+    environ: Mapping[str, str], variable: str, default: float, *, least: float, most: float, unknown: Unknown = warn_of
+) -> float:
     text = value_of(environ, variable)
     with suppress(ValueError):
         if least <= (number := float(text or default)) <= most:
             return number
-    warn_of(variable, text, str(default))
+    unknown(variable, text, str(default))
     return default
 
 

@@ -57,7 +57,9 @@ async def open_control(settings: ComputerSettings, computer: Computer) -> AsyncI
     directory = state_directory(settings)
     with _held(directory) as is_ours:
         if not is_ours:
-            _log.warning("another process has the control socket in %s: commands talk to that one", directory)
+            other = "--name" if settings.state_dir is None else "SMCP_STATE_DIR"
+            what = "another process has the control socket in %s: commands talk to that one; give this one another %s"
+            _log.warning(what, directory, other)
             yield
             return
         path = directory / SOCKET
@@ -105,7 +107,7 @@ class Control:
         return _json(self.status())
 
     def status(self) -> dict[str, Any]:
-        recent = self._computer.calls.recent()
+        recent, tools = self._computer.calls.recent(), self._computer.catalogue.counts
         ready, checks = self._computer.readiness.report()
         return {
             "office": self._settings.office,
@@ -118,7 +120,11 @@ class Control:
             "config_problem": self._computer.config_problem,
             "calls": self._computer.owner.running,
             "servers": [
-                {**asdict(each), "calls": sum(call["outcome"] in IN_FLIGHT for call in recent.get(each.name, ()))}
+                {
+                    **asdict(each),
+                    "tools": tools[each.name],
+                    "calls": sum(call["outcome"] in IN_FLIGHT for call in recent.get(each.name, ())),
+                }
                 for each in self._computer.fleet.statuses()
             ],
         }

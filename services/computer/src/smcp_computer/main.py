@@ -12,7 +12,7 @@ import typer
 
 from smcp_bus.nats.config import configured_credentials
 from smcp_computer.config.edit import add_to_file
-from smcp_computer.config.file import ComputerConfig, imported, load_config, read_config, read_env_file
+from smcp_computer.config.file import ComputerConfig, imported, read_config, read_env_file
 from smcp_computer.config.host_checks import missing_on_host, unset_here
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
@@ -88,14 +88,16 @@ def serve(
     )
     check_connection(settings, asked_for_token=token is not None or token_file is not None)
     try:
-        configuration = load_config(settings.config)
+        configuration = read_config(settings.config)
+        if check_config:
+            if (problem := token_problem(settings)) is not None:
+                typer.echo(f"warning: {problem}", err=True)
+            missing = missing_on_host(configuration, os.environ)
+            _say("warning", settings.config, [*missing, *unset_here(configuration, os.environ, store_of(settings))])
+            _say("warning", settings.config, () if configuration.problems else configuration.warnings)
+        configuration.valid()
     except ConfigError as error:
-        raise SettingsError(*error.problems) from None
-    if check_config:
-        if (problem := token_problem(settings)) is not None:
-            typer.echo(f"warning: {problem}", err=True)
-        warnings = [*configuration.warnings, *missing_on_host(configuration, os.environ)]
-        _say("warning", settings.config, [*warnings, *unset_here(configuration, os.environ, store_of(settings))])
+        raise SettingsError(*(f"{settings.config}: {problem}" for problem in error.problems)) from None
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )

@@ -132,17 +132,17 @@ def check_connection(settings: ComputerSettings, *, asked_for_token: bool = Fals
         if name in settings.model_fields_set and getattr(settings, name) is not None
     ]
     if settings.token is not None and settings.token_file is not None:
-        problems.append("SMCP_TOKEN_FILE: is given beside SMCP_TOKEN: there can be one token")
+        problems.append("--token-file (SMCP_TOKEN_FILE): is given beside --token (SMCP_TOKEN): there can be one token")
     checks: list[tuple[str, Callable[[str], object], str]] = [
-        ("SMCP_GATEWAY_URL", checked_url, url.strip()) for url in settings.gateway_url.split(",")
+        ("--gateway (SMCP_GATEWAY_URL)", checked_url, url.strip()) for url in settings.gateway_url.split(",")
     ]
     if settings.token is not None:
-        checks.append(("SMCP_TOKEN", check_token, settings.token.get_secret_value()))
-    for variable, check, value in checks:
+        checks.append(("--token (SMCP_TOKEN)", check_token, settings.token.get_secret_value()))
+    for option, check, value in checks:
         try:
             check(value)
         except Malformed as error:
-            problems.append(f"{variable}: {error.message.partition(': ')[2]}")
+            problems.append(f"{option}: {error.message.partition(': ')[2]}")
     if problems:
         raise SettingsError(*problems)
 
@@ -180,4 +180,4 @@ def _read_token(path: Path) -> str:
         why = f": {error.message.removeprefix('token: ')}"
     except ValueError:
         why = " is no text"
-    raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path}{why}")
+    raise TokenUnavailable(f"--token-file (SMCP_TOKEN_FILE): {path}{why}")

@@ -104,6 +104,11 @@ class Catalogue:
     def servers(self) -> Collection[str]:
         return self._supervisors.keys()
 
+    @property
+    def counts(self) -> Counter[str]:
+        """How many tools each server has that are not forbidden, also while it is not ready."""
+        return Counter(ref.server for ref in self._listed_names)
+
     def find(self, name: str) -> Target | None:
         """The tool that is called `name`; also of a server that is not ready now."""
         self._seen = True

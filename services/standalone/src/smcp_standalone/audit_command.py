@@ -2,17 +2,16 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from smcp_bus.audit import FIELDS, MOST_WAITING, REPEATED, Kind
+from smcp_bus.audit import Kind
 from smcp_proto.printable import escaped_json, printable
-from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure, counted, plain_failures, run
 from smcp_service.logging import configure_logging
@@ -21,6 +20,7 @@ from smcp_standalone.audit_reader import (
     CHOSEN_BY,
     COLUMNS,
     Chains,
+    Duplicates,
     Line,
     Wanted,
     csv_line,
@@ -38,8 +38,6 @@ app = typer.Typer(
 )
 POLL_S: Final = 1.0
 """`follow` asks for new records so often (seconds): a subscription would lose those of an interruption."""
-REMEMBERED: Final = 2 * MOST_WAITING
-"""Of so many records it is known that they were shown: one that was sent again may be there twice."""
 _BLANKS: Final = str.maketrans("\t\r\n", "   ")
 """In JSON they stand between values only."""
 OUTCOMES: Final = (
@@ -61,6 +59,8 @@ ReqId = Annotated[str | None, typer.Option(help="Only of this request.")]
 Since = Annotated[
     str | None, typer.Option(metavar="WHEN", help="90m, 12h, 7d, or a date (UTC), or a time like 2027-01-31T12:00Z.")
 ]
+Until = Annotated[str | None, typer.Option(metavar="WHEN", help="Only before then, said in the same way.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the last so many of those that match.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One record a line; what cannot be seen as \\u202e.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="For a spreadsheet.")]
 
@@ -76,15 +76,20 @@ def list_records(
     kind: KindOf = None,
     req_id: ReqId = None,
     since: Since = None,
+    until: Until = None,
+    limit: Limit = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Show the records, the oldest first."""
-    shown = _Shown(context)
+    last = deque[str](maxlen=limit)
+    shown = _Shown(context, typer.echo if limit is None else last.append)
 
     async def main(stop: asyncio.Event) -> None:
         async for line in _lines(file, shown.wanted):
             shown.take(line)
+        for text in last:
+            typer.echo(text)
         if not shown.any:
             typer.echo("no record matches", err=True)
 
@@ -188,8 +193,10 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         raise SettingsError(f"--outcome: {outcome!r} is neither an error code nor one of {', '.join(OUTCOMES)}")
     if kind is not None and kind not in (kinds := get_args(Kind)):
         raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
-    since = given.get("since")
-    return Wanted(**chosen, since=None if since is None else parse_time("--since", since, -1))
+    since, until = (
+        None if given.get(name) is None else parse_time(f"--{name}", given[name], -1) for name in ("since", "until")
+    )
+    return Wanted(**chosen, since=since, until=until)
 
 
 def _run(main: Any) -> None:
@@ -205,14 +212,14 @@ def _run(main: Any) -> None:
 class _Shown:
     """Prints records that are wanted, each once."""
 
-    def __init__(self, context: typer.Context) -> None:
+    def __init__(self, context: typer.Context, echo: Callable[[str], None] = typer.echo) -> None:
+        self._echo = echo
         self._json, self._csv = context.params["as_json"], context.params["as_csv"]
         if self._json and self._csv:
             raise SettingsError("give --csv or --json, not both")
         self.wanted = _wanted(context.params)
         self.any = False
-        self._seen: dict[str, str] = {}
-        """When each record was made that was read, by its number and by what it says."""
+        self._duplicates = Duplicates()
         if self._csv:
             typer.echo(csv_line(list(COLUMNS)))
 
@@ -221,43 +228,15 @@ class _Shown:
         if isinstance(record, str):
             typer.echo(f"{line.where}: {record}", err=True)
             return
-        if self._is_duplicate(record) or not self.wanted.matches(record):
+        if self._duplicates.take(record) or not self.wanted.matches(record):
             return
         self.any = True
         if self._csv:
-            typer.echo(csv_line([record.get(column) for column in COLUMNS]))
+            self._echo(csv_line([record.get(column) for column in COLUMNS]))
         elif self._json:
-            typer.echo(escaped_json(line.raw.decode().translate(_BLANKS)))
+            self._echo(escaped_json(line.raw.decode().translate(_BLANKS)))
         else:
-            typer.echo(_line(record))
-
-    def _is_duplicate(self, record: dict[str, Any]) -> bool:
-        """Whether the same was read before. An approval may be recorded by two registries; a call by a gateway that was
-        killed before its answer went out, and by the one that answered our SDK's repeat."""
-        same, at = (*FIELDS[1:], "source") if "source" in record else _CALL, str(record.get("at"))
-        number, what = (str([record.get(name) for name in names]) for names in (("writer", "seq"), same))
-        earlier = self._seen.get(what)
-        again = "source" in record or (record.get("event") == REPEATED and _in_one_call(earlier, at))
-        known = number in self._seen or (again and earlier is not None)
-        self._seen |= {number: at, what: at}
-        while len(self._seen) > 2 * REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-        return known
-
-
-_CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256", "outcome")
-"""What is the same in the records of a call and of its repeat."""
-
-
-def _in_one_call(earlier: str | None, at: str) -> bool:
-    """Whether both times may be of one call. An Agent that repeats a call later has it run again."""
-    try:
-        return earlier is not None and _time(at) - _time(earlier) < timedelta(seconds=MAX_TIMEOUT_S)
-    except (ValueError, TypeError):  # written by nobody of us
-        return False
-
-
-_time: Final = datetime.fromisoformat
+            self._echo(_line(record))
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -10,24 +10,29 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import orjson
 
-from smcp_bus.audit import FIELDS, MOST_WAITING, sha256
+from smcp_bus.audit import FIELDS, MOST_WAITING, REPEATED, sha256
 from smcp_bus.audit_sinks import KEPT, former
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import ROOT, audit
 from smcp_proto.member_names import encode_name
 from smcp_proto.printable import printable
+from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_service.settings import SettingsError
 from smcp_standalone.operator_connection import ask
 
 SKEW_S: Final = 300
 """How far the clocks of a writer and of nats-server may differ (seconds): a record is stored after its `at`."""
+REMEMBERED: Final = 2 * MOST_WAITING
+"""Of so many records it is known that they were shown: one that was sent again may be there twice."""
+_CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256", "outcome")
+"""What is the same in the records of a call and of its repeat."""
 _AROUND: Final = codecs.BOM_UTF8 + b" \r\n"
 """What an editor may put around a record; none begins or ends so."""
 COLUMNS: Final = (
@@ -75,13 +80,17 @@ class Wanted:
     req_id: str | None = None
     kind: str | None = None
     since: datetime | None = None
+    until: datetime | None = None
 
     def matches(self, record: dict[str, Any]) -> bool:
         for name in CHOSEN_BY:
             wanted = getattr(self, name)
             if wanted is not None and record.get(name) != wanted:
                 return False
-        return self.since is None or self.since.isoformat(timespec="milliseconds") <= str(record.get("at"))
+        at = str(record.get("at"))
+        if self.since is not None and at < self.since.isoformat(timespec="milliseconds"):
+            return False
+        return self.until is None or at < self.until.isoformat(timespec="milliseconds")
 
     @property
     def nats_subject(self) -> str:
@@ -140,6 +149,36 @@ async def read_stream(bus: NatsBus, wanted: Wanted) -> AsyncIterator[Line]:
         if after >= until:
             return
         page = await read_page(bus, wanted, after)
+
+
+class Duplicates:
+    """Knows the records that were shown."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, str] = {}
+        """When each record was made, by its number and by what it says."""
+
+    def take(self, record: dict[str, Any]) -> bool:
+        """Whether the same was read before. An approval may be recorded by two registries; a call by a gateway that was
+        killed before its answer went out, and by the one that answered our SDK's repeat."""
+        same, at = (*FIELDS[1:], "source") if "source" in record else _CALL, str(record.get("at"))
+        number, what = (str([record.get(name) for name in names]) for names in (("writer", "seq"), same))
+        earlier = self._seen.get(what)
+        again = "source" in record or (record.get("event") == REPEATED and _in_one_call(earlier, at))
+        known = ("seq" in record and number in self._seen) or (again and earlier is not None)
+        self._seen |= {number: at, what: at}
+        while len(self._seen) > 2 * REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return known
+
+
+def _in_one_call(earlier: str | None, at: str) -> bool:
+    """Whether both times may be of one call. An Agent that repeats a call later has it run again."""
+    try:
+        times = datetime.fromisoformat(at), datetime.fromisoformat(earlier or "")
+        return times[0] - times[1] < timedelta(seconds=MAX_TIMEOUT_S)
+    except (ValueError, TypeError):  # written by nobody of us
+        return False
 
 
 class Chains:

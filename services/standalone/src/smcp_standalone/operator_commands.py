@@ -21,6 +21,7 @@ from smcp_proto.printable import printable, printable_json
 from smcp_service.lifecycle import Failure, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
+from smcp_standalone.audit_reader import Duplicates
 from smcp_standalone.operator_connection import ask, operator_bus
 
 SHOWN: Final = (
@@ -82,12 +83,12 @@ def watch(
     _check(office)
 
     async def show(bus: NatsBus, stop: asyncio.Event) -> None:
-        shown = 0
+        shown, duplicates = 0, Duplicates()
 
         async def hear(incoming: Incoming) -> None:
             nonlocal shown
             record = _read(incoming.body)
-            if stop.is_set() or "kind" not in record:
+            if stop.is_set() or "kind" not in record or duplicates.take(record):
                 return
             event = {field: record.get(field) for field in SHOWN}
             typer.echo(printable_json(event, indent=None) if as_json else _line(event))

@@ -212,7 +212,10 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         warned += [*lint.of_server(place, own.body), *lint.of_parameters(place, own.body, input_ids)]
         found: list[str] = []
         of_host = {field: own.body[field] for field in HostSettings.model_fields if field in own.body}
-        settings = checked(HostSettings.model_validate, defaults | of_host, found, place.field)
+        wanted = defaults | of_host
+        settings = checked(HostSettings.model_validate, wanted, found, place.field)
+        # where others are wrong, its user is looked for all the same: all mistakes are told at once
+        settings = settings or checked(HostSettings.model_validate, {"user": wanted.get("user")}, [])
         server = _server(place, own.body, found)
         if settings is not None:
             host[name] = settings

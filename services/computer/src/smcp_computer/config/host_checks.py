@@ -39,6 +39,9 @@ def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[
             problems = _of_program(parameters, environ)
             found += (f"{place.field(f'{PARAMETERS}.{field}')}: {why}" for field, why in problems)
             found += (f"{place.field(field)}: {why}" for field, why in _not_enforced(parameters, config.host[name]))
+    for name in sorted(config.host.keys() - config.servers.keys()):  # what else is wrong there is told by `config`
+        alone, user = MCPServerStdioParameters(command="true"), HostSettings(user=config.host[name].user)
+        found += (f"{config.places[name].field(field)}: {why}" for field, why in _not_enforced(alone, user))
     for index, definition in enumerate(config.inputs.values()):
         if isinstance(definition, MCPServerCommandInput) and not _runs(definition.command, environ.get("PATH"), None):
             found.append(f"inputs[{index}].command: {definition.command!r} is no program on PATH")

@@ -258,13 +258,23 @@ def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[Warned]:
     parts = [(PARAMETERS, body.get(PARAMETERS), inner), ("default_tool_meta", body.get("default_tool_meta"), meta)]
     if isinstance(body.get("tool_meta"), dict):
         parts += [(f"tool_meta.{tool}", part, meta) for tool, part in body["tool_meta"].items()]
-    by_alias: dict[Any, str] = {}
     for path, part, known in parts:
-        alias = part.get("alias") if isinstance(part, dict) else None
-        if isinstance(alias, str) and by_alias.setdefault(alias, path) != path:
-            yield Warned(f"{place.field(f'{path}.alias')}: {alias!r} is that of {by_alias[alias]}, too")
         for key in _unknown(part, known):
             yield _ignored(place.field(f"{path}.{key}"), key, known)
+    aliases = ((path, part.get("alias")) for path, part, _ in parts if isinstance(part, dict))
+    yield from _of_aliases(place, [(path, alias) for path, alias in aliases if alias and isinstance(alias, str)])
+
+
+def _of_aliases(place: Place, aliases: Collection[tuple[str, str]]) -> Iterator[Warned]:
+    first: dict[str, str] = {}
+    for path, alias in aliases:
+        from smcp_computer.tools import legal  # noqa: PLC0415 -- with it come the types of MCP, a tenth of a second
+
+        if first.setdefault(alias, path) != path:
+            yield Warned(f"{place.field(f'{path}.alias')}: {alias!r} is that of {first[alias]}, too")
+        if (listed := legal(alias)) != alias:
+            why = f"{alias!r} is listed as {listed!r}: names have 1 to 64 of A-Z, a-z, 0-9, _ and -"
+            yield Warned(f"{place.field(f'{path}.alias')}: {why}", mistake=False)
 
 
 def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[Warned]:

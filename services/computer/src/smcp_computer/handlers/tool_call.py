@@ -37,7 +37,7 @@ _log = logging.getLogger("smcp_computer.tool_call")
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
 RECENT: Final = 50
-"""Calls of each MCP server that are remembered for its user."""
+"""Calls of each MCP server, and of tools of none, that are remembered for the user."""
 
 
 @dataclass(slots=True, eq=False)
@@ -179,7 +179,8 @@ class ToolCalls:
                 _log.info("a call was cancelled")
 
     def recent(self) -> Mapping[str, list[dict[str, Any]]]:
-        """The calls of each MCP server, the newest first: those in flight, then the last `RECENT` that ended."""
+        """The calls of each MCP server, the newest first: those in flight, then the last `RECENT` that ended. Under ""
+        stand those that came to no server: their tools are unknown, forbidden, or not for their callers."""
         recent: dict[str, list[dict[str, Any]]] = {}
         for record in sorted(self._in_flight, key=lambda record: -record.began):
             recent.setdefault(record.server, []).append(record.shown())
@@ -190,10 +191,8 @@ class ToolCalls:
     def _remember(self, record: CallRecord) -> None:
         record.took = record.seconds
         self._in_flight.discard(record)
-        if not record.server:
-            return
         if (ended := self._recent.get(record.server)) is None:
-            known = self.catalogue.servers  # those of servers that were removed go when another one comes
+            known = {"", *self.catalogue.servers}  # those of servers that were removed go when another one comes
             self._recent = {server: ended for server, ended in self._recent.items() if server in known}
             ended = self._recent[record.server] = deque(maxlen=RECENT)
         ended.append(record)

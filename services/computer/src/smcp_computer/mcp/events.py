@@ -48,7 +48,6 @@ class ServerStatus:
     """None: it does not run, or is reached over HTTP."""
     cpu_s: float | None = None
     memory_bytes: int | None = None
-    tools: int = 0
     warnings: tuple[str, ...] = ()
 
 

@@ -147,7 +147,6 @@ class Supervisor:
             pid=pid,
             cpu_s=cpu_s,
             memory_bytes=memory,
-            tools=len(self.tools),
             warnings=self.warnings,
         )
 
