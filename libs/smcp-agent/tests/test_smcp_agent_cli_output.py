@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from smcp_agent import events
-from smcp_agent.cli.output import print_readable
-from smcp_agent.cli.watch import SENTENCES, sentence
+from smcp_agent.cli.output import SENTENCES, print_readable, sentence
 from smcp_agent.errors import NotFound
 from smcp_proto.schemas import Capabilities, SMCPTool
 from smcp_testing.agent_command import at_a_terminal, run

@@ -36,10 +36,10 @@ from smcp_agent.cli.run_command import (
     ask,
     default_name,
     explaining,
+    follow,
     no_tools,
     run,
 )
-from smcp_agent.cli.watch import follow
 from smcp_agent.client import SmcpAgent
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT, MAX_TIMEOUT_S
 from smcp_proto.trace_ids import trace_id

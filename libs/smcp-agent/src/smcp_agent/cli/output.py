@@ -4,7 +4,8 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import fields
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import typer
@@ -14,6 +15,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from smcp_agent import events
 from smcp_agent.desktop import Desktop, windows
 from smcp_agent.errors import ErrorCode, SmcpError, may_have_run
 from smcp_agent.finder import Finder
@@ -245,3 +247,61 @@ def print_readable(text: str) -> None:
         with suppress(ValueError, RecursionError):
             text = printable_json(json.loads(text))
     typer.echo(plain(text))
+
+
+SENTENCES: Final[Mapping[type[events.Event], str]] = {
+    events.ComputerEntered: "{0.computer} entered",
+    events.ComputerLeft: "{0.computer} left",
+    events.ConfigChanged: "{0.computer} has another configuration",
+    events.DesktopChanged: "{0.computer} has another desktop",
+    events.FinderChanged: "{0.computer} has other documents",
+    events.ResourcesChanged: "{0.computer} has other resources",
+    events.ResourceUpdated: "{0.computer} updated {0.uri}",
+    events.SubscriptionRefused: "{0.computer} does not tell of {0.uri} any more: {0.error.message}",
+    events.CapabilitiesChanged: "{0.computer} can do other things with resources",
+    events.Disconnected: "the connection is lost: {0.reason}",
+    events.RejoinRefused: "the office does not take us back yet: {0.why}",
+    events.Reconnected: "connected again; what was not heard of meanwhile may have changed",
+    events.EventsDropped: "{0.count} changes could not be shown",
+}
+"""The sentence for an event, `{0}`."""
+
+
+def print_event(event: events.Event, *, as_object: bool) -> None:
+    now = datetime.now(UTC)
+    if as_object:
+        typer.echo(printable_json({"at": now.isoformat(timespec="milliseconds"), **event_json(event)}, indent=None))
+    else:
+        said = plain(sentence(event)).replace("\n", " ")  # one line each, whatever stands in a name
+        typer.echo(f"{now.astimezone():%H:%M:%S}  {said}")
+
+
+def event_json(event: events.Event) -> dict[str, Any]:
+    """An event for programs: its name as `event`, and its fields; tools by their names."""
+    said = {field.name: getattr(event, field.name) for field in fields(event)}
+    match event:
+        case events.ToolsChanged(tools=tools):
+            said["tools"] = [tool.name for tool in tools]
+        case events.CapabilitiesChanged(capabilities=capabilities):
+            said["capabilities"] = capabilities.model_dump(exclude_unset=True)
+        case events.SubscriptionRefused(error=error):
+            said["error"] = error.body().model_dump()
+        case events.Notified(event=name, data=data):
+            said = {"notification": name, "data": dict(data)}
+    return {"event": type(event).__name__, **said}
+
+
+def sentence(event: events.Event) -> str:
+    """An event for people, in one line."""
+    match event:
+        case events.ToolsChanged(computer, tools):
+            if not tools:
+                return f"{computer} has no tools"
+            many = "1 tool" if len(tools) == 1 else f"{len(tools)} tools"
+            return f"{computer} has {many}: {', '.join(tool.name for tool in tools)}"
+        case events.ResourcesChanged(server=str(server)):
+            return f"{SENTENCES[type(event)].format(event)} of {server}"
+        case events.Notified(name, data):
+            return f"{name} {printable_json(dict(data), indent=None)}"
+        case _:
+            return SENTENCES[type(event)].format(event)

@@ -1,11 +1,11 @@
-"""Runs a command of `smcp-agent` to its exit code, and explains its errors."""
+"""Runs a command of `smcp-agent` to its exit code: one question, or `watch`, which goes on; and explains its errors."""
 
 import asyncio
 import getpass
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import typer
 
-from smcp_agent.cli.output import print_error, print_json, working
+from smcp_agent.cli.output import print_error, print_event, print_hint, print_json, working
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE
 from smcp_agent.connecting.transport import CERTIFICATE
@@ -37,6 +37,8 @@ FAILED: Final = 1
 WRONG_USAGE: Final = 2
 STOPPED: Final = 128
 """A signal ended the command: the signal's number is added, as shells do."""
+FIRST_TOOLS_S: Final = 5.0
+"""The tools that there are already are no change: so long they are waited for."""
 WHY_S: Final = 5.0
 """How long an explanation may hold up an answer that is there."""
 MAX_PAYLOAD: Final = 32 * 1024 * 1024
@@ -135,6 +137,41 @@ def ask(
         return not answer.failed
 
     run(chosen, work(), ids=sent)
+
+
+async def follow(
+    options: Options, computer: str | None, uris: Sequence[str], count: int | None, seconds: float | None
+) -> bool:
+    """Print changes until there were `count` or the time is up; False where the time was up before.
+
+    Only changes of `computer` are shown, if it is named; its `uris` are subscribed to. A line on standard error says
+    when the watch has begun.
+    """
+    async with options.agent() as agent:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_TOOLS_S):
+                await asyncio.gather(*map(agent.tools, agent.computers()), return_exceptions=True)
+        stream = agent.events()
+        if computer is not None:
+            for uri in uris:
+                await agent.subscribe_resource(computer, uri)
+        there = ", ".join(agent.computers()) or "no Computer"
+        print_hint(f"Watching the office {options.office!r} ({there}); ctrl-C ends it.")
+        if computer is not None and computer not in agent.computers():
+            print_hint(f"There is no Computer {computer!r} in the office yet: what it does is shown once it came.")
+        shown = 0
+        try:
+            async with asyncio.timeout(seconds):
+                async for event in stream:
+                    if computer is not None and getattr(event, "computer", computer) != computer:
+                        continue
+                    print_event(event, as_object=options.json)
+                    shown += 1
+                    if shown == count:
+                        break
+        except TimeoutError:
+            return count is None
+    return True
 
 
 def run(
