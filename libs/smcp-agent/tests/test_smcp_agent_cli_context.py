@@ -146,30 +146,6 @@ async def test_an_unknown_computer_is_an_error_that_lists_the_known_ones() -> No
         assert "Did you mean 'red'?" in (await run(gateway, "finder", "rde"))[2]
 
 
-async def test_an_unknown_mcp_server_is_an_error_that_lists_the_known_ones() -> None:
-    async with fake_gateway() as gateway:
-        computer_at(gateway)
-
-        async def not_found(data: JsonObject) -> Any:
-            return {"code": 404, "message": "no such MCP server", "details": {}}
-
-        async def config(data: JsonObject) -> Any:
-            program: JsonObject = {"command": "x", "args": [], "env": None, "cwd": None}
-            server = {"type": "stdio", "disabled": False, "forbidden_tools": [], "tool_meta": {}}
-            names = ("notes", "files")
-            return {"servers": {name: {**server, "name": name, "server_parameters": program} for name in names}}
-
-        gateway.answers |= {"client:resources/list": not_found, "client:resources/read": not_found}
-        for answered, said in (
-            (config, "has no MCP server 'file'. Did you mean 'files'? There are: files, notes."),
-            (not_found, "no such MCP server"),
-        ):
-            gateway.answers["client:get_config"] = answered
-            for question in (("resources", "red"), ("read", "red", "file:///t")):
-                assert (await run(gateway, *question, "--server", "file"))[2].endswith(f"{said}\n")
-        assert (await run(gateway, "resources", "red"))[2].endswith("no such MCP server\n")
-
-
 async def test_the_error_for_a_timed_out_read_does_not_mention_tools() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)

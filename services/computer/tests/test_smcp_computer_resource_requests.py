@@ -171,6 +171,8 @@ async def test_only_the_named_server_is_asked(nats_url: str) -> None:
         }.items():
             assert await alice.flat(method, server="nobody", **params) == (404, "SMCP_RESOURCE_NOT_FOUND")
             assert await alice.flat(method, server="none", **params) == (400, "SMCP_RESOURCE_NOT_SUPPORTED")
+        said = (await alice.ask("resources/list", server="nne"))["message"]
+        assert said == "this Computer has no MCP server 'nne'; did you mean 'none'?; there are: a, b, none"
 
 
 @pytest.mark.rule("answers.resources.cursor.server")

@@ -82,10 +82,14 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
             **options,
         )
         membership = computer.membership = Membership(
-            settings, bus, registry, ownership, computer.outbox, lambda: computer.resources.index.capabilities
+            settings,
+            bus,
+            registry,
+            ownership,
+            computer.outbox,
+            lambda: computer.resources.index.capabilities,
+            lambda anew: computer.in_office(anew=anew),
         )
-        membership.listen(lambda anew: computer.seat.held(anew=anew))
-        membership.listen(computer.resources.in_office)
         measure_lease(computer.metrics, membership.lease)
         computer.readiness.add("nats", lambda: bus.problem)
         computer.readiness.add("office", lambda: membership.problem)

@@ -307,6 +307,13 @@ class Computer:
                 self.fleet.stop()
                 await asyncio.wait([servers, following])
 
+    def in_office(self, *, anew: bool) -> None:
+        """This Computer is in its office (again): leaves of Agents and changes may have been missed. `anew`: another
+        process may have had its seat meanwhile."""
+        self.seat.held(anew=anew)
+        self.resources.changes.in_office()
+        self.resources.agents.drop()
+
     async def wait_ready(self) -> None:
         """Return once it is in its office and each enabled MCP server is ready or has failed its first start."""
         await self.membership.has_joined.wait()
@@ -394,11 +401,6 @@ class ResourceServices:
             "client:completion/complete": resources.complete,
             GET_RESOURCES: GetResources(supervisors, access, max_body=max_body),
         }
-
-    def in_office(self, entered: bool = False) -> None:
-        """This Computer is in its office (again): leaves of Agents and changes may have been missed."""
-        self.changes.in_office()
-        self.agents.drop()
 
     async def _read(self, server: str, uri: str, timeout: float) -> Mapping[str, Any]:
         return await self.index.connection(server).read(uri, timeout=timeout)

@@ -152,8 +152,7 @@ class GatewayMembership:
         if self._restart and not self.has_joined.is_set():  # it may be in the place of a process that was restarted
             self.computer.outbox.changed_all(self.computer.resources.index.capabilities)
         self.has_joined.set()
-        self.computer.resources.in_office()
-        self.computer.seat.held(anew=True)
+        self.computer.in_office(anew=True)
         self.computer.outbox.resume()
         _log.info("in the office %r as %r, by %s", self._office, self._me.name, connection.url)
 

@@ -51,6 +51,8 @@ class Membership:
     Args:
         ownership: confirmed while this Computer has its seat.
         capabilities: what this Computer can do now; said when it joins.
+        on_held: called whenever the seat is held (again), before any request; with True if another process may have
+            held it meanwhile. It must not block.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Membership:
         ownership: Ownership,
         outbox: ComputerOutbox,
         capabilities: Callable[[], Mapping[str, Any]],
+        on_held: Callable[[bool], None],
     ) -> None:
         self._restart = settings.restart
         self._bus = bus
@@ -88,7 +91,7 @@ class Membership:
         self._problem = "not joined yet"
         self._tenure: int | None = None
         """Tenure of the seat when it was last held (`registry_contract.same_tenure`)."""
-        self._listeners: list[Callable[[bool], None]] = []
+        self._on_held = on_held
         self.has_joined = asyncio.Event()
         """Set once the seat was held for the first time."""
         self.lease = LeaseKeeper(
@@ -102,11 +105,6 @@ class Membership:
     def problem(self) -> str | None:
         """Why this Computer is not in its office now; None while it is."""
         return None if self._ownership.is_open else self._problem
-
-    def listen(self, listener: Callable[[bool], None]) -> None:
-        """Call `listener` whenever the seat is held (again), before any request; with True if another process may have
-        held it meanwhile. It must not block."""
-        self._listeners.append(listener)
 
     async def run(self) -> None:
         """Claim the seat, and claim it again whenever it was lost, until cancelled."""
@@ -206,8 +204,7 @@ class Membership:
         self._problem = ""
         self.has_joined.set()
         kept, self._tenure = same_tenure(self._tenure, tenure), tenure
-        for listener in self._listeners:
-            listener(not kept)
+        self._on_held(not kept)
         _log.info("%s the office %r as %r", how, self._office, self._name)
         return True
 

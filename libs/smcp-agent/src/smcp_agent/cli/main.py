@@ -35,7 +35,6 @@ from smcp_agent.cli.run_command import (
     Options,
     ask,
     default_name,
-    explaining,
     follow,
     no_tools,
     run,
@@ -286,16 +285,14 @@ async def finder(
 @asks("asking {computer} for its resources")
 async def resources(agent: SmcpAgent, computer: Computer, server: OnlyServer = None) -> Answer:
     """The resources of a Computer."""
-    async with explaining(agent, computer, server):
-        found = [each async for each in agent.iter_resources(computer, server=server)]
+    found = [each async for each in agent.iter_resources(computer, server=server)]
     return Answer({"computer": computer, "resources": found}, lambda: print_resources(found))
 
 
 @asks("asking {computer} for its templates")
 async def templates(agent: SmcpAgent, computer: Computer, server: OnlyServer = None) -> Answer:
     """The templates of resources of a Computer; `complete` finds values for their arguments."""
-    async with explaining(agent, computer, server):
-        found = [each async for each in agent.iter_resource_templates(computer, server=server)]
+    found = [each async for each in agent.iter_resource_templates(computer, server=server)]
     return Answer({"computer": computer, "resourceTemplates": found}, lambda: print_templates(found))
 
 
@@ -322,8 +319,7 @@ async def complete(
 ) -> Answer:
     """What an argument of a template may be."""
     others = {name: given for name, _, given in (each.partition("=") for each in chosen or ())}
-    async with explaining(agent, computer, server):
-        found = await agent.complete(computer, template, argument, value, chosen=others, server=server)
+    found = await agent.complete(computer, template, argument, value, chosen=others, server=server)
     return Answer({"computer": computer, "completion": found}, lambda: print_completion(found))
 
 
@@ -335,8 +331,7 @@ async def read(
     server: Server = None,
 ) -> Answer:
     """Read a resource of a Computer: a document, a page of it, …"""
-    async with explaining(agent, computer, server):
-        contents = await agent.read_contents(computer, uri, server=server)
+    contents = await agent.read_contents(computer, uri, server=server)
     return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: print_contents(contents))
 
 

@@ -5,8 +5,8 @@ import getpass
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -23,14 +23,12 @@ from smcp_agent.errors import (
     Malformed,
     McpError,
     NotAuthenticated,
-    NotFound,
     RateLimited,
     SmcpError,
     TimedOut,
     TooLarge,
     Unavailable,
     may_have_run,
-    not_among,
 )
 
 FAILED: Final = 1
@@ -70,24 +68,6 @@ def default_name() -> str:
         user = "cli"
     name = f"{user}@{socket.gethostname()}-{os.getpid()}"
     return "".join(character for character in name if character.isprintable())[-128:]
-
-
-@asynccontextmanager
-async def explaining(agent: SmcpAgent, computer: str, server: str | None) -> AsyncIterator[None]:
-    """Say of an MCP server that its Computer does not have which ones it has."""
-    try:
-        yield
-    except NotFound as error:
-        if server is None or computer not in agent.computers():
-            raise
-        servers: list[str] = []
-        with suppress(SmcpError):  # then the first error has to do
-            servers = sorted((await agent.get_config(computer)).servers)
-        if not servers or server in servers:
-            raise
-        raise not_among(
-            f"the Computer {computer!r} has no MCP server {server!r}", server, servers, error.details
-        ) from error
 
 
 async def no_tools(agent: SmcpAgent, computer: str) -> str:

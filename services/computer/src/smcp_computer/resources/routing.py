@@ -26,6 +26,7 @@ from smcp_proto.uris import (
     window_uri,
     without_query,
 )
+from smcp_service.settings import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,9 @@ class Directory:
         if server in self.hidden:
             raise not_allowed("serverId")
         if server not in self._supervisors:
-            raise not_found("this Computer has no such MCP server", field="serverId")
+            known = sorted(self._supervisors.keys() - self.hidden)
+            there = f"{did_you_mean(server, known)}; there are: {', '.join(known) or 'none'}"
+            raise not_found(f"this Computer has no MCP server {server!r}{there}", field="serverId")
 
     def checked(self, uri: str, server: str | None) -> str:
         """The URI to ask `server` (None: any) for. What a server is known to list counts whatever its form.
