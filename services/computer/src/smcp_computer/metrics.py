@@ -1,7 +1,6 @@
 """The metrics of a Computer."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
@@ -13,14 +12,7 @@ from smcp_computer.resources.index import ResourceIndex
 from smcp_service.metrics import Metrics
 
 
-class CallEnded(Protocol):
-    def __call__(self, seconds: float, *outcome: str, trace_id: str) -> None: ...
-
-
-"""Called when a tool call ends, with its duration (seconds) and its outcome (`CallRecord.outcome`)."""
-
-
-def calls_timed(metrics: Metrics) -> CallEnded:
+def calls_timed(metrics: Metrics) -> Callable[..., None]:
     return metrics.durations(
         "smcp_computer_call_duration", "Requests for tools, until they are answered", "outcome"
     ).add

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
@@ -21,7 +21,6 @@ from smcp_computer.config.lint import MAX_HINTS
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
 from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.metrics import CallEnded
 from smcp_computer.reshaping import NotReshaped, Results, marked
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
@@ -103,7 +102,8 @@ class ToolCalls:
     start_s: float
     """How long a call of an unknown tool waits for servers that have their first start."""
     trace_content: bool = False
-    ended: CallEnded = lambda seconds, *outcome, trace_id: None
+    ended: Callable[..., None] = lambda seconds, outcome, *, trace_id: None
+    """Called when a call ends, with its duration (seconds) and its outcome (`CallRecord.outcome`)."""
 
     def __post_init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
