@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from smcp_computer.config.watch import file_changes, hangups
+from smcp_computer.config.file import file_changes
+from smcp_computer.terminal import hangups
 from smcp_testing.waiting import eventually, within
 
 NOTICED_S = 3.0

@@ -19,12 +19,11 @@ from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tracing import log_fields
 from smcp_computer.access import Access
-from smcp_computer.config.file import ComputerConfig, load_config, read_config
+from smcp_computer.config.file import ComputerConfig, file_changes, load_config, read_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import shown
 from smcp_computer.config.secret_store import SecretStore
-from smcp_computer.config.watch import file_changes, hangups
 from smcp_computer.confirmation import Asker, ByProgram, Confirmation
 from smcp_computer.control_client import LOGS
 from smcp_computer.finder import Finder, MetadataCache
@@ -41,7 +40,7 @@ from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings, state_path
-from smcp_computer.terminal import Terminal
+from smcp_computer.terminal import Terminal, hangups
 from smcp_computer.tools import Catalogue, History
 from smcp_proto.schemas.config import (
     GetComputerConfigReq,

@@ -17,7 +17,6 @@ from smcp_computer.config.host_checks import missing_on_host, unset_here
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_detection import literal_secrets
-from smcp_computer.config.watch import spare_hangups
 from smcp_computer.control_commands import Name, Office
 from smcp_computer.control_commands import app as commands_app
 from smcp_computer.install_command import app as install_app
@@ -25,6 +24,7 @@ from smcp_computer.output import Json, print_json
 from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.secrets_command import kept_secrets, store_of
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem
+from smcp_computer.terminal import spare_hangups
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings

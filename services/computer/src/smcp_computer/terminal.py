@@ -3,6 +3,8 @@
 It is `/dev/tty`, which is there also where standard error goes to a file or a pipe. Questions of all kinds
 (confirmations of tool calls, inputs) come one at a time: whoever asks holds `Terminal.turn`. Cancelling withdraws one.
 While a question is open, log lines on the same terminal appear above it. What the questions mean is not known here.
+
+SIGHUP says that the terminal was closed, which ends the process. From elsewhere it has the configuration read again.
 """
 
 import asyncio
@@ -150,3 +152,52 @@ def _undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def spare_hangups() -> None:
+    """Until `hangups` has the signal, SIGHUP ends the process only where its terminal was closed.
+
+    What it would read again is not read yet, or is read again as soon as the files are followed.
+    """
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        on_signal = _unless_closed(lambda: None)
+        signal.signal(signal.SIGHUP, lambda *_: on_signal())
+
+
+@contextmanager
+def hangups(reload: Callable[[], object]) -> Iterator[None]:
+    """SIGHUP calls `reload` while the body runs, and does nothing after it: the process is ending then.
+
+    SIGHUP that says that the terminal was closed stops the process, as it would without this. One that is ignored
+    (nohup) stays ignored.
+    """
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, _unless_closed(reload))
+    try:
+        yield
+    finally:
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+
+
+def _unless_closed(action: Callable[[], object]) -> Callable[[], None]:
+    """Calls `action`, but stops the process where it has lost its terminal meanwhile."""
+    had_terminal = _has_terminal()
+
+    def on_signal() -> None:
+        if had_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            action()
+
+    return on_signal
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open(DEVICE, os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

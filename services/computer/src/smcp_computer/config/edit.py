@@ -1,7 +1,7 @@
 """Changes a configuration file: adds, enables, disables and removes an MCP server, or adds what was imported.
 
 The result of an edit is checked before it is written, and a file is replaced as a whole. A running Computer takes it
-over: see `watch`.
+over: see `file_changes`.
 """
 
 import fcntl

@@ -1,14 +1,15 @@
-"""Reads a Computer's configuration file: JSON with comments, with the MCP servers and the inputs.
+"""Reads a Computer's configuration file: JSON with comments, with the MCP servers and the inputs. Says when it changed.
 
 The servers stand under `servers`, under `mcpServers`, or at the top level. Each may be in the shape of any host that
 `other_mcp_hosts` knows. `lint` has the checks.
 """
 
+import asyncio
 import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +32,10 @@ from smcp_proto.schemas.config import (
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+LOOK_S: Final = 0.2
+"""Between two looks. A change counts once two of them saw the same, since an editor makes several in a row."""
+MOST_LOOKS: Final = 5
+"""A file that changes all the time counts after so many looks, which is 1 s."""
 _EDITORS: Final = (".vscode", ".cursor", ".roo")
 """Directories for the files of an editor, in the folder that it has open."""
 
@@ -119,6 +124,38 @@ def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
         if "env_file" in body:
             body["env_file"] = str(path.absolute().parent / _expanded(body["env_file"]))
     return own, config
+
+
+async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[None, None]:
+    """Yields at once, for what changed since the files were read first, and then whenever one may have changed.
+
+    They are looked at again and again, through their links: editors put another file in a file's place, Kubernetes
+    swaps a link beside it, and some file systems tell of no changes. `files` may return others after a change: the
+    configuration file names some of them.
+    """
+    read = seen = _state(files())
+    looks = 0
+    yield
+    while True:
+        await asyncio.sleep(LOOK_S)
+        before, seen = seen, _state(files())
+        looks = 0 if seen == read else looks + 1
+        if looks and (before == seen or looks == MOST_LOOKS):
+            read, looks = seen, 0
+            yield
+
+
+def _state(files: Collection[Path]) -> dict[Path, tuple[int, ...]]:
+    """Another one for any change of a file; empty tuples for those that are not there."""
+    state: dict[Path, tuple[int, ...]] = {}
+    for path in files:
+        try:
+            found = path.stat()
+        except OSError:
+            state[path] = ()
+        else:
+            state[path] = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return state
 
 
 def variables_of(path: Path) -> dict[str, str]:
