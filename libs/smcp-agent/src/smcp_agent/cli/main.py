@@ -30,7 +30,6 @@ from smcp_agent.cli.output import (
     statuses_json,
 )
 from smcp_agent.cli.run_command import (
-    MAX_PAYLOAD,
     Answer,
     Options,
     ask,
@@ -40,6 +39,7 @@ from smcp_agent.cli.run_command import (
     run,
 )
 from smcp_agent.client import SmcpAgent
+from smcp_agent.connecting.options import MAX_PAYLOAD
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT, MAX_TIMEOUT_S
 from smcp_proto.trace_ids import trace_id
 

@@ -15,7 +15,7 @@ import typer
 
 from smcp_agent.cli.output import print_error, print_event, print_hint, print_json, working
 from smcp_agent.client import SmcpAgent
-from smcp_agent.connecting.options import MAX_MESSAGE
+from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
 from smcp_agent.connecting.transport import CERTIFICATE
 from smcp_agent.errors import (
     CannotConnect,
@@ -39,8 +39,6 @@ FIRST_TOOLS_S: Final = 5.0
 """The tools that there are already are no change: so long they are waited for."""
 WHY_S: Final = 5.0
 """How long an explanation may hold up an answer that is there."""
-MAX_PAYLOAD: Final = 32 * 1024 * 1024
-"""Bytes: the default limit of the services."""
 
 
 @dataclass(frozen=True, slots=True)

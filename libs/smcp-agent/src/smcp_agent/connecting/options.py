@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 from smcp_agent.errors import Malformed, SmcpError, TokenUnavailable
 
-MAX_MESSAGE: Final = 36 * 1024 * 1024
-"""Bytes: the default limit of the gateways (32 MiB) and room for what is round it."""
-MAX_REQUEST: Final = 32 * 1024 * 1024
+MAX_PAYLOAD: Final = 32 * 1024 * 1024
+"""Bytes: the default limit of the services."""
+MAX_MESSAGE: Final = MAX_PAYLOAD + 4 * 1024 * 1024
+"""The same, and room for what is round it."""
 CONNECT_S: Final = 10.0
 """How long one gateway may take until it has connected; the next one is tried then."""
 
@@ -46,7 +47,7 @@ class ConnectionOptions:
     transports: Sequence[Transport] = DEFAULT_TRANSPORTS
     max_message: int = MAX_MESSAGE
     """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
-    max_request: int = MAX_REQUEST
+    max_request: int = MAX_PAYLOAD
     """Bytes of the largest request to send to a server that does not say what it takes."""
     auth: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
