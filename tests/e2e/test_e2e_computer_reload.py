@@ -156,9 +156,12 @@ async def test_a_broken_file_changes_nothing_and_the_next_valid_one_takes_effect
             return status == 200 and "servers.box.type" in checks["configuration"]
 
         await eventually(reported, timeout=START_S)
-        said = [line["event"] for line in scene.process.log if "keeping the previous one" in line.get("event", "")]
-        assert len(said) == 1
-        assert "servers.box.type" in said[0]
+
+        def said() -> list[str]:
+            return [line["event"] for line in scene.process.log if "keeping the previous one" in line.get("event", "")]
+
+        [once] = await eventually(said)
+        assert "servers.box.type" in once
         assert (await scene.servers(), await scene.tools()) == (config, tools)
         assert not scene.agent.told("notify:update_config")
         scene.save({"box": toolbox(forbidden_tools=["echo"])})
@@ -194,7 +197,7 @@ async def test_calls_elsewhere_go_on_and_those_at_a_removed_server_are_cancelled
         assert not kept_result.get("isError")
         assert gone_result["meta"]["a2c_cancelled"] is True
         assert "restarted or removed" in gone_result["content"][0]["text"]
-        assert "cancelled gone" in log.read_text().splitlines()
+        await eventually(lambda: "cancelled gone" in log.read_text().splitlines())
         assert len(scene.agent.told("notify:update_config")) == 1
         assert set(await scene.servers()) == {"kept", "off"}
 

@@ -181,7 +181,7 @@ async def test_published_clients_behind_a_sticky_proxy_reconnect_and_join_again(
             return bool(answer["content"] and answer["content"][0]["text"] == "two")
 
         await eventually(called, timeout=30)
-        assert spread(world) == [1, 1]
+        await eventually(lambda: spread(world) == [1, 1])
 
 
 @pytest.mark.rule("answers.rooms.moving.drain")

@@ -146,7 +146,7 @@ async def test_an_answer_to_a_read_from_before_a_change_is_thrown_away() -> None
     said = iter([answer(title="old"), answer(title="new")])
     servers.say = lambda server, uri: next(said)
     async with opened(servers) as cache:
-        await cache.documents(lists, timeout=0.01)
+        await cache.documents(lists, timeout=0.3)  # it is asked within that
         cache.changed("a", "dpe://a/d0")
         servers.gate.set()
         assert titles(await cache.documents(lists, timeout=10)) == ["new"]

@@ -249,7 +249,7 @@ async def test_what_waits_for_the_quota_of_bytes_is_unanswered_and_is_not_begun_
     nats_url: str,
 ) -> None:
     box = Box()
-    slow = {"quota_bytes_per_s": 100_000.0, "quota_burst_s": 0.1}
+    slow = {"quota_bytes_per_s": 20_000.0, "quota_burst_s": 0.1}  # the second waits for three seconds
     async with (
         gateway_world(nats_url, settings=slow) as world,
         world.computer(OFFICE, "box", box.serve),
@@ -260,7 +260,7 @@ async def test_what_waits_for_the_quota_of_bytes_is_unanswered_and_is_not_begun_
         large = {**ASKED, "padding": "x" * 65_470}
         waiting = [asyncio.create_task(anna.call("client:get_tools", large)) for _ in range(2)]
         assert await waiting[0] == {}
-        assert session.in_flight == 1
+        await eventually(lambda: session.in_flight == 1)
         await world.gateways[0].transport.hang_up(session, "a test")
         await eventually(lambda: session.closed and session.in_flight == 0)
         assert box.asked == 1

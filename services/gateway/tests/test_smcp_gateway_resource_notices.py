@@ -237,5 +237,5 @@ async def test_resource_notifications_without_an_office_are_refused(nats_url: st
         assert await scene.mate.call("server:leave_office", {"office_id": HERE}) == [True, None]
         for event in (LIST, UPDATED):
             assert (await scene.mate.call(event, said(event, computerId="mate")))["code"] == 4103
-        await eventually(lambda: scene.box.told("notify:leave_office"))
+        await eventually(lambda: scene.box.told("notify:leave_office") and scene.anna.told("notify:leave_office"))
         assert [event for event, _ in scene.anna.events] == ["notify:leave_office"]

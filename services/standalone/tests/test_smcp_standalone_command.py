@@ -67,6 +67,13 @@ async def running(*arguments: str, **environment: str) -> AsyncIterator[tuple[Se
             raise
 
 
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 async def ended(process: ServiceProcess, number: signal.Signals) -> int:
     process.signal(number)
     return await process.exit_code()
@@ -94,7 +101,7 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
         assert (listed.returncode, listed.stderr) == (0, "")
         assert "the one" in listed.stdout
         assert await ended(process, signal.SIGINT) == 0
-        assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        await eventually(lambda: not any(map(lives, children)))
 
 
 def test_each_service_knows_the_names_of_all_settings() -> None:
@@ -192,9 +199,7 @@ async def test_nothing_is_left_when_up_is_killed(config: Path) -> None:
     async with running("--config", str(config)) as (process, _):
         children = psutil.Process(process.pid).children(recursive=True)
         await process.kill()
-        await eventually(
-            lambda: not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE], timeout=10
-        )
+        await eventually(lambda: not any(map(lives, children)))
 
 
 async def test_up_ends_with_1_when_its_nats_server_dies(config: Path) -> None:

@@ -68,7 +68,7 @@ async def test_ctrl_c_while_it_is_loaded_ends_it_without_a_traceback(command: st
     program, *arguments = COMMANDS[command]
     (tmp_path / "uvloop.py").write_text(NEVER_LOADED)  # which all of them import
     async with service_process(BIN / program, *arguments, env={**AWAY, "PYTHONPATH": str(tmp_path)}) as process:
-        await eventually(lambda: process.output == ["loading"])
+        await eventually(lambda: process.output == ["loading"], timeout=60)
         process.signal(signal.SIGINT)
         assert await process.exit_code() == 130
         assert not process.log
@@ -81,7 +81,7 @@ async def test_ctrl_c_while_nats_is_awaited_ends_it_as_asked_and_a_hangup_no_com
         mute.setblocking(False)  # it takes connections, and says nothing
         url = f"nats://127.0.0.1:{mute.getsockname()[1]}"
         async with service_process(BIN / program, *arguments, env={**AWAY, "SMCP_NATS_URL": url}) as process:
-            await eventually(lambda: _has_come(mute, connections), timeout=30)
+            await eventually(lambda: _has_come(mute, connections), timeout=60)
             if command == "smcp-computer":
                 process.signal(signal.SIGHUP)
                 connections.close()  # it connects again: the hangup did not end it
@@ -94,7 +94,7 @@ async def test_ctrl_c_while_nats_is_awaited_ends_it_as_asked_and_a_hangup_no_com
 async def test_ctrl_c_while_everything_starts_ends_it_as_asked() -> None:
     program, *arguments = COMMANDS["smcp"]
     async with service_process(BIN / program, *arguments, env={"SMCP_LOG_FORMAT": "json"}) as process:
-        await eventually(lambda: process.output, timeout=30)
+        await eventually(lambda: process.output, timeout=60)
         assert "Starting" in process.output[0]
         process.signal(signal.SIGINT)
         assert await process.exit_code() == 0

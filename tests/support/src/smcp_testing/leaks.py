@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 
 from smcp_testing.fork_server import MODULE as NURSERY
+from smcp_testing.waiting import BOUND_S
 
-_PATIENCE_S = 2.0
+_PATIENCE_S = BOUND_S
 """How long the end of a test may take to become quiet: a cancelled task needs a round of the loop, a child its exit."""
 
 _HELPERS = ("resource_tracker", "forkserver", "semaphore_tracker", NURSERY)

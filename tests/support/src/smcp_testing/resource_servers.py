@@ -69,7 +69,7 @@ async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
         fleet.events.listen(here.heard.append)
         keeping = tasks.start(index.run(), name="index")
         task = tasks.start(fleet.run(), name="fleet")
-        await asyncio.wait_for(fleet.wait_settled(), 60)
+        await eventually(lambda: all(each.ready for each in fleet.supervisors.values()), timeout=60)
         try:
             yield here
         finally:
