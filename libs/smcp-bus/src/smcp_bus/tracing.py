@@ -93,7 +93,7 @@ def bus_spans() -> Tracing | None:
 
     def open_span(call: Call) -> AbstractContextManager[Record]:
         if registry_contract.is_internal(call.row) and TRACEPARENT not in call.headers:
-            return nullcontext(_record_nothing)
+            return nullcontext(lambda answer: "")
         name, attributes = _destination("process", call.subject)
         if group := subjects.queue(call.subject):
             attributes = {**attributes, "messaging.consumer.group.name": group}
@@ -172,10 +172,6 @@ def recorded_trace_id(span: Span | None = None) -> str:
         return span.kept_trace_id
     context = span.get_span_context()
     return format(context.trace_id, "032x") if context.trace_flags.sampled else ""
-
-
-def _record_nothing(answer: Answer) -> str:
-    return ""
 
 
 def _open(

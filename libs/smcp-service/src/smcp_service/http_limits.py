@@ -21,9 +21,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from smcp_service.lifecycle import cannot_listen
-from smcp_service.settings import is_loopback
+from smcp_service.settings import KIB, is_loopback
 
-KIB: Final = 1024
 STRANGER_BYTES: Final = 64 * KIB
 """Unanswered bytes of one stranger: a token has 8 KiB at most, and a browser's headers no more."""
 STRANGERS_BYTES: Final = 16 * 1024 * KIB

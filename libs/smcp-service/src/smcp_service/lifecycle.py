@@ -70,7 +70,9 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 code = runner.run(_with_signals(main, at_once))
         finally:
-            _end_on_signals(at_once)
+            # The loop's handlers are gone, and Python's own would break off the clean-up of the caller.
+            for number in _SIGNALS:
+                signal.signal(number, lambda *_: _end(at_once))
     except KeyboardInterrupt:
         return INTERRUPTED  # before our handler stood, or in the moment after it was gone
     except PlainFailure as error:
@@ -170,12 +172,6 @@ async def _with_signals(main: Main, at_once: Callable[[], None] | None) -> int |
         # A terminal that is closed may say so twice; that is no demand for haste.
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     return await main(stop)
-
-
-def _end_on_signals(at_once: Callable[[], None] | None) -> None:
-    """For what follows the loop: its handlers are gone, and Python's own would break off the clean-up of the caller."""
-    for number in _SIGNALS:
-        signal.signal(number, lambda *_: _end(at_once))
 
 
 def _end(at_once: Callable[[], None] | None) -> NoReturn:

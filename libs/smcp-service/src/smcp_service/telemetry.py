@@ -401,9 +401,6 @@ class RedactingSpanExporter(SpanExporter):
     def shutdown(self) -> None:
         self.inner.shutdown()
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self.inner.force_flush(timeout_millis)
-
     def _exported(self, span: ReadableSpan) -> ReadableSpan:
         return ReadableSpan(
             name=span.name,

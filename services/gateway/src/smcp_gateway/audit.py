@@ -211,7 +211,7 @@ def _sdk_will_retry(session: Session | None, answer: Answer) -> bool:
         return False
     if answer.error != ErrorCode.UNAVAILABLE or not session.flat_errors:
         return False
-    return _read(answer)["details"].get("may_have_run") is True
+    return orjson.loads(answer.body)["details"].get("may_have_run") is True
 
 
 def _event(
@@ -265,12 +265,7 @@ def _asked(call: Call) -> tuple[Any, ...]:
 
 
 def _message(answer: Answer) -> str | None:
-    return None if answer.error is None else _read(answer).get("message")
-
-
-def _read(answer: Answer) -> dict[str, Any]:
-    body: dict[str, Any] = orjson.loads(answer.body)
-    return body
+    return None if answer.error is None else orjson.loads(answer.body).get("message")
 
 
 def _said(body: bytes | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ module knows nothing of sockets and offices but their number. What is below all 
 
 import asyncio
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Protocol
@@ -147,7 +147,7 @@ class Quotas:
         self._burst_s = burst_s
         self._clock = clock
         self._defaults = limits_of(defaults, burst_s)
-        self._accounts: dict[str, Account] = {}
+        self._accounts: defaultdict[str, Account] = defaultdict(Account)
         self._sweep_at = SWEEP_AT
         self._drops = 0
         """How often idle accounts were dropped."""
@@ -273,14 +273,9 @@ class Quotas:
         return limits_of({**self._values, **own}, self._burst_s) if own else self._defaults
 
     def _ticket(self, shares: Iterable[Share]) -> Ticket:
-        accounts = self._accounts
-        if len(accounts) >= self._sweep_at:
+        if len(self._accounts) >= self._sweep_at:
             self._sweep()  # before any is looked up: none that is counted in may be dropped
-        return [(key, accounts.get(key) or self._open(key), limits) for key, limits in shares]
-
-    def _open(self, key: str) -> Account:
-        account = self._accounts[key] = Account()
-        return account
+        return [(key, self._accounts[key], limits) for key, limits in shares]
 
     def _sweep(self) -> None:
         now = self._clock()

@@ -46,7 +46,7 @@ from smcp_registry.store import (
     StoreUnusable,
     ask_jetstream,
     make_missing,
-    open_audit,
+    make_stream,
     open_store,
 )
 from smcp_registry.sweeper import Sweeper
@@ -89,7 +89,8 @@ async def open_registry(
     store = await open_store(bus, js, lease_s=lease_s, replicas=settings.kv_replicas)
     recorded = audit_plan(settings)
     if recorded is not None:
-        await open_audit(js, recorded)
+        unmade = "the stream of the audit trail cannot be made"
+        await ask_jetstream(unmade, partial(make_stream, js, recorded), deadline=deadline)
     announcer = Announcer(bus, js, store.members)
     await ask_jetstream("the announcer's consumer cannot be made", announcer.prepare, deadline=deadline)
     connection = ConnectionWatch(bus)

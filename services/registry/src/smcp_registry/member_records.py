@@ -80,6 +80,11 @@ def owned_by(record: MemberRecord, claim: Claim) -> bool:
     return record.owner == (claim.credential, claim.process, claim.session)
 
 
+def held_by(record: MemberRecord, claim: Claim) -> bool:
+    """Whether it stands by this very claim."""
+    return owned_by(record, claim) and record.incarnation == claim.incarnation
+
+
 def record_key(office: str, role: Role, name: str) -> str:
     """The key in the bucket `members`: an office has one seat for an Agent, and one per Computer name."""
     if role == "agent":

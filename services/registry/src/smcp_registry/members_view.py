@@ -17,7 +17,7 @@ from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import SessionInfo
 from smcp_registry.bucket_watch import Change, View
-from smcp_registry.member_records import MemberRecord, owned_by, record_key
+from smcp_registry.member_records import MemberRecord, held_by, record_key
 from smcp_registry.store import parse_record
 
 Process = tuple[str, str]
@@ -30,7 +30,7 @@ class Entry:
     revision: int
 
     def holds(self, claim: Claim) -> bool:
-        return owned_by(self.record, claim) and self.record.incarnation == claim.incarnation
+        return held_by(self.record, claim)
 
     @cached_property
     def session_json(self) -> bytes:

@@ -13,7 +13,7 @@ from smcp_proto.member_names import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.audit import Audit
 from smcp_registry.leases import Owners
-from smcp_registry.member_records import Announce, MemberRecord, moving, owned_by, record_key, tombstone
+from smcp_registry.member_records import Announce, MemberRecord, held_by, moving, owned_by, record_key, tombstone
 from smcp_registry.store import Conflict, Store, StoredMember, read_member, write_member
 
 ATTEMPTS: Final = 8
@@ -101,7 +101,7 @@ class Seats:
             was_there = record is not None
             if record is None:
                 return tombstone(claimed(None, claim, Announce.NOTHING, office=office, role=role, name=name))
-            if not _is(record, claim) or record.name != name:
+            if not held_by(record, claim) or record.name != name:
                 raise NotInOffice(NOT_A_MEMBER)
             return tombstone(record) if record.is_member else None
 
@@ -184,12 +184,8 @@ def _stands(record: MemberRecord | None, claim: Claim) -> bool:
     Where somebody had it since, the request may be a copy that waited somewhere (at a suspended registry) until the
     claim that another copy made had been given up: it would bring back a member that left. Its sender knows.
     """
-    return record is None or (record.is_member and _is(record, claim))
+    return record is None or (record.is_member and held_by(record, claim))
 
 
 def same(record: MemberRecord, other: MemberRecord) -> bool:
     return record.model_copy(update={"announce": other.announce, "left_name": other.left_name}) == other
-
-
-def _is(record: MemberRecord, claim: Claim) -> bool:
-    return owned_by(record, claim) and record.incarnation == claim.incarnation

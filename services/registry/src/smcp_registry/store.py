@@ -278,13 +278,7 @@ async def make_missing(
     js: JetStreamContext, *, lease_s: float, replicas: int, audit: api.StreamConfig | None = None
 ) -> None:
     for plan in (*_plans(lease_s, replicas), *([] if audit is None else [audit])):
-        await _make(js, plan)
-
-
-async def open_audit(js: JetStreamContext, plan: api.StreamConfig) -> None:
-    """Make the stream of the audit trail where it is missing. Raises as `open_store`."""
-    deadline = asyncio.get_running_loop().time() + START_S
-    await ask_jetstream("the stream of the audit trail cannot be made", partial(_make, js, plan), deadline=deadline)
+        await make_stream(js, plan)
 
 
 def _plans(lease_s: float, replicas: int) -> tuple[api.StreamConfig, api.StreamConfig, api.StreamConfig]:
@@ -318,7 +312,8 @@ def _plan(bucket: str, description: str, *, replicas: int) -> api.StreamConfig:
     )
 
 
-async def _make(js: JetStreamContext, plan: api.StreamConfig) -> None:
+async def make_stream(js: JetStreamContext, plan: api.StreamConfig) -> None:
+    """Where it is missing; one that is there stays as it is."""
     try:
         await js.add_stream(plan)
     except BadRequestError as error:
@@ -341,7 +336,7 @@ async def _account(js: JetStreamContext) -> api.AccountInfo:
 
 async def _open(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> KeyValue:
     try:
-        await _make(js, plan)
+        await make_stream(js, plan)
     except APIError as error:
         if error.err_code == NO_REPLICAS:
             raise StoreMisfit(

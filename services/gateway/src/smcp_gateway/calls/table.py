@@ -20,6 +20,7 @@ from smcp_bus.errors import BodyTooLarge, RequestTimedOut
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.nats.serving import error_reply
 from smcp_bus.tracing import event
+from smcp_proto import tool_results
 from smcp_proto.errors import ErrorCode, SmcpError, Unavailable
 
 CANCEL_GRACE_S: Final = 1.0
@@ -33,15 +34,7 @@ NOT_SENT: Final = float("inf")
 STANDSTILL_S: Final = 2.0
 """Pauses of the event loop that are shorter count as time on the way (`smcp_bus.owner.HELD_BEFORE_S`)."""
 
-CANCELLED: Final = RawJson(
-    orjson.dumps(
-        {
-            "content": [{"type": "text", "text": "the call was cancelled"}],
-            "isError": True,
-            "meta": {"a2c_cancelled": True},
-        }
-    )
-)
+CANCELLED: Final = RawJson(orjson.dumps(tool_results.cancelled()))
 """The result of a call that was cancelled and that its Computer did not settle in time."""
 
 

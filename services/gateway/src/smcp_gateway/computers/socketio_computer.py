@@ -25,7 +25,7 @@ from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, sa
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans, carried
 from smcp_gateway.computers.subscriptions import Subscriptions, granted
-from smcp_gateway.sockets.packet import READ_BY_PUBLISHED, Frame, event_frame, request_frame
+from smcp_gateway.sockets.packet import LARGE, READ_BY_PUBLISHED, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import (
@@ -56,9 +56,6 @@ PAUSE_S: Final = 0.1
 
 RESULT_FIELDS: Final = ("content", "isError")
 """A tool's result has one of them, and an error none."""
-
-LARGE_BYTES: Final = 64 * 1024
-"""A request of this size waits until the client has read what was sent before."""
 
 Send = Callable[[Session, Frame], bool]
 """Write to a client without waiting; False: it is gone."""
@@ -267,7 +264,9 @@ class SocketIoComputer:
         return RawJson(await self._deps.owner.call(self.seat, request, left, start, subject=subject))
 
     def _settle(self, running: RunningCall, outcome: bytes | SmcpError) -> None:
-        self._deps.owner.settle(running, _tool_result(outcome) if isinstance(outcome, bytes) else outcome)
+        if isinstance(outcome, bytes):
+            outcome = _read_error(outcome, RESULT_FIELDS)
+        self._deps.owner.settle(running, _rename_meta(outcome) if isinstance(outcome, bytes) else outcome)
 
     async def _settle_counted(self, running: RunningCall, answer: bytes) -> None:
         try:
@@ -277,7 +276,7 @@ class SocketIoComputer:
             return
         outcome = _read_error(answer, RESULT_FIELDS)
         await asyncio.sleep(0)  # to look for one word in 32 MiB takes 25 ms
-        self._deps.owner.settle(running, outcome if isinstance(outcome, SmcpError) else _rename_meta(outcome))
+        self._deps.owner.settle(running, _rename_meta(outcome) if isinstance(outcome, bytes) else outcome)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._loop.create_task(work)
@@ -362,7 +361,7 @@ class SocketIoComputer:
             send()
 
         self._waiting[number] = end
-        if frame.size >= LARGE_BYTES and (room := deps.room(session)) is not None:
+        if frame.size >= LARGE and (room := deps.room(session)) is not None:
             sending = self._loop.create_task(send_after(room))
         else:
             send()
@@ -394,13 +393,8 @@ def _read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
     return error_of_computer(error.code, error.message, error.details, len(answer))
 
 
-def _tool_result(answer: bytes) -> bytes | SmcpError:
-    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is; or its error."""
-    outcome = _read_error(answer, RESULT_FIELDS)
-    return outcome if isinstance(outcome, SmcpError) else _rename_meta(outcome)
-
-
 def _rename_meta(answer: bytes) -> bytes:
+    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is."""
     if b'"_meta"' not in answer:
         return answer
     try:

@@ -22,6 +22,10 @@ NAMESPACE: Final = "/smcp"
 ENVELOPE_BYTES: Final = 64
 """What a packet adds to the JSON of its argument, at most."""
 
+LARGE: Final = 64 * 1024
+"""Bytes from which a message to a client waits until it has read what was sent before, and from which a message of a
+client waits where that is above its quota of bytes."""
+
 AUTH_BYTES: Final = 32 * 1024
 """The limit on the payload of a CONNECT: any client can send one, and parsed JSON may take twenty times its bytes. With
 its frame and the headers before it, it stays below what a stranger may send at all (`smcp_service.http_limits`)."""

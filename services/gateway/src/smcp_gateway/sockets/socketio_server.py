@@ -23,6 +23,7 @@ from smcp_gateway.auth.guard import Guard, refusal_response
 from smcp_gateway.quotas import Quotas, Turns
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
+    LARGE,
     NAMESPACE,
     ClientAck,
     ClientConnect,
@@ -50,9 +51,6 @@ from smcp_proto.errors import (
 )
 from smcp_service.http_limits import of_member
 
-LARGE: Final = 64 * 1024
-"""Bytes from which a reply waits until the client has read what was sent before, and from which a message waits where
-its client is above its quota of bytes."""
 HEADROOM: Final = 64 * 1024
 """Bytes by which a message may exceed the limit of a payload, so that it can be answered with 413."""
 WAITING_BYTES: Final = 8 * 1024 * 1024
