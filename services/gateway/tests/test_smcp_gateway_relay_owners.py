@@ -157,7 +157,7 @@ async def test_a_dead_owner_is_noticed_long_before_the_timeout(nats_url: str) ->
         async with world.computer(OFFICE, "box", hanging) as box:
             waiting = asyncio.create_task(ask(anna, call(timeout=60)))
             await asyncio.wait_for(hanging.running.wait(), 30)
-            await box.subscription._bus.release(box.subscription.sid)  # as if the process was gone
+            await box.subscription.bus.release(box.subscription.sid)  # as if the process was gone
             watch = Stopwatch()
             answer = await waiting
             assert watch.undisturbed < 3, "it is not waited for as after the death of a node of NATS"

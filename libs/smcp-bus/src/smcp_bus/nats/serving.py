@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -35,34 +36,24 @@ def error_reply(code: ErrorCode, message: str, headers: Headers | None = None, *
     return Reply(orjson.dumps(body), {ERROR: str(int(code)), **(headers or {})})
 
 
+@dataclass(eq=False, repr=False)
 class Serving:
-    """The messages on one subject: a task for each, at most `limit` at a time; the others wait in arrival order.
+    """The messages on one subject: a task for each, at most `limit` at a time; the others wait in arrival order."""
 
-    Args:
-        answers: whether they are requests. One that asks for no answer is dropped.
-    """
-
-    def __init__(
-        self,
-        bus: "NatsBus",
-        subject: str,
-        handler: Callable[[Incoming], Awaitable[Reply | None]],
-        *,
-        limit: int,
-        answers: bool,
-    ) -> None:
-        self._bus = bus
-        self._loop = asyncio.get_running_loop()
-        self._handler = handler
-        self._limit = limit
-        self._answers = answers
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._backlog: deque[_Message] = deque()
-        self._backlog_bytes = 0
-        self._overrun = False
-        self._leaving = False
-        self.subject = subject
-        self.sid = 0
+    bus: "NatsBus"
+    subject: str
+    handler: Callable[[Incoming], Awaitable[Reply | None]]
+    _: KW_ONLY
+    limit: int
+    answers: bool
+    """Whether they are requests. One that asks for no answer is dropped."""
+    sid: int = field(default=0, init=False)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _backlog: deque[_Message] = field(default_factory=deque, init=False)
+    _backlog_bytes: int = field(default=0, init=False)
+    _overrun: bool = field(default=False, init=False)
+    _leaving: bool = field(default=False, init=False)
 
     @property
     def running(self) -> int:
@@ -75,7 +66,7 @@ class Serving:
     async def drain(self) -> None:
         if not self._leaving:
             self._leaving = True
-            await self._bus.release(self.sid)
+            await self.bus.release(self.sid)
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -88,15 +79,15 @@ class Serving:
             await asyncio.wait(self._tasks)
 
     def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
-        if self._answers and not reply:
+        if self.answers and not reply:
             _log.debug("dropped a message on %s that asks for no answer", self.subject)
             return
-        if self._answers and not is_inbox(reply):
+        if self.answers and not is_inbox(reply):
             _log.warning("dropped a request on %s that wants its answer outside of the inboxes", self.subject)
             return
-        message = (subject.decode(), reply.decode() if self._answers else "", head, body, self._loop.time())
-        config = self._bus.config
-        if len(self._tasks) < self._limit:
+        message = (subject.decode(), reply.decode() if self.answers else "", head, body, self._loop.time())
+        config = self.bus.config
+        if len(self._tasks) < self.limit:
             self._start(message)
         elif len(self._backlog) < config.backlog_messages and self._backlog_bytes + len(body) <= config.backlog_bytes:
             self._backlog.append(message)
@@ -105,12 +96,12 @@ class Serving:
             if not self._overrun:
                 self._overrun = True
                 _log.error("messages on %s are dropped: too many wait for their turn", self.subject)
-            self._bus.client.dropped()
+            self.bus.client.dropped()
 
     def _start(self, message: _Message) -> None:
         subject, reply, head, body, arrived = message
         headers = decode_head(head)
-        deadline = _deadline(headers, arrived) if self._answers else None
+        deadline = _deadline(headers, arrived) if self.answers else None
         if deadline is not None and deadline <= self._loop.time():
             return  # nobody waits for it any more
         task = self._loop.create_task(self._run(Incoming(subject, body, headers, deadline), reply))
@@ -119,7 +110,7 @@ class Serving:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        while self._backlog and len(self._tasks) < self._limit:
+        while self._backlog and len(self._tasks) < self.limit:
             message = self._backlog.popleft()
             self._backlog_bytes -= len(message[3])
             self._start(message)
@@ -138,10 +129,10 @@ class Serving:
             answer = error_reply(ErrorCode.INTERNAL, "internal error")
         if answer is None or not reply:
             return
-        if self._bus.client.congested:
+        if self.bus.client.congested:
             try:
                 # The request counts until then: with nats-server slow, what is answered is bounded as what runs is.
-                await self._bus.transfers.room(incoming.deadline)
+                await self.bus.transfers.room(incoming.deadline)
             except NotConnected as error:
                 _log.info("an answer was dropped: %s", error)
                 return
@@ -152,12 +143,12 @@ class Serving:
 
     def _respond(self, subject: str, reply: Reply, request: Incoming) -> None:
         """Send an answer, in chunks if it has to be; above the limit a 413 in its place."""
-        size, limit = len(reply.body), self._bus.max_body
+        size, limit = len(reply.body), self.bus.max_body
         if size > limit:
             reply = error_reply(ErrorCode.TOO_LARGE, ANSWER_TOO_LARGE, limit=limit, size=size)
         try:
-            if len(reply.body) > self._bus.client.chunk:
-                refusal = self._bus.transfers.keep(subject, reply, request)
+            if len(reply.body) > self.bus.client.chunk:
+                refusal = self.bus.transfers.keep(subject, reply, request)
                 if refusal is None:
                     return
                 reply = refusal
@@ -170,18 +161,18 @@ class Serving:
 
     def _send(self, subject: str, reply: Reply) -> None:
         head = encode_head(reply.headers)
-        self._bus.client.check(subject, len(reply.body), len(head))
-        self._bus.client.send(subject, "", head, reply.body)
+        self.bus.client.check(subject, len(reply.body), len(head))
+        self.bus.client.send(subject, "", head, reply.body)
 
     async def _answer(self, incoming: Incoming, reply: str) -> Reply | None:
-        if self._answers and SIZE in incoming.headers:
-            body = await self._bus.transfers.read_request(reply, incoming)
+        if self.answers and SIZE in incoming.headers:
+            body = await self.bus.transfers.read_request(reply, incoming)
             if not isinstance(body, bytes):
                 return body
             headers = {name: value for name, value in incoming.headers.items() if name not in (SIZE, CHUNKS)}
             incoming = Incoming(incoming.subject, body, headers, incoming.deadline)
-        answer = await self._handler(incoming)
-        if self._answers and not isinstance(answer, Reply):
+        answer = await self.handler(incoming)
+        if self.answers and not isinstance(answer, Reply):
             raise TypeError(f"a handler gave {type(answer).__name__} in place of a Reply")
         return answer
 

@@ -6,6 +6,7 @@ Computer again. Confirming reads the registry's view, so it works without quorum
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -32,55 +33,48 @@ Key = tuple[str, str]
 """(session, office)"""
 
 
+@dataclass(eq=False, repr=False)
 class ComputerTable:
-    """`run` must be running while it is used.
+    """`run` must be running while it is used."""
 
-    Args:
-        is_present: whether a member is in an office, by its roster here.
-        unconfirmed: called when the registry no longer holds a claim: the members have to be asserted.
-        lease_s: after a suspension of half of it all Computers are confirmed again.
-        subscriptions: as `ComputerDeps`.
-    """
+    bus: Bus
+    registry: RegistryClient
+    background: BackgroundTasks
+    _: KW_ONLY
+    send: Send
+    room: Room
+    is_present: Callable[[str, MemberKey], bool]
+    """Whether a member is in an office, by its roster here."""
+    unconfirmed: Callable[[], None]
+    """Called when the registry no longer holds a claim: the members have to be asserted."""
+    lease_s: float
+    """After a suspension of half of it all Computers are confirmed again."""
+    max_values: int
+    subscriptions: CountSubscriptions
+    observe: Observe | None = None
+    owner: Owner = field(default_factory=Owner, init=False)
+    by_subject: dict[str, list[SocketIoComputer]] = field(default_factory=dict, init=False)
+    """By their subject without the verb: one each, or two while a name changes its session here."""
+    _owned: dict[Key, SocketIoComputer] = field(default_factory=dict, init=False)
+    _offices: dict[str, set[SocketIoComputer]] = field(default_factory=dict, init=False)
+    _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONFIRMED_AT_ONCE), init=False)
+    _stopping: bool = field(default=False, init=False)
+    _ownership: Ownership = field(init=False)
+    _deps: ComputerDeps = field(init=False)
 
-    def __init__(
-        self,
-        bus: Bus,
-        registry: RegistryClient,
-        background_tasks: BackgroundTasks,
-        *,
-        send: Send,
-        room: Room,
-        is_present: Callable[[str, MemberKey], bool],
-        unconfirmed: Callable[[], None],
-        lease_s: float,
-        max_values: int,
-        subscriptions: CountSubscriptions,
-        observe: Observe | None = None,
-    ) -> None:
-        self._bus = bus
-        self._registry = registry
-        self._background = background_tasks
-        self._is_present = is_present
-        self._unconfirmed = unconfirmed
-        self._ownership = Ownership(bus, lease_s=lease_s)
-        self._limit = asyncio.Semaphore(CONFIRMED_AT_ONCE)
-        self._stopping = False
-        self._owned: dict[Key, SocketIoComputer] = {}
-        self._offices: dict[str, set[SocketIoComputer]] = {}
-        self.by_subject: dict[str, list[SocketIoComputer]] = {}
-        """By their subject without the verb: one each, or two while a name changes its session here."""
-        self.owner = Owner()
+    def __post_init__(self) -> None:
+        self._ownership = Ownership(self.bus, lease_s=self.lease_s)
         self._deps = ComputerDeps(
-            send,
-            room,
+            self.send,
+            self.room,
             self.owner,
-            bus.max_body,
-            max_values,
-            observe,
-            partial(background_tasks.once, "sending updates"),
+            self.bus.max_body,
+            self.max_values,
+            self.observe,
+            partial(self.background.once, "sending updates"),
             self._tell,
             self._is_open,
-            subscriptions,
+            self.subscriptions,
         )
 
     def __len__(self) -> int:
@@ -131,7 +125,7 @@ class ComputerTable:
         self._offices.setdefault(office, set()).add(owned)
         self.by_subject.setdefault(subjects.without_verb(subject), []).append(owned)
         try:
-            owned.subscription = await self._bus.serve(
+            owned.subscription = await self.bus.serve(
                 subject, owned.handle, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS
             )
         except BaseException:
@@ -177,7 +171,7 @@ class ComputerTable:
             del self.by_subject[subject]
         owned.close()
         if owned.subscription is not None:
-            self._background.once("giving up a Computer's subject", owned.subscription.drain)
+            self.background.once("giving up a Computer's subject", owned.subscription.drain)
 
     def of(self, session_id: str, office: str) -> SocketIoComputer | None:
         """That session's Computer in that office, if any."""
@@ -192,7 +186,7 @@ class ComputerTable:
         for owned in here:
             owned.agent_left(agent)
         if here:
-            self.owner.agent_left(office, agent, self._ownership, lambda: self._is_present(office, ("agent", agent)))
+            self.owner.agent_left(office, agent, self._ownership, lambda: self.is_present(office, ("agent", agent)))
 
     def cancelled(self, office: str, cancel: AgentCallData, subject: str) -> None:
         """`notify:tool_call_cancel` came for an office."""
@@ -200,7 +194,7 @@ class ComputerTable:
             self.owner.cancel([owned.seat for owned in here], office, cancel.agent, cancel.req_id, subject)
 
     async def _tell(self, office: str, name: str, verb: str, body: bytes) -> None:
-        await self._registry.tell(office, "computer", name, verb, body)
+        await self.registry.tell(office, "computer", name, verb, body)
 
     def _is_open(self, confirmed: int) -> bool:
         return self._ownership.is_open and confirmed == self._ownership.generation and not self._stopping
@@ -217,7 +211,7 @@ class ComputerTable:
     def _confirm_soon(self, owned: SocketIoComputer) -> None:
         if owned.claim is not None:
             generation = self._ownership.generation
-            self._background.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
+            self.background.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
 
     async def _confirm(self, owned: SocketIoComputer, generation: int) -> None:
         """Raises Unavailable, BusError: not yet."""
@@ -225,9 +219,9 @@ class ComputerTable:
             if owned.closed or owned.confirmed >= generation or generation != self._ownership.generation:
                 return  # it left, was asserted meanwhile, or a later round confirms it
             assert owned.claim is not None
-            confirmed = await self._registry.confirm(owned.office, "computer", owned.name, owned.claim)
+            confirmed = await self.registry.confirm(owned.office, "computer", owned.name, owned.claim)
         if not confirmed.mine:
-            self._unconfirmed()
+            self.unconfirmed()
             raise Unavailable("the registry does not hold this claim")
         owned.granted(owned.claim, confirmed.tenure)
         self._open(owned, generation)
