@@ -74,15 +74,6 @@ def test_a_computer_may_say_what_it_can_do(capabilities: dict[str, Any]) -> None
     assert dumped(EnterOfficeReq.model_validate(body)) == body
 
 
-@pytest.mark.parametrize(("subscribe", "listed"), [(True, False), (False, True), (True, True), (False, False)])
-def test_a_computers_capabilities_are_read_from_both_forms(subscribe: bool, listed: bool) -> None:
-    flags = {"subscribe": subscribe, "listChanged": listed}
-    for resources in (flags, {"aggregate": flags, "byServer": {}, "subscribe": not subscribe}):
-        capability = schemas.Capabilities.model_validate({"resources": resources}).resources
-        assert capability is not None
-        assert (capability.whole().subscribe, capability.whole().listChanged) == (subscribe, listed)
-
-
 def test_a_desktop_request_may_omit_size_and_window() -> None:
     request = GetDeskTopReq.model_validate({**AGENT, "computer": "c"})
     assert (request.desktop_size, request.window) == (None, None)

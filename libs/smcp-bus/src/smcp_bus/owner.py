@@ -123,7 +123,7 @@ class Owner:
         self._idle.set()
         self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
         self._kept: OrderedDict[CallKey, _Ended] = OrderedDict()
-        self._kept_bytes = 0
+        self.kept_bytes = 0
         self._tombstones: OrderedDict[CancelKey, _Tombstone] = OrderedDict()
         self._tidy_every_s = max(min(keeping.results_s, keeping.keys_s, keeping.tombstones_s), 0.02)
         self._tidies: asyncio.TimerHandle | None = None
@@ -133,10 +133,6 @@ class Owner:
     @property
     def running(self) -> int:
         return len(self._running)
-
-    @property
-    def kept_bytes(self) -> int:
-        return self._kept_bytes
 
     def held(self) -> dict[str, int]:
         return {
@@ -378,14 +374,14 @@ class Owner:
         ended = self._ended[call.key] = _Ended(call.digest, call.subject, self._loop.time(), kept, again)
         if kept is not None:
             self._kept[call.key] = ended
-            self._kept_bytes += len(kept)
-            while self._kept_bytes > self._keeping.results_bytes:
+            self.kept_bytes += len(kept)
+            while self.kept_bytes > self._keeping.results_bytes:
                 self._drop()
         self._tidy_later()
 
     def _drop(self) -> None:
         _, ended = self._kept.popitem(last=False)
-        self._kept_bytes -= len(ended.body or b"")
+        self.kept_bytes -= len(ended.body or b"")
         ended.body = None
 
     def _tidy_later(self) -> None:
@@ -406,7 +402,7 @@ class Owner:
         ):
             key, _ = self._ended.popitem(last=False)
             if (kept := self._kept.pop(key, None)) is not None:
-                self._kept_bytes -= len(kept.body or b"")
+                self.kept_bytes -= len(kept.body or b"")
         while self._tombstones and (
             len(self._tombstones) > MAX_KEYS or next(iter(self._tombstones.values()))[0] + keeping.tombstones_s <= now
         ):

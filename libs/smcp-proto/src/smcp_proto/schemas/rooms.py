@@ -21,10 +21,6 @@ class ResourceCapability(ResourceFeatures):
     aggregate: ResourceFeatures | None = absent()
     byServer: dict[ServerName, ResourceFeatures] | None = absent()  # noqa: N815
 
-    def whole(self) -> ResourceFeatures:
-        """The features of the Computer as a whole, from either form."""
-        return self.aggregate or ResourceFeatures(subscribe=self.subscribe, listChanged=self.listChanged)
-
 
 class Capabilities(Wire):
     """In `EnterOfficeReq`, in `SessionInfo` and in `server:update_capabilities`."""
