@@ -175,6 +175,13 @@ async def test_only_the_named_server_is_asked(nats_url: str) -> None:
         assert said == "this Computer has no MCP server 'nne'; did you mean 'none'?; there are: a, b, none"
 
 
+async def test_an_error_about_a_server_names_some_of_many(nats_url: str) -> None:
+    many = {f"{number:02}": configs.stdio(disabled=True) for number in range(30)}
+    async with world(nats_url, **many) as here:
+        said = (await ResourceAgent(here).ask("resources/list", server="other"))["message"]
+        assert said.endswith(f"there are: {', '.join(list(many)[:20])}, …")
+
+
 @pytest.mark.rule("answers.resources.cursor.server")
 async def test_a_cursor_of_another_server_is_refused(nats_url: str) -> None:
     a, b = (configs.context("2025", host=host, windows=101) for host in "ab")

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import Reply
+from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.socketio_pair import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
@@ -314,7 +314,7 @@ async def test_an_unconfirmed_computer_runs_nothing_but_knows_its_running_calls(
         waiting = asyncio.create_task(pair.anna.call("client:tool_call", call(timeout=20), timeout=20))
         await eventually(lambda: asked)
         pair.owner.computers.stop()  # closed, and not opened again
-        known = await ask_pending(pair.world, [["anna", "r0"]])
+        known = await ask_pending(pair.world, [["anna", "r0"]], ["may be another owner's"])
         assert orjson.loads(known.body) == {"unknown": [], "ended": [], "lost_queries": []}
         strange = await ask_pending(pair.world, [["anna", "r0"], ["anna", "r1"]])
         assert "Smcp-Not-Run" in strange.headers
@@ -334,8 +334,8 @@ async def test_an_owner_says_which_queries_run(nats_url: str, replicas: int) -> 
             return {"tools": []}
 
         asked = serve(pair.box, "client:get_tools", tools)
-        query = {"agent": "anna", "req_id": "q", "computer": BOX}
-        waiting = asyncio.create_task(pair.anna.call("client:get_tools", query))
+        named = {"agent": "anna", "req_id": "q", "computer": BOX}
+        waiting = asyncio.create_task(pair.anna.call("client:get_tools", named))
         await eventually(lambda: asked)
         answer = await ask_pending(pair.world, [], ["q", "lost"])
         assert orjson.loads(answer.body)["lost_queries"] == ["lost"]
@@ -343,6 +343,27 @@ async def test_an_owner_says_which_queries_run(nats_url: str, replicas: int) -> 
         assert (await waiting)["tools"] == []
         answer = await ask_pending(pair.world, [], ["q"])
         assert orjson.loads(answer.body)["lost_queries"] == ["q"]
+
+
+async def test_a_query_without_an_id_runs_for_as_long_as_its_computer_takes(nats_url: str, replicas: int) -> None:
+    async with couple(nats_url, replicas) as pair, pair.world.bus("ear") as ear:
+        released, questions = asyncio.Event(), 0
+
+        async def tools(_: dict[str, Any]) -> Any:
+            await released.wait()
+            return {"tools": []}
+
+        async def hear(incoming: Incoming) -> None:
+            nonlocal questions
+            questions += 1
+
+        await ear.listen(subjects.client(OFFICE, BOX, "pending"), hear)
+        asked = serve(pair.box, "client:get_weather", tools)
+        nameless = {"agent": "anna", "req_id": None, "computer": BOX}
+        waiting = asyncio.create_task(pair.anna.call("client:get_weather", nameless))
+        await eventually(lambda: asked and (questions >= 4 or replicas == 1))
+        released.set()
+        assert "code" not in await waiting
 
 
 async def ask_pending(world: World, calls: list[list[str]], queries: Sequence[str] = ()) -> Reply:

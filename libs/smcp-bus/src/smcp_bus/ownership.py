@@ -142,8 +142,8 @@ class Ownership:
 def owned(handler: RequestHandler, refusal: Callable[[], Reply | None]) -> RequestHandler:
     """`handler`, but for the time in which `refusal` gives a reply: then that is the answer, and nothing runs.
 
-    Calls that run here go on meanwhile, so `pending` is still answered where all that it asks for are known. One
-    that is not known may be another owner's: that is not for us to say.
+    Calls that run here go on meanwhile, so `pending` is still answered where all calls that it asks for are known. What
+    is not known may be another owner's: that is not for us to say.
     """
 
     async def guarded(incoming: Incoming) -> Reply:
@@ -154,8 +154,9 @@ def owned(handler: RequestHandler, refusal: Callable[[], Reply | None]) -> Reque
             reply = await handler(incoming)
             if ERROR not in reply.headers:
                 answer = PendingAnswer.model_validate_json(reply.body)
-                if not answer.unknown and not answer.lost_queries:
-                    return reply
+                if not answer.unknown:
+                    known = answer.model_copy(update={"lost_queries": []})
+                    return replace(reply, body=known.model_dump_json().encode())
         return refused
 
     return guarded

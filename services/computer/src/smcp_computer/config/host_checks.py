@@ -30,7 +30,8 @@ _ENFORCED: Final = {"user", "limits", "cgroup", "sandbox"}
 def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[str]:
     """Warnings of programs, directories and users that are not there, and of what cannot be enforced.
 
-    Placeholders and disabled servers are not looked at.
+    Placeholders are not looked at, nor disabled servers. Of one with other mistakes, whose settings are not known, the
+    user is looked at.
     """
     found: list[str] = []
     for name, server in config.servers.items():

@@ -28,6 +28,9 @@ from smcp_proto.uris import (
 )
 from smcp_service.settings import did_you_mean
 
+MOST_NAMED: Final = 20
+"""Servers that an error names. An error of more than 16 KiB would not reach who asked."""
+
 
 @dataclass(frozen=True)
 class Served:
@@ -179,7 +182,8 @@ class Directory:
             raise not_allowed("serverId")
         if server not in self._supervisors:
             known = sorted(self._supervisors.keys() - self.hidden)
-            there = f"{did_you_mean(server, known)}; there are: {', '.join(known) or 'none'}"
+            names = ", ".join([*known[:MOST_NAMED], *["…"][: len(known) > MOST_NAMED]]) or "none"
+            there = f"{did_you_mean(server, known)}; there are: {names}"
             raise not_found(f"this Computer has no MCP server {server!r}{there}", field="serverId")
 
     def checked(self, uri: str, server: str | None) -> str:

@@ -56,7 +56,7 @@ class PendingCall:
     moved_at: float | None = None
     """When its owner asked for a part of it last (loop time); None when its owner has it all."""
     ended_at: float | None = None
-    """When its owner said first, and has said since, that it has answered it."""
+    """When its owner said first, and has said since, that it has answered it (of a query: that it does not run it)."""
     cancelled_at: float | None = None
     task: "asyncio.Task[object] | None" = None
     verdict: SmcpError | RawJson | None = None
