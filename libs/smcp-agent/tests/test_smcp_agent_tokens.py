@@ -102,10 +102,11 @@ async def test_an_expired_token_is_replaced_and_the_call_runs_once(nats_url: str
         assert isinstance(result, CallResult)
         assert result.text == f"slept {VALID_S + 1}"
         assert len(given) == 2
-        assert [type(event) for event in events if isinstance(event, Disconnected | Reconnected)] == [
-            Disconnected,
-            Reconnected,
-        ]
+
+        def moves() -> list[type[Event]]:
+            return [type(event) for event in events if isinstance(event, Disconnected | Reconnected)]
+
+        await eventually(lambda: moves() == [Disconnected, Reconnected])  # it is told once the room is listed
         assert log.read_text().splitlines().count("sleep over the end") == 1
 
 
