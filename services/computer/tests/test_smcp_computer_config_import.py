@@ -11,7 +11,7 @@ import pytest
 from smcp_computer.config.edit import add_to_file
 from smcp_computer.config.file import imported, load_config, parse_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.other_mcp_hosts import configuration_of_entry
+from smcp_computer.config.other_mcp_hosts import configuration_of_server_json
 
 SCHEMA: Final = jsonschema_rs.validator_for(
     json.loads((files("smcp_computer") / "config" / "schema.json").read_text(encoding="utf-8"))
@@ -20,7 +20,9 @@ PROGRAM = {"type": "stdio", "server_parameters": {"command": "x"}}
 
 
 def entry(**parts: Any) -> dict[str, Any]:
-    return configuration_of_entry({"name": "io.github.example/weather", "description": "", "version": "1.0.0", **parts})
+    return configuration_of_server_json(
+        {"name": "io.github.example/weather", "description": "", "version": "1.0.0", **parts}
+    )
 
 
 def package(type_: str, identifier: str, **more: Any) -> dict[str, Any]:
@@ -176,7 +178,7 @@ def test_a_remote_server_of_the_registry_is_reached_where_no_package_runs_here()
 )
 def test_an_entry_of_the_registry_that_cannot_be_used_is_an_error(document: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        configuration_of_entry(document)
+        configuration_of_server_json(document)
     with pytest.raises(ConfigError, match="smcp-computer import"):
         parse_config(json.dumps(document))
 

@@ -40,7 +40,7 @@ async def test_a_lost_call_or_answer_is_503_at_once_and_not_sent_again(nats_url:
         assert len(world.gateways[0].calls) == 0
 
 
-async def test_a_query_that_its_living_owner_does_not_run_is_503_at_once(nats_url: str) -> None:
+async def test_a_query_that_its_living_owner_is_not_running_is_503_at_once(nats_url: str) -> None:
     async def box(verb: str, incoming: Incoming) -> Reply:
         if verb == "pending":
             return reply({"unknown": [], "lost_queries": orjson.loads(incoming.body)["queries"]})

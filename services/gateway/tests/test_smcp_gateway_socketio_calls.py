@@ -325,7 +325,7 @@ async def test_an_unconfirmed_computer_runs_nothing_but_knows_its_running_calls(
         assert await waiting == RESULT
 
 
-async def test_an_owner_says_which_queries_run(nats_url: str, replicas: int) -> None:
+async def test_an_owner_says_which_queries_are_not_running(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair:
         released = asyncio.Event()
 

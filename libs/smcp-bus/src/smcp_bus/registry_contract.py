@@ -278,7 +278,7 @@ class Nothing(BaseModel):
 
 
 class PendingQuestion(BaseModel):
-    """Asked of an owner by who waits on it: which of these do you not know (any more)?"""
+    """A gateway asks the owner of a Computer which of these requests will get no answer."""
 
     calls: list[tuple[str, str]] = Field(max_length=10_000)
     """(agent, req_id) each."""
@@ -287,14 +287,14 @@ class PendingQuestion(BaseModel):
 
 
 class PendingAnswer(BaseModel):
-    """Which of those need not be waited for; calls as (agent, req_id). In no list: those that run."""
+    """The requests that are over or not known; calls as (agent, req_id). Those that run are in no list."""
 
     unknown: list[tuple[str, str]]
     """Neither running nor ended here: they will not be answered."""
     ended: list[tuple[str, str]] = Field(default_factory=list)
     """Ended here, and answered: an answer that has not come by now was lost on the way."""
     lost_queries: list[str] = Field(default_factory=list)
-    """Queries that do not run here: each never came, or was answered just now, or its answer was lost."""
+    """Queries that are not running here: they never came, were answered just now, or their answer was lost."""
 
 
 SOURCE: Final = "registry_contract"

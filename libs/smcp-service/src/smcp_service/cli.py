@@ -88,9 +88,9 @@ def serve_command(
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    Raises typer.Exit always, or SettingsError where a variable of OpenTelemetry names no collector or, with
-    `check_config`, is not known. `parts` are the settings of what runs beside the service. `also_read` and `options`
-    are those of `unknown_variables`, `at_once` is that of `run`.
+    Raises typer.Exit always, or SettingsError where an endpoint of OpenTelemetry is no URL or, with `check_config`,
+    one of its variables has an unknown value. `parts` are the settings of what runs beside the service. `also_read` and
+    `options` are those of `unknown_variables`, `at_once` is that of `run`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)

@@ -90,7 +90,7 @@ async def open_telemetry(
 
 
 def unknown_values(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each exporter, protocol or sampler that a process would only warn of, with its variable."""
+    """A sentence for each of OpenTelemetry's variables that names an unknown exporter, protocol or sampler."""
     found: list[str] = []
 
     def note(variable: str, value: str, instead: str) -> None:
@@ -128,7 +128,7 @@ def value_of(environ: Mapping[str, str], variable: str) -> str:
 
 
 Unknown = Callable[[str, str, str], None]
-"""What becomes of a value that is not known: its variable, the value, and what is taken instead."""
+"""Called for each unknown value: its variable, the value, and what is taken instead."""
 
 
 def warn_of(variable: str, value: str, instead: str) -> None:
@@ -141,7 +141,7 @@ def trace_exporters(environ: Mapping[str, str], unknown: Unknown = warn_of) -> l
 
 
 def metric_exporters(environ: Mapping[str, str], unknown: Unknown = warn_of) -> list[str]:
-    """Prometheus is answered in any case."""
+    """The exporters that are asked for. `/metrics` is there whatever they are."""
     return _exporters(environ, "METRICS", ("otlp", "prometheus"), ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"], unknown)
 
 

@@ -155,9 +155,9 @@ def _undisturbed() -> Iterator[None]:
 
 
 def spare_hangups() -> None:
-    """Until `hangups` has the signal, SIGHUP ends the process only where its terminal was closed.
+    """During the start, SIGHUP ends the process only where its terminal was closed; until `hangups` follows it.
 
-    What it would read again is not read yet, or is read again as soon as the files are followed.
+    Nothing is missed: the configuration is read again when its file begins to be followed.
     """
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         on_signal = _unless_closed(lambda: None)

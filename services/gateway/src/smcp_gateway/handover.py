@@ -47,8 +47,8 @@ KEPT_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.1
 """Between two looks at what is unwritten, and before a seat that no registry could keep is asked for again."""
 LOOK_S: Final = 1.0
-"""Between two looks at the fair share (`PER_S` bounds what is sent away after one), and at the tokens: a session
-outlives its own by no more."""
+"""Between two looks at the fair share and at the tokens (seconds): a session outlives its token by no more. `PER_S`
+bounds how many clients are sent away after one look."""
 MARGIN: Final = 2
 MARGIN_SHARE: Final = 0.1
 """So many sockets above the fair share, and this part of it, stay: nearly even gateways exchange no clients."""

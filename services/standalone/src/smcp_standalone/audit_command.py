@@ -59,8 +59,8 @@ ReqId = Annotated[str | None, typer.Option(help="Only of this request.")]
 Since = Annotated[
     str | None, typer.Option(metavar="WHEN", help="90m, 12h, 7d, or a date (UTC), or a time like 2027-01-31T12:00Z.")
 ]
-Until = Annotated[str | None, typer.Option(metavar="WHEN", help="Only before then, said in the same way.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Only the last so many of those that match.")]
+Until = Annotated[str | None, typer.Option(metavar="WHEN", help="Only before this time, in the forms of --since.")]
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the last N that match.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One record a line; what cannot be seen as \\u202e.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="For a spreadsheet.")]
 
@@ -228,7 +228,7 @@ class _Shown:
         if isinstance(record, str):
             typer.echo(f"{line.where}: {record}", err=True)
             return
-        if self._duplicates.take(record) or not self.wanted.matches(record):
+        if self._duplicates.seen_before(record) or not self.wanted.matches(record):
             return
         self.any = True
         if self._csv:

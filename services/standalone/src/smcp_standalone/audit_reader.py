@@ -30,7 +30,7 @@ from smcp_standalone.operator_connection import ask
 SKEW_S: Final = 300
 """How far the clocks of a writer and of nats-server may differ (seconds): a record is stored after its `at`."""
 REMEMBERED: Final = 2 * MOST_WAITING
-"""Of so many records it is known that they were shown: one that was sent again may be there twice."""
+"""How many records are remembered: one that was sent again may be in the trail twice."""
 _CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256", "outcome")
 """What is the same in the records of a call and of its repeat."""
 _AROUND: Final = codecs.BOM_UTF8 + b" \r\n"
@@ -152,15 +152,18 @@ async def read_stream(bus: NatsBus, wanted: Wanted) -> AsyncIterator[Line]:
 
 
 class Duplicates:
-    """Knows the records that were shown."""
+    """Remembers the last records that were read, to drop those that say the same."""
 
     def __init__(self) -> None:
         self._seen: dict[str, str] = {}
         """When each record was made, by its number and by what it says."""
 
-    def take(self, record: dict[str, Any]) -> bool:
-        """Whether the same was read before. An approval may be recorded by two registries; a call by a gateway that was
-        killed before its answer went out, and by the one that answered our SDK's repeat."""
+    def seen_before(self, record: dict[str, Any]) -> bool:
+        """Whether the same was read before; remembers the record.
+
+        An approval may be recorded by two registries; a call by a gateway that was killed before its answer went out,
+        and by the one that answered our SDK's repeat.
+        """
         same, at = (*FIELDS[1:], "source") if "source" in record else _CALL, str(record.get("at"))
         number, what = (str([record.get(name) for name in names]) for names in (("writer", "seq"), same))
         earlier = self._seen.get(what)

@@ -88,7 +88,7 @@ def watch(
         async def hear(incoming: Incoming) -> None:
             nonlocal shown
             record = _read(incoming.body)
-            if stop.is_set() or "kind" not in record or duplicates.take(record):
+            if stop.is_set() or "kind" not in record or duplicates.seen_before(record):
                 return
             event = {field: record.get(field) for field in SHOWN}
             typer.echo(printable_json(event, indent=None) if as_json else _line(event))

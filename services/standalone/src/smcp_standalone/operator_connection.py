@@ -34,10 +34,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def advertise_run(url: str, credentials: Path, agents_url: str) -> AbstractContextManager[None]:
     """Let commands of this user find this run while the body runs. Raises OSError: the file cannot be written."""
-    from smcp_agent.connecting.options import shared_file  # noqa: PLC0415 -- Socket.IO takes half a second to load
+    from smcp_agent.connecting.options import private_file  # noqa: PLC0415 -- Socket.IO takes half a second to load
 
     said = {"url": url, "credentials": str(credentials.absolute()), "agents_url": agents_url}
-    return shared_file(_directory() / f"{os.getpid()}.json", json.dumps(said))
+    return private_file(_directory() / f"{os.getpid()}.json", json.dumps(said))
 
 
 @asynccontextmanager

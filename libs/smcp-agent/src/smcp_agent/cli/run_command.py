@@ -36,7 +36,7 @@ WRONG_USAGE: Final = 2
 STOPPED: Final = 128
 """A signal ended the command: the signal's number is added, as shells do."""
 FIRST_TOOLS_S: Final = 5.0
-"""The tools that there are already are no change: so long they are waited for."""
+"""How long `watch` waits for the tools that there are already, so that it does not report them as changes."""
 WHY_S: Final = 5.0
 """How long an explanation may hold up an answer that is there."""
 

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 from smcp_agent.errors import Malformed, SmcpError, TokenUnavailable
 
 MAX_PAYLOAD: Final = 32 * 1024 * 1024
-"""Bytes: the default limit of the services."""
+"""Bytes: the services' default of `SMCP_MAX_PAYLOAD`."""
 MAX_MESSAGE: Final = MAX_PAYLOAD + 4 * 1024 * 1024
-"""The same, and room for what is round it."""
+"""Bytes: the same, and 4 MiB for the rest of the message."""
 CONNECT_S: Final = 10.0
 """How long one gateway may take until it has connected; the next one is tried then."""
 
@@ -119,12 +119,12 @@ def local_key(url: str) -> str | None:
 
 def shared_key(url: str, key: str) -> AbstractContextManager[None]:
     """Let clients of this user find the key while the body runs. Raises OSError: the file cannot be written."""
-    return shared_file(_path(url), key + "\n")
+    return private_file(_path(url), key + "\n")
 
 
 @contextmanager
-def shared_file(path: Path, text: str) -> Iterator[None]:
-    """A file that this user alone can read, while the body runs. Raises OSError: it cannot be written."""
+def private_file(path: Path, text: str) -> Iterator[None]:
+    """Write a file that this user alone can read; delete it after the body. Raises OSError: it cannot be written."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)  # of a run that was killed
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

@@ -47,8 +47,9 @@ def drop(transport: asyncio.WriteTransport) -> None:
 
 
 _UNACKNOWLEDGED_S: Final = 6
-"""A connection is broken if its other end acknowledges nothing of what was sent for so long: then another node of NATS
-can still renew a lease of 10 s. A slow connection acknowledges pieces, while a ping waits behind what is being sent."""
+"""A connection is broken if its other end acknowledges nothing of what was sent for so long (seconds): that leaves time
+to connect to another node of NATS and renew a lease of 10 s. A slow connection still acknowledges, while the answer to
+a ping waits behind the data."""
 _USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux alone has it
 _CANCEL_AGAIN_S: Final = 0.1
 """How long a cancelled task may take to end (seconds); longer says that its cancellation got lost."""

@@ -61,7 +61,8 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
 def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
     """Write a configuration, or add it to the one that the file has.
 
-    Raises ConfigError: it cannot be, or would lose something. The file is as before then.
+    Raises ConfigError: the file cannot be read or written, is encrypted, has one of the names already, or has comments,
+    which would be lost. The file is as before then.
     """
 
     def with_added(raw: bytes) -> Mapping[str, Any]:
@@ -121,9 +122,8 @@ def _change(servers: dict[str, Any], edit: Edit) -> None:
 def _rewritten(path: Path, change: Callable[[bytes], Mapping[str, Any]], *, may_be_new: bool) -> Mapping[str, Any]:
     """Replace the file by what `change` makes of its content, while other commands wait, and return that.
 
-    Whoever reads the file meanwhile sees the whole of one or of the other. A new one, whose content is empty, is for
-    its user alone, as it may hold secrets. Raises ConfigError, also where a file is encrypted, and would not be any
-    more.
+    Whoever reads the file meanwhile sees the old or the new one, never a mix. A new one can be read by its user alone,
+    as it may hold secrets. Raises ConfigError, also where a file is encrypted, and would not be any more.
     """
     path = path.resolve()
     try:
@@ -147,5 +147,5 @@ def _rewritten(path: Path, change: Callable[[bytes], Mapping[str, Any]], *, may_
 
 def _not_writable(path: Path, error: OSError) -> ConfigError:
     why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
-    hint = "a Computer that may only read its file, as that of the unit of systemd, leaves the change to you"
+    hint = "a Computer that may only read its configuration, as under systemd, leaves the change to you"
     return ConfigError(f"{why}; {hint}")

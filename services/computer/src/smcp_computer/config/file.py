@@ -115,8 +115,8 @@ def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
     """
     raw, variables = content_of(path), variables_of(path)
     document = _document(raw, variables)
-    if other_mcp_hosts.is_registry_entry(document):
-        own = other_mcp_hosts.configuration_of_entry(document)
+    if other_mcp_hosts.is_server_json(document):
+        own = other_mcp_hosts.configuration_of_server_json(document)
         return own, parse_config(json.dumps(own))
     config = parse_config(raw, variables)
     own = other_mcp_hosts.own_document(document)
@@ -220,7 +220,7 @@ def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
 
 def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     document = _document(raw, variables)
-    if other_mcp_hosts.is_registry_entry(document):
+    if other_mcp_hosts.is_server_json(document):
         raise ConfigError("make a configuration of it by `smcp-computer import`: it is a server.json of MCP's registry")
     above, bodies, unread = other_mcp_hosts.servers_of(document)
     if not above and any(isinstance(document.get(key), str) for key in ("command", "url")):

@@ -1,4 +1,4 @@
-"""Reads what others write as our own configuration: files of other MCP hosts, and a `server.json` of MCP's registry.
+"""Makes our own configuration of others' files: those of other MCP hosts, and a `server.json` of MCP's registry.
 
 The hosts are VS Code, Claude Desktop, Cursor, Cline, Windsurf and Gemini. Of their files, fields are moved and renamed,
 and nothing is checked: `file` does, and its errors name the fields as they are written. A `server.json` describes
@@ -274,12 +274,12 @@ class _Entry(_Part):
     remotes: list[_Transport] = Field(default_factory=list)
 
 
-def is_registry_entry(document: Mapping[str, Any]) -> bool:
+def is_server_json(document: Mapping[str, Any]) -> bool:
     entry = document.get("server", document)  # as the registry's API answers
     return isinstance(entry, dict) and any(isinstance(entry.get(key), list) for key in ("packages", "remotes"))
 
 
-def configuration_of_entry(document: Mapping[str, Any]) -> dict[str, Any]:
+def configuration_of_server_json(document: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a configuration file. Raises ConfigError: it is no `server.json`, or nothing of it runs here."""
     problems: list[str] = []
     entry = checked(_Entry.model_validate, document.get("server", document), problems)

@@ -12,9 +12,9 @@ that a repeat would find nobody:
 - Its ownership is not confirmed for as long.
 
 Without `gone`: the owner does not know the call (it was restarted, or the call was lost on its way), or the call has
-ended there and its answer is not here (it was lost). Of queries an owner knows those alone that run: another one was
-lost on its way, or its answer was. So it happens after an owner's connection to NATS broke: until nats-server notices
-that, it hands every other message for the Computer to the dead connection.
+ended there and its answer is not here (it was lost). Of queries an owner knows only those that are running: another one
+was lost on its way, or its answer was. They get lost when an owner's connection to NATS breaks: until nats-server
+notices that, it sends about half of the Computer's messages to the dead connection.
 """
 
 import asyncio
@@ -167,8 +167,8 @@ class OwnerProbe:
             elif call.ended_at is None:
                 call.ended_at = now  # its answer may be some steps behind this one
             elif call.ended_at <= asked_at:
-                what = "answer" if call.tracked else "request or its answer"
-                self._end([call], asked_at, Unavailable(f"the Computer's {what} was lost", details=MAY_HAVE_RUN))
+                why = "the Computer's answer" if call.tracked else "the request to the Computer, or its answer,"
+                self._end([call], asked_at, Unavailable(f"{why} was lost", details=MAY_HAVE_RUN))
 
     async def _end_gone(self, calls: Sequence[PendingCall], asked_at: float, why: str, find_s: float) -> None:
         """Nobody answers: 404 where the registry says within `find_s` seconds that the Computer has left, else 503."""

@@ -48,7 +48,7 @@ class PendingCall:
     agent: str
     req_id: str
     tracked: bool
-    """Its owner knows it, also when it has ended (tool calls); others, the queries, it knows while they run."""
+    """It is a tool call, which its owner knows also after it has ended. A query is known only while it runs."""
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     on_wire: bool = False
@@ -56,7 +56,7 @@ class PendingCall:
     moved_at: float | None = None
     """When its owner asked for a part of it last (loop time); None when its owner has it all."""
     ended_at: float | None = None
-    """When its owner said first, and has said since, that it has answered it (of a query: that it does not run it)."""
+    """When its owner said first, and has said since, that the call is answered, or that the query is not running."""
     cancelled_at: float | None = None
     task: "asyncio.Task[object] | None" = None
     verdict: SmcpError | RawJson | None = None

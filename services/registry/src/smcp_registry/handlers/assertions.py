@@ -1,4 +1,4 @@
-"""Handlers of owner processes' requests: `lease` (renew it) and `assert` (which members it holds)."""
+"""Handlers of what a process says of itself: `lease` (that it lives) and `assert` (which members it holds)."""
 
 import asyncio
 from typing import Final
@@ -30,12 +30,13 @@ RESERVE_S: Final = 0.2
 
 
 async def lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
-    """Of a Computer, which has no part in the fair share of the gateways; or of a gateway that is older."""
+    """Renew the lease of a Computer, which has no part in the fair share of gateways; or of a gateway of an older
+    release, which knows no `gateway_lease`."""
     return await leases.renew(*_process(call), LeaseRenewal(members=request.members))
 
 
 async def gateway_lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
-    """Of a gateway: nats-server lets nobody else publish on this subject."""
+    """Renew the lease of a gateway: nats-server lets nobody else publish on this subject."""
     return await leases.renew(*_process(call), request)
 
 
