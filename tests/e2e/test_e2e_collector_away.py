@@ -62,7 +62,8 @@ async def test_calls_go_on_while_the_collector_is_away_and_each_lost_span_is_cou
             found = await eventually(all_counted)
             assert found["dropped"] > 0
             received = [span for span in await receiver.spans() if span["service"] == "smcp-gateway"]
-            assert found["exported"] == len(received)
+            # what the collector took, but acknowledged too late, counts as failed
+            assert found["exported"] <= len(received) <= found["exported"] + found.get("failed", 0)
 
 
 async def outcomes(part: Part) -> dict[str, float]:
