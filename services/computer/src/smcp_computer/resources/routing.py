@@ -182,8 +182,9 @@ class Directory:
             raise not_allowed("serverId")
         if server not in self._supervisors:
             known = sorted(self._supervisors.keys() - self.hidden)
-            names = ", ".join([*known[:MOST_NAMED], *["…"][: len(known) > MOST_NAMED]]) or "none"
-            there = f"{did_you_mean(server, known)}; there are: {names}"
+            names = ", ".join(known[:MOST_NAMED]) or "none"
+            more = ", …" if len(known) > MOST_NAMED else ""
+            there = f"{did_you_mean(server, known)}; there are: {names}{more}"
             raise not_found(f"this Computer has no MCP server {server!r}{there}", field="serverId")
 
     def checked(self, uri: str, server: str | None) -> str:
