@@ -159,7 +159,7 @@ class Relay:
             headers = {**call.headers, **trace_headers}
             if call.caller.rights is not None:
                 headers |= to_headers(call.caller)
-            if call.payload.get("req_id") != call.req_id:
+            if call.payload.get("req_id") != call.req_id:  # it has none: its owner is asked after it by ours
                 headers[REQ_ID] = call.req_id
             try:
                 reply = await self._until_run(subject, body, headers, pending, call)
