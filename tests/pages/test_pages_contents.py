@@ -81,6 +81,15 @@ def refused(words: list[str]) -> str:
             return str(error.format_message())
 
 
+@pytest.mark.parametrize("command", APPS)
+def test_h_shows_the_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown: Any = typer.main.get_command(importlib.import_module(APPS[command]).app)
+    with pytest.raises(SystemExit) as ended:
+        shown(["-h"], prog_name=command)
+    assert ended.value.code == 0
+    assert "--help" in capsys.readouterr().out
+
+
 CONFIGURATIONS: Final = [
     (page, block.text) for page in PAGES for block in blocks(page) if re.match(r'\s*\{\s*"servers"', block.text)
 ]

@@ -104,6 +104,21 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
         await eventually(lambda: not any(map(lives, children)))
 
 
+async def test_up_json_prints_one_line_when_it_is_ready_and_no_key(config: Path) -> None:
+    arguments = ("up", "--port", "0", "--json", "--config", str(config), "--office", "an office", "--name", "the one")
+    async with service_process(SMCP, *arguments) as process:
+        await eventually(lambda: process.output, timeout=60, message="smcp up printed no line")
+        said = json.loads(process.output[0])
+        assert (said["office"], said["computer"], said["pid"]) == ("an office", "the one", process.pid)
+        assert (said["servers"], said["failed"]) == (["toolbox"], [])
+        key = Path(said["key_file"]).read_text().strip()
+        async with SmcpAgent(said["url"], office="an office", name="caller", token=key) as agent:
+            assert (await agent.call_tool("the one", "add", {"a": 1, "b": 2})).text == "3"
+        assert await ended(process, signal.SIGINT) == 0
+        assert len(process.output) == 1
+        assert key not in f"{process.output}{process.log}"
+
+
 def test_each_service_knows_the_names_of_all_settings() -> None:
     of_parts = (read_variables() | OPTIONS.keys()) - variables(ServiceSettings)
     assert of_parts == OF_SERVICES | (of_parts & NEIGHBOURS)

@@ -22,6 +22,8 @@ from smcp_service.telemetry import open_telemetry, unknown_values, wrong_endpoin
 
 YOUNGEST: Final = 5000
 """New objects after which the garbage collector looks at them (its own: 700)."""
+SHORT_HELP: Final = {"help_option_names": ["-h", "--help"]}
+"""The `context_settings` of each command: `-h` is help, too."""
 LEAVING_GRACE_S: Final = 10.0
 """The time that a stopping service gets on top of its drain time, before it is killed."""
 

@@ -25,13 +25,14 @@ from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.secrets_command import kept_secrets, store_of
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem
 from smcp_computer.terminal import spare_hangups
-from smcp_service.cli import check_config_option, run_app, serve_command, version_option
+from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Runs the MCP servers of this host and offers their tools to an office.",
+    context_settings=SHORT_HELP,
 )
 app.add_typer(secrets_app, name="secrets")
 app.add_typer(commands_app)

@@ -17,7 +17,7 @@ from smcp_gateway.app import EVENTS, Gateway, open_gateway
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
-from smcp_service.cli import check_config_option, keep_freed_memory, run_app, serve_command, version_option
+from smcp_service.cli import SHORT_HELP, check_config_option, keep_freed_memory, run_app, serve_command, version_option
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import LEVEL, get_logger
 from smcp_service.settings import SettingsError, load_settings
@@ -25,7 +25,7 @@ from smcp_service.settings import SettingsError, load_settings
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+@app.command(context_settings=SHORT_HELP)
 def serve(
     port: Annotated[
         int | None,

@@ -15,7 +15,7 @@ from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials, configured_credentials
 from smcp_registry.app import EVENTS, Registry, open_registry
 from smcp_registry.settings import RegistrySettings
-from smcp_service.cli import check_config_option, run_app, serve_command, version_option
+from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import LEVEL, get_logger
@@ -25,7 +25,7 @@ from smcp_service.settings import SettingsError, load_settings
 app = typer.Typer(add_completion=False, help="Keeps who is in which office. Run any number of them.")
 
 
-@app.command()
+@app.command(context_settings=SHORT_HELP)
 def serve(
     version: Annotated[bool, version_option("smcp-registry")] = False,
     check_config: Annotated[bool, check_config_option()] = False,

@@ -1,6 +1,8 @@
 """The command `smcp`: the whole system for a newcomer, and what an operator needs to spread it out."""
 
 import asyncio
+import json
+import os
 import shlex
 import shutil
 import sys
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
-from smcp_service.cli import check_config_option, run_app, serve_command, version_option
+from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
@@ -33,6 +35,7 @@ app = typer.Typer(
     help="A2C-SMCP: Agents use the tools of Computers that share an office.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings=SHORT_HELP,
 )
 app.add_typer(keys_command.app)
 app.add_typer(audit_command.app)
@@ -74,6 +77,9 @@ def run_up(
         bool,
         typer.Option("--insecure", help="Let everybody in without a key, also from elsewhere."),
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON when everything is ready, for programs.")
+    ] = False,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
@@ -98,9 +104,11 @@ def run_up(
 
         @asynccontextmanager
         async def open_and_tell() -> AsyncIterator["System"]:
-            typer.echo("Starting (the first start of an MCP server may download it) ...")
+            if not as_json:
+                typer.echo("Starting (the first start of an MCP server may download it) ...")
             async with system_app.open_system(chosen, settings, directory, environ) as system:
-                typer.echo(_greeting(system, chosen, key=settings.key, asks_who=settings.gateway.auth_configured))
+                key, asks_who = settings.key, settings.gateway.auth_configured
+                typer.echo(_ready_line(system) if as_json else _greeting(system, chosen, key=key, asks_who=asks_who))
                 yield system
 
         serve_command(
@@ -186,6 +194,15 @@ def _end(directory: Path | None) -> None:
     for _ in range(_REMOVALS):
         if directory is not None and directory.exists():
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _ready_line(system: "System") -> str:
+    """For programs: no key stands in it, since it may get into a log."""
+    from smcp_agent.connecting.options import key_file  # noqa: PLC0415 -- as for `up`
+
+    file = key_file(system.url)
+    names = {name: getattr(system, name) for name in ("url", "office", "computer", "servers", "failed")}
+    return json.dumps({**names, "key_file": str(file) if file.is_file() else None, "pid": os.getpid()})
 
 
 def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_who: bool) -> str:

@@ -106,7 +106,7 @@ _KEY: Final = re.compile(r"smcp_[0-9a-z]+_[A-Za-z0-9_-]+")
 def local_key(url: str) -> str | None:
     """The key for the gateway at this URL, if a `smcp up` of this user runs there. Never raises."""
     try:
-        handle = os.open(_path(url), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        handle = os.open(key_file(url), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     except (OSError, ValueError):
         return None
     with os.fdopen(handle, "rb") as file:
@@ -119,7 +119,7 @@ def local_key(url: str) -> str | None:
 
 def shared_key(url: str, key: str) -> AbstractContextManager[None]:
     """Let clients of this user find the key while the body runs. Raises OSError: the file cannot be written."""
-    return private_file(_path(url), key + "\n")
+    return private_file(key_file(url), key + "\n")
 
 
 @contextmanager
@@ -136,8 +136,8 @@ def private_file(path: Path, text: str) -> Iterator[None]:
             path.unlink()
 
 
-def _path(url: str) -> Path:
-    """Raises ValueError: that is no URL with a host and a port."""
+def key_file(url: str) -> Path:
+    """Where the key for the gateway at this URL is. Raises ValueError: that is no URL with a host and a port."""
     parts = urlsplit(url)
     if not parts.hostname or not parts.port:
         raise ValueError(url)
