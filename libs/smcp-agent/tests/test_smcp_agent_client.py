@@ -4,15 +4,19 @@ from typing import Any
 import pytest
 
 from smcp_agent import (
+    Closed,
     ComputerEntered,
     ComputerLeft,
     ConfigChanged,
     Event,
+    JoinRefused,
     NoAnswer,
     NotFound,
     Notified,
     SmcpAgent,
+    TimedOut,
     ToolsChanged,
+    may_have_run,
 )
 from smcp_agent.errors import BadReply, Malformed, Unavailable
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
@@ -100,7 +104,7 @@ async def test_a_malformed_reply_is_a_bad_reply() -> None:
         ({"tool": ""}, "tool_name"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": 3601}, "timeout"),
-        ({"timeout": 1.5}, "timeout"),
+        ({"timeout": -1.5}, "timeout"),
         ({"timeout": None}, "timeout"),
         ({"timeout": True}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
@@ -117,13 +121,42 @@ async def test_an_invalid_request_is_refused_locally_naming_the_field(arguments:
         assert gateway.seen("client:tool_call") == []
 
 
-async def test_a_timeout_is_in_whole_seconds_and_the_refusal_says_how_many() -> None:
+async def test_a_timeout_has_whole_seconds_on_the_wire_and_a_wrong_one_is_refused() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
-        await agent.call_tool("red", "echo", timeout=7.0)
-        (request,) = gateway.seen("client:tool_call")
-        assert (request["timeout"], type(request["timeout"])) == (7, int)
-        with pytest.raises(Malformed, match=r"^timeout: whole seconds from 1 to 3600$"):
-            await agent.call_tool("red", "echo", timeout=0.5)
+        for timeout, sent in ((7.0, 7), (0.5, 1), (3599.5, 3600), (3, 3)):
+            await agent.call_tool("red", "echo", timeout=timeout)
+            request = gateway.seen("client:tool_call")[-1]
+            assert (request["timeout"], type(request["timeout"])) == (sent, int)
+        for wrong in (0, -1.5, 3600.1, float("nan"), float("inf"), True, "5"):
+            with pytest.raises(Malformed, match=r"^timeout: seconds, more than 0 and at most 3600$"):
+                await agent.call_tool("red", "echo", timeout=wrong)  # type: ignore[arg-type]
+
+
+async def test_a_call_is_cancelled_at_a_time_between_two_seconds() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        gateway.answers["client:tool_call"] = gateway.never
+        with pytest.raises(TimedOut, match=r"in time") as caught:
+            await agent.call_tool("red", "echo", timeout=0.3)
+        assert may_have_run(caught.value)
+        await eventually(lambda: gateway.seen("server:tool_call_cancel"))
+
+
+async def test_an_agent_is_opened_and_closed_without_a_block() -> None:
+    async with fake_gateway() as gateway:
+        agent = await agent_at(gateway).open()
+        assert (await agent.call_tool("red", "echo")).text == "echo"
+        with pytest.raises(Closed, match="opened once"):
+            await agent.open()
+        await agent.close()
+        await agent.close()
+        assert len(gateway.seen("server:leave_office")) == 1
+        with pytest.raises(Closed, match=r"`open\(\)`"):
+            await agent.call_tool("red", "echo")
+        gateway.refusal = "full"
+        refused = agent_at(gateway)
+        with pytest.raises(JoinRefused):
+            await refused.open()
+        await refused.close()
 
 
 async def test_parameters_that_are_no_json_leave_the_connection_alone() -> None:

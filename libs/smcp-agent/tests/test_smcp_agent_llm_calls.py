@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_agent.llm import NOTHING, anthropic_output, openai_output
+from smcp_agent.model_output import NOTHING, anthropic_output, result_text
 from smcp_agent.results import AudioContent, CallResult, ImageContent, LinkContent, ResourceContent, TextContent
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -134,7 +134,7 @@ def test_other_contents_than_text_are_described_or_passed_to_the_api() -> None:
         "[file:///y, application/pdf, not shown]",
         "[z](file:///z)",
     ]
-    assert openai_output(result).split("\n", 2)[:2] == ["see", "[image/png, 3 bytes, not shown]"]
+    assert result_text(result).split("\n", 2)[:2] == ["see", "[image/png, 3 bytes, not shown]"]
     blocks = anthropic_output(result)
     assert blocks[0] == {"type": "text", "text": "see"}
     assert blocks[1] == {
@@ -146,17 +146,17 @@ def test_other_contents_than_text_are_described_or_passed_to_the_api() -> None:
 
 def test_a_structured_result_without_contents_is_given_as_json() -> None:
     result = CallResult(content=(), structured_content={"和": 3})
-    assert json.loads(openai_output(result)) == {"和": 3}
+    assert json.loads(result_text(result)) == {"和": 3}
     assert anthropic_output(result) == [{"type": "text", "text": '{"和": 3}'}]
 
 
 def test_an_empty_result_gets_a_placeholder_text() -> None:
-    assert openai_output(CallResult(content=())) == NOTHING
+    assert result_text(CallResult(content=())) == NOTHING
     assert anthropic_output(CallResult(content=(TextContent(""),))) == [{"type": "text", "text": NOTHING}]
 
 
 def test_a_failure_is_marked_in_the_text_for_openai() -> None:
-    assert openai_output(CallResult(content=(TextContent("no disk"),), is_error=True)) == "The tool failed: no disk"
+    assert result_text(CallResult(content=(TextContent("no disk"),), is_error=True)) == "The tool failed: no disk"
 
 
 async def test_a_tool_name_from_an_earlier_list_still_works() -> None:

@@ -200,6 +200,11 @@ class ToolCache:
             raise entry.error
         return entry.tools
 
+    def known(self, computer: str, tool: str) -> SMCPTool | None:
+        """A tool, if it is known by now."""
+        entry = self.entries.get(computer)
+        return next((each for each in (entry.tools if entry else None) or () if each.name == tool), None)
+
     async def all(self) -> dict[str, Tools]:
         """The tools of all Computers, by name; one whose tools could not be fetched so far is left out."""
         for entry in list(self.entries.values()):

@@ -1,6 +1,7 @@
 """`SmcpAgent`, an Agent in an office: it calls tools of Computers, and follows what changes there."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,6 +24,7 @@ from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.finder import FinderMethods, FinderQuery
 from smcp_agent.llm import DEFAULT_TIMEOUT_S, ModelMethods
 from smcp_agent.office import ROOM_S, Office
+from smcp_agent.previews import Previews, allowed_chars
 from smcp_agent.resources import ResourceMethods
 from smcp_agent.results import CallResult, call_result
 from smcp_agent.rpc import (
@@ -32,7 +34,7 @@ from smcp_agent.rpc import (
     mapping_of,
     replier,
     request_span,
-    whole_seconds,
+    seconds_of,
 )
 from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.schemas import (
@@ -58,6 +60,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:
             result = await agent.call_tool("robot", "chop", {"what": "onion"}, timeout=30)
 
+    `open` and `close` are the same for a program that has a start and an end of its own, such as a FastAPI lifespan.
     Entering connects, joins and learns who is in the room; the tools of the Computers are fetched in the background and
     kept up to date. A lost connection is replaced, and what changed meanwhile comes as events. `get_…`, `list_…` and
     `read_…` ask now; the same without that word answers from a cache that notifications keep true.
@@ -109,7 +112,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         spawn, publish = self._background.spawn, self._events.publish
         self._answers = AnswerCache(spawn)
         self._tools = ToolCache(self.get_tools, spawn, publish)
-        self._given = {}
+        self._previews = Previews()
         self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
         self._room = Office(seat, self._tools, self._answers, self._subscriptions, publish)
         addresses = Addresses([url] if isinstance(url, str) else url)
@@ -132,12 +135,17 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
         req_id: str | None = None,
+        max_chars: int | None = None,
     ) -> CallResult:
         """Call a tool of a Computer and wait for its result.
 
-        `timeout` is in whole seconds, 1 to 3600. Cancelling the awaiting task cancels the call. When the connection
-        breaks, the call is repeated under its req_id, which runs nothing twice. `may_have_run(error)` says whether a
-        call that failed may have run.
+        Cancelling the awaiting task cancels the call. When the connection breaks, the call is repeated under its
+        req_id, which runs nothing twice. `may_have_run(error)` says whether a call that failed may have run.
+
+        Args:
+            timeout: seconds, up to 3600. A Computer gets whole ones, the next above; the call is cancelled at its time.
+            max_chars: a longer text is cut, and its last content is a link for `read_result`; a tool that says
+                `anthropic/maxResultSizeChars` may give more. None: everything.
 
         Raises:
             Malformed: an argument is not what the protocol allows; `details.field` names it.
@@ -148,6 +156,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             JoinRefused: it broke, and the office does not take the Agent back.
             Closed: this `SmcpAgent` is not open, or was closed while the call waited for a connection.
         """
+        seconds = seconds_of(timeout)
         request = checked(
             ToolCallReq,
             agent=self.name,
@@ -155,17 +164,17 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             computer=computer,
             tool_name=tool,
             params=mapping_of("params", params),
-            timeout=whole_seconds(timeout),
+            timeout=math.ceil(seconds),
         )
+        if max_chars is not None:
+            max_chars = allowed_chars(max_chars, self._tools.known(computer, tool))
         loop = asyncio.get_running_loop()
         start = loop.time()
         attributes = {"smcp.computer": request.computer, "gen_ai.tool.name": request.tool_name}
         with request_span("client:tool_call", self.office, self.name, request.req_id, attributes) as traced:
             data = {**request.model_dump(exclude_unset=True), **traced.fields}
             try:
-                reply = await self._rpc.send(
-                    "client:tool_call", data, timeout=request.timeout, expected=("content", "isError")
-                )
+                reply = await self._rpc.send("client:tool_call", data, timeout=seconds, expected=("content", "isError"))
             except (asyncio.CancelledError, NoAnswer):
                 left = start + request.timeout + GRACE_S - loop.time()
                 self._rpc.cancel(request.req_id, within=max(left, GRACE_S), fields=traced.fields)
@@ -186,7 +195,11 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             )
             if result.is_error:
                 traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
-            return result
+            return result if max_chars is None else self._previews.cut(result, max_chars)
+
+    def read_result(self, uri: str, offset: int = 0, *, max_chars: int = 100_000) -> str:
+        """The text from a character on, of a result that `max_chars` cut. Raises NotFound: it is not kept any more."""
+        return self._previews.read(uri, offset, allowed_chars(max_chars)).text
 
     async def tools(self, computer: str) -> Tools:
         """A Computer's tools as they are known; waits only if they were never fetched.
@@ -239,9 +252,10 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
 
     # Lifetime
 
-    async def __aenter__(self) -> Self:
+    async def open(self) -> Self:
+        """Connect and join, as entering does; `close` ends it."""
         if self._background.started:
-            raise Closed("an SmcpAgent is entered once")
+            raise Closed("an SmcpAgent is opened once")
         connection = await self._link.open()
         try:
             self._background.started = True
@@ -252,11 +266,18 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             raise
         return self
 
+    async def close(self) -> None:
+        """Leave the office and disconnect; nothing where it is not open."""
+        await self._rpc.flush()
+        await self._stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._rpc.flush()
-        await self._stop()
+        await self.close()
 
     async def _stop(self) -> None:
         try:

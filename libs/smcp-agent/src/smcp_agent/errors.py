@@ -53,11 +53,11 @@ class ConnectionLost(Unavailable):
 
 
 class NoAnswer(TimedOut):
-    """Not even a 408 came: the SDK gave up 2 s after the time-out."""
+    """Not even a 408 came: the SDK gave up 2 s after the time-out, or at its time where that is no whole seconds."""
 
 
 class Closed(Unavailable):
-    """The SmcpAgent was used before its `async with` began or after it ended."""
+    """The SmcpAgent was used before it was opened or after it was closed."""
 
 
 class BadReply(Internal):
@@ -81,8 +81,8 @@ class McpError(SmcpError):
 
 
 def not_open() -> Closed:
-    """The error for an `SmcpAgent` outside its `async with`."""
-    return Closed("this SmcpAgent is not open: use it inside its `async with`")
+    """The error for an `SmcpAgent` that is not open."""
+    return Closed("this SmcpAgent is not open: use it inside its `async with`, or after `open()`")
 
 
 def not_among(what: str, name: str, names: Sequence[str], details: Mapping[str, Any]) -> NotFound:

@@ -5,41 +5,62 @@ legal and no other Computer has it; otherwise the name is qualified, `<computer>
 legal or not unique gets a hash of the pair. A name depends on the set of tools only, not on their order.
 """
 
+import asyncio
 import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from pydantic import ValidationError
 
 from smcp_agent.cache import ToolCache
 from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
-from smcp_agent.results import (
-    AudioContent,
-    CallResult,
-    Content,
-    ImageContent,
-    LinkContent,
-    ResourceContent,
-    TextContent,
-)
+from smcp_agent.model_output import anthropic_output, data_url, model_parts, openai_parts, result_text
+from smcp_agent.previews import Previews, allowed_chars
+from smcp_agent.results import CallResult, ImageContent, TextContent
 from smcp_proto.schemas import SMCPTool, ToolMeta
+from smcp_proto.validation import refused
 
 DEFAULT_TIMEOUT_S: Final = 60
 """How long a tool may take where the application does not say: a model and its user wait."""
 MAX_NAME: Final = 64
-ANTHROPIC_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-NOTHING: Final = "(the tool returned nothing)"
+READ_RESULT: Final = "a2c_read_result"
+"""The name of the model's tool that reads on in a result that was cut; no tool of a Computer gets it."""
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 OpenAITool = dict[str, Any]
 AnthropicTool = dict[str, Any]
 OpenAIApi = Literal["chat", "responses"]
+
+
+_READER: Final = SMCPTool(
+    name=READ_RESULT,
+    description="Reads on in a result that was too long to be shown whole, where its link says so.",
+    params_schema={
+        "properties": {"uri": {"type": "string"}, "offset": {"type": "integer", "minimum": 0}},
+        "required": ["uri", "offset"],
+    },
+)
+
+
+class ToolChoice(TypedDict, total=False):
+    """Which tools a model gets: those that pass all that is set."""
+
+    computers: Collection[str] | None
+    """Only tools of these Computers."""
+    tags: Collection[str] | None
+    """Only tools with one of these tags of the Computer's configuration."""
+    only: Collection[str] | None
+    """Only tools of these names: their own, or the model's."""
+    where: Callable[[SMCPTool], bool]
+    """Only tools for which this is true."""
+    max_chars: int | None
+    """From now on a model gets at most so many characters of a result, and one more tool, with which it reads on."""
 
 
 class ModelMethods(ABC):
@@ -50,48 +71,62 @@ class ModelMethods(ABC):
     """
 
     _tools: ToolCache
-    _given: dict[str, tuple[str, str]]
-    """Computer and tool, by the name that a model was given."""
+    _previews: Previews
+    _given: dict[str, tuple[str, str]] | None = None
+    """Computer and tool, by the name that a model was given; None: nothing was given yet."""
+    _max_chars: int | None = None
+    """As the last list for a model said."""
 
     @abstractmethod
     async def call_tool(
-        self, computer: str, tool: str, params: Mapping[str, Any] | None = None, *, timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        computer: str,
+        tool: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        max_chars: int | None = None,
     ) -> CallResult:
         """Run a tool of a Computer. Raises SmcpError."""
 
-    async def openai_tools(
-        self, api: OpenAIApi = "chat", *, where: Callable[[SMCPTool], bool] = lambda _: True
-    ) -> list[OpenAITool]:
+    async def openai_tools(self, api: OpenAIApi = "chat", **choice: Unpack[ToolChoice]) -> list[OpenAITool]:
         """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
 
-        A Computer whose tools could not be fetched so far is left out. `where` chooses tools, for
-        example by their tags: `lambda tool: "browser" in tags(tool)`.
+        A Computer whose tools could not be fetched so far is left out. Names do not depend on the choice. A model can
+        call what was in a list, and nothing else. Raises Malformed: a part of the choice has the wrong type.
         """
-        return [openai_tool(named, api) for named in await self._named_tools() if where(named.tool)]
+        return [openai_tool(named, api) for named in await self._choose(**choice)]
 
-    async def anthropic_tools(self, *, where: Callable[[SMCPTool], bool] = lambda _: True) -> list[AnthropicTool]:
+    async def anthropic_tools(self, **choice: Unpack[ToolChoice]) -> list[AnthropicTool]:
         """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
-        return [anthropic_tool(named) for named in await self._named_tools() if where(named.tool)]
+        return [anthropic_tool(named) for named in await self._choose(**choice)]
 
     async def run_openai_tool_call(self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Run a model's tool call: a dict or an object of OpenAI's SDK, of either API. Returns the message to append.
 
         Errors become a message that the model can read; only cancellation is raised.
         """
-        if _field(tool_call, "type") == "function_call":
-            result = await self._run(_field(tool_call, "name"), _field(tool_call, "arguments"), timeout)
-            call_id = _field(tool_call, "call_id")
-            return {"type": "function_call_output", "call_id": call_id, "output": openai_output(result)}
-        function = _field(tool_call, "function")
-        result = await self._run(_field(function, "name"), _field(function, "arguments"), timeout)
-        return {"role": "tool", "tool_call_id": _field(tool_call, "id"), "content": openai_output(result)}
+        [message] = await self._run_openai([tool_call], timeout, pictures=False)
+        return message
+
+    async def run_openai_tool_calls(
+        self, tool_calls: Iterable[Any] | None, *, timeout: float = DEFAULT_TIMEOUT_S, pictures: bool = False
+    ) -> list[dict[str, Any]]:
+        """Run all tool calls of an answer at once: of `message.tool_calls`, or of `response.output`, whose other items
+        are passed over. Returns the messages to append.
+
+        With `pictures`, a model that sees gets them: in the Responses API as parts of the output, in Chat Completions,
+        whose tool messages take text only, in a user's message, the last of those returned.
+        """
+        calls = [each for each in tool_calls or () if _field(each, "type") in (None, "function", "function_call")]
+        return await self._run_openai(calls, timeout, pictures=pictures)
 
     async def run_anthropic_tool_use(self, block: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Run a `tool_use` block (a dict or an object of Anthropic's SDK); returns the `tool_result` block.
 
         Errors become a result with `is_error`; only cancellation is raised.
         """
-        result = await self._run(_field(block, "name"), _field(block, "input"), timeout)
+        result = await self.run_tool(_field(block, "name"), _field(block, "input"), timeout=timeout)
         return {
             "type": "tool_result",
             "tool_use_id": _field(block, "id"),
@@ -99,23 +134,81 @@ class ModelMethods(ABC):
             "is_error": result.is_error,
         }
 
-    async def _named_tools(self) -> "list[NamedTool]":
-        named = name_tools(await self._tools.all())
-        self._given.update({each.name: (each.computer, each.tool.name) for each in named})
-        return named
+    async def run_anthropic_tool_uses(
+        self, content: Iterable[Any], *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> list[dict[str, Any]]:
+        """Run all `tool_use` blocks of an answer's `content` at once; their `tool_result` blocks, for one message."""
+        uses = [each for each in content if _field(each, "type") == "tool_use"]
+        return await asyncio.gather(*(self.run_anthropic_tool_use(each, timeout=timeout) for each in uses))
 
-    async def _run(self, name: object, arguments: object, timeout: float) -> CallResult:
+    async def run_tool(
+        self, name: str, arguments: Mapping[str, Any] | str | None = None, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> CallResult:
+        """Run a tool by the name that a model was given; `arguments` may be the JSON text of an object.
+
+        Errors become a result that the model can read (`result_text`); only cancellation is raised.
+        """
         try:
-            if not self._given:  # a model may call tools that another run of the application showed it
-                await self._named_tools()
-            found = self._given.get(name) if isinstance(name, str) else None
+            if self._given is None:  # a model may call tools that another run of the application showed it
+                await self._choose()
+            given = _arguments(arguments)
+            if name == READ_RESULT and self._max_chars is not None:
+                return self._previews.read(str(given.get("uri")), given.get("offset", 0), self._max_chars)
+            found = (self._given or {}).get(str(name))
             if found is None:
                 raise NotFound(f"there is no tool {name!r}")
-            return await self.call_tool(*found, _arguments(arguments), timeout=timeout)
+            return await self.call_tool(*found, given, timeout=timeout, max_chars=self._max_chars)
         except SmcpError as error:
             ran = " (the tool may have run nevertheless)" if may_have_run(error) else ""
             text = f"Error {int(error.code)}: {error.message}{ran}"
             return CallResult(content=(TextContent(text),), is_error=True)
+
+    async def _run_openai(self, calls: Sequence[Any], timeout: float, *, pictures: bool) -> list[dict[str, Any]]:
+        named = [each if _is_response(each) else _field(each, "function") for each in calls]
+        asked = [(_field(each, "name"), _field(each, "arguments")) for each in named]
+        results = await asyncio.gather(*(self.run_tool(*each, timeout=timeout) for each in asked))
+        messages: list[dict[str, Any]] = []
+        seen: list[dict[str, Any]] = []
+        for call, result in zip(calls, results, strict=True):
+            shown = [each for each in model_parts(result) if isinstance(each, ImageContent)] if pictures else []
+            if _is_response(call):
+                output = openai_parts(result) if shown else result_text(result)
+                messages.append({"type": "function_call_output", "call_id": _field(call, "call_id"), "output": output})
+                continue
+            call_id = _field(call, "id")
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": result_text(result)})
+            if shown:
+                seen.append({"type": "text", "text": f"The pictures of tool call {call_id}:"})
+                seen += [{"type": "image_url", "image_url": {"url": data_url(each)}} for each in shown]
+        return [*messages, {"role": "user", "content": seen}] if seen else messages
+
+    async def _choose(
+        self,
+        computers: Collection[str] | None = None,
+        tags: Collection[str] | None = None,
+        only: Collection[str] | None = None,
+        where: Callable[[SMCPTool], bool] = lambda _: True,
+        max_chars: int | None = None,
+    ) -> "list[NamedTool]":
+        for field, names in (("computers", computers), ("tags", tags), ("only", only)):
+            if isinstance(names, str):
+                raise refused(field, "a list of names, not text")
+        self._max_chars = None if max_chars is None else allowed_chars(max_chars)
+        given, chosen = self._given or {}, []
+        for each in name_tools(await self._tools.all()):
+            pair = (each.computer, each.tool.name)
+            if (
+                (computers is None or each.computer in computers)
+                and (tags is None or not set(tags).isdisjoint(tool_meta(each.tool).tags or ()))
+                and (only is None or each.name in only or each.tool.name in only)
+                and where(each.tool)
+            ):
+                chosen.append(each)
+                given[each.name] = pair
+            elif given.get(each.name) != pair:  # the name is another tool's now
+                given.pop(each.name, None)
+        self._given = given
+        return chosen if max_chars is None else [*chosen, NamedTool(READ_RESULT, "", _READER)]
 
 
 def tool_meta(tool: SMCPTool) -> ToolMeta:
@@ -164,7 +257,7 @@ def name_tools(tools: Mapping[str, Iterable[SMCPTool]]) -> list[NamedTool]:
     )
     for name_of in steps:
         wanted = {pair: name_of(*pair) for pair in pairs if pair not in names}
-        taken = Counter(wanted.values()) + Counter(names.values())
+        taken = Counter(wanted.values()) + Counter(names.values()) + Counter([READ_RESULT])
         names.update({pair: name for pair, name in wanted.items() if taken[name] == 1})
     return [NamedTool(names[pair], pair[0], pairs[pair]) for pair in sorted(names)]
 
@@ -217,45 +310,10 @@ def _arguments(arguments: object) -> Mapping[str, Any]:
     return arguments
 
 
+def _is_response(call: Any) -> bool:
+    """Whether it is of the Responses API."""
+    return bool(_field(call, "type") == "function_call")
+
+
 def _field(thing: Any, name: str) -> Any:
     return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
-
-
-def openai_output(result: CallResult) -> str:
-    """The result as text, which is all that OpenAI's tool messages take; other contents are described."""
-    texts = [text for block in result.content if (text := as_text(block))]
-    if not texts and result.structured_content is not None:
-        texts.append(json.dumps(result.structured_content, ensure_ascii=False))
-    text = "\n".join(texts) or NOTHING
-    return f"The tool failed: {text}" if result.is_error and not text.startswith("Error") else text
-
-
-def anthropic_output(result: CallResult) -> list[dict[str, Any]]:
-    """The result as content blocks: texts and images as they are, other contents described."""
-    blocks: list[dict[str, Any]] = []
-    for block in result.content:
-        if isinstance(block, ImageContent) and block.mime_type in ANTHROPIC_IMAGES:
-            source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
-            blocks.append({"type": "image", "source": source})
-        elif text := as_text(block):
-            blocks.append({"type": "text", "text": text})
-    if not blocks and result.structured_content is not None:
-        blocks.append({"type": "text", "text": json.dumps(result.structured_content, ensure_ascii=False)})
-    return blocks or [{"type": "text", "text": NOTHING}]
-
-
-def as_text(block: Content) -> str:
-    """A content block as text; what is not text is described."""
-    match block:
-        case TextContent(text):
-            return text
-        case ImageContent(data, mime_type) | AudioContent(data, mime_type):
-            return f"[{mime_type}, {len(data) * 3 // 4} bytes, not shown]"
-        case ResourceContent(uri=uri, text=str(text)):
-            return f"{uri}\n{text}"
-        case ResourceContent(uri=uri, mime_type=mime_type):
-            return f"[{uri}, {mime_type or 'binary'}, not shown]"
-        case LinkContent(uri, name):
-            return f"[{name}]({uri})"
-        case _:
-            return json.dumps(dict(block.block), ensure_ascii=False)

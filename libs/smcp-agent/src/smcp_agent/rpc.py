@@ -46,7 +46,7 @@ FLUSH_S: Final = 2.0
 """How long closing may take for cancels: a call without one ends with its own time."""
 QUERY_S: Final = 30.0
 """The server side has so long for a question to a Computer."""
-SECONDS: Final = f"whole seconds from 1 to {MAX_TIMEOUT_S}"
+SECONDS: Final = f"seconds, more than 0 and at most {MAX_TIMEOUT_S}"
 
 _CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
@@ -100,7 +100,7 @@ class RpcClient:
                 and what else keeps the agent out of its office; Closed. Whatever it is, it has `details.may_have_run`
                 where an earlier try of a tool call may have been sent.
         """
-        tries = _Tries(event, data, asyncio.get_running_loop().time() + timeout)
+        tries = _Tries(event, data, asyncio.get_running_loop().time(), timeout)
         try:
             reply = await self._send(tries, expected)
         except SmcpError as error:
@@ -117,7 +117,7 @@ class RpcClient:
 
     async def _send(self, tries: "_Tries", expected: Collection[str]) -> Any:
         loop = asyncio.get_running_loop()
-        deadline = tries.ends_at + GRACE_S
+        deadline = tries.ends_at + tries.grace
         while True:
             connection = self._link.usable
             if connection is None or connection.lost.is_set():
@@ -243,10 +243,12 @@ class RpcClient:
 class _Tries:
     """The state of one request over its tries. Times are the loop's."""
 
-    def __init__(self, event: str, data: dict[str, Any], ends_at: float) -> None:
+    def __init__(self, event: str, data: dict[str, Any], now: float, timeout: float) -> None:
         self.event = event
         self.data = data
-        self.ends_at = ends_at
+        self.ends_at = now + timeout
+        self.grace = GRACE_S if timeout == int(timeout) else 0.0
+        """None for a fraction of a second: the server side does not know it, and answers after it."""
         self.began = 0.0
         self.sent_at: float | None = None
         """When it was first sent, if that try may have arrived (`clock`)."""
@@ -323,11 +325,9 @@ def replier(computer: str | None, server: str | None = None) -> str:
     return whose if server is None else f"MCP server {server!r} of {whose}"
 
 
-def whole_seconds(timeout: object) -> int:
-    """The `timeout` of a call; `30.0` is 30. Raises Malformed: not whole seconds from 1 to 3600 (events.txt)."""
-    if isinstance(timeout, float) and timeout.is_integer():
-        timeout = int(timeout)
-    if not isinstance(timeout, int) or isinstance(timeout, bool) or not 1 <= timeout <= MAX_TIMEOUT_S:
+def seconds_of(timeout: object) -> float:
+    """The `timeout` of a call. Raises Malformed: it is no number of seconds up to 3600 (events.txt)."""
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= MAX_TIMEOUT_S:
         raise refused("timeout", SECONDS)
     return timeout
 

@@ -21,6 +21,7 @@ Ended = tuple[int | None, bytes, str]
 async def start(
     gateway: FakeGateway,
     *arguments: str,
+    stdin: int | None = None,
     stdout: int = PIPE,
     stderr: int = PIPE,
     columns: int = 120,
@@ -31,7 +32,7 @@ async def start(
     """
     environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": str(columns)}
     command = born(COMMAND, *arguments, knows=("smcp_agent.cli.main",)) if forked else [str(COMMAND), *arguments]
-    return await asyncio.create_subprocess_exec(*command, env=environment, stdout=stdout, stderr=stderr)
+    return await asyncio.create_subprocess_exec(*command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
 
 
 async def ended(process: Any) -> Ended:

@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 """
 
 import asyncio
-import json
 import math
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version as version_of
@@ -29,6 +28,7 @@ from smcp_agent.cli.output import (
     print_tools,
     statuses_json,
 )
+from smcp_agent.cli.parameters import WORDS, read_parameters, typed
 from smcp_agent.cli.run_command import (
     Answer,
     Options,
@@ -40,7 +40,8 @@ from smcp_agent.cli.run_command import (
 )
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_PAYLOAD
-from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT, MAX_TIMEOUT_S
+from smcp_agent.llm import DEFAULT_TIMEOUT_S
+from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 from smcp_proto.trace_ids import trace_id
 
 
@@ -102,6 +103,7 @@ app = typer.Typer(
     help="Use the tools, desktops and documents of the Computers in an office.",
     no_args_is_help=True,
     cls=OptionsAnywhere,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
@@ -124,7 +126,9 @@ def options(
     office: Annotated[
         str, typer.Option(envvar="SMCP_OFFICE", help="The office to join; `smcp up` opens this one.")
     ] = "home",
-    url: Annotated[str, typer.Option(envvar="SMCP_URL", help="Where a gateway listens.")] = "http://127.0.0.1:8000",
+    url: Annotated[
+        str, typer.Option(envvar="SMCP_URL", metavar="URL[,URL]", help="Where a gateway listens, or several.")
+    ] = "http://127.0.0.1:8000",
     name: Annotated[
         str | None, typer.Option(envvar="SMCP_AGENT_NAME", help="This Agent's name (default: user@host-pid).")
     ] = None,
@@ -153,7 +157,7 @@ def options(
 ) -> None:
     """Use the tools, desktops and documents of the Computers in an office."""
     context.obj = Options(
-        url=url,
+        urls=[each.strip() for each in url.split(",")],
         office=office,
         name=default_name() if name is None else name,
         json=as_json,
@@ -234,19 +238,28 @@ def call(
     context: typer.Context,
     computer: Computer,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar=f"[{WORDS}]...",
+            help="The tool's parameters, typed by the tool's schema; KEY=@FILE reads a value from a file. "
+            "@FILE has a JSON object with many, and `-` is standard input.",
+        ),
+    ] = None,
     params: Annotated[str, typer.Option(metavar="JSON", help="The tool's parameters, a JSON object.")] = "{}",
     timeout: Annotated[
-        int,
-        typer.Option(min=1, max=MAX_TIMEOUT_S, metavar="SECONDS", help="How long the call may take, whole."),
-    ] = 60,
+        float, typer.Option(parser=_parse_limit, metavar="SECONDS", help="How long the call may take.")
+    ] = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Call a tool and print its result. ctrl-C cancels the call."""
     chosen: Options = context.obj
-    parsed, req_id = _parse_params(params), uuid4().hex
+    (given, texts), req_id = read_parameters(params, words or ()), uuid4().hex
     ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
 
     async def question(agent: SmcpAgent) -> Answer:
-        result = await agent.call_tool(computer, tool, parsed, timeout=timeout, req_id=req_id)
+        listed = await agent.tools(computer) if texts else ()
+        schema = next((each.params_schema for each in listed if each.name == tool), {})
+        result = await agent.call_tool(computer, tool, given | typed(texts, schema), timeout=timeout, req_id=req_id)
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
         return Answer(found, lambda: print_result(result), failed=result.is_error)
 
@@ -354,13 +367,3 @@ def watch(
     if uri and computer is None:
         raise typer.BadParameter("needs --computer, whose resource it is", param_hint="--uri")
     run(context.obj, follow(context.obj, computer, uri or (), count, seconds), endless=True)
-
-
-def _parse_params(text: str) -> dict[str, Any]:
-    try:
-        params = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from error
-    if not isinstance(params, dict):
-        raise typer.BadParameter("not a JSON object", param_hint="--params")
-    return params

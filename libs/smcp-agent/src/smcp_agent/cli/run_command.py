@@ -45,7 +45,7 @@ WHY_S: Final = 5.0
 class Options:
     """The global options."""
 
-    url: str
+    urls: Sequence[str]
     office: str
     name: str
     json: bool
@@ -55,7 +55,7 @@ class Options:
 
     def agent(self) -> SmcpAgent:
         max_message = self.max_payload + MAX_MESSAGE - MAX_PAYLOAD
-        return SmcpAgent(self.url, office=self.office, name=self.name, token=self.token, max_message=max_message)
+        return SmcpAgent(self.urls, office=self.office, name=self.name, token=self.token, max_message=max_message)
 
 
 def default_name() -> str:

@@ -1,0 +1,144 @@
+"""The parameters of `smcp-agent call`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from smcp_agent.cli.main import app
+from smcp_agent.cli.parameters import read_parameters, typed
+from smcp_testing.agent_command import ended, run, start
+from smcp_testing.fake_gateway import fake_gateway, tool
+
+JsonObject = dict[str, Any]
+SCHEMA: JsonObject = {
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "rate": {"type": "number"},
+        "on": {"type": "boolean"},
+        "many": {"type": "array"},
+        "about": {"type": "object"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "either": {"type": ["string", "integer"]},
+        "kind": {"$ref": "#/$defs/Kind"},
+        "any": {},
+        "open": {"anyOf": [{"type": "integer"}, {}]},
+    },
+    "$defs": {"Kind": {"enum": ["1", "2"], "type": "string"}},
+}
+
+
+def typed_words(params: str, words: list[str]) -> JsonObject:
+    given, texts = read_parameters(params, words)
+    return given | typed(texts, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("text=12", "12"),
+        ("text=", ""),
+        ("text=a=b", "a=b"),
+        ("text=@@home", "@home"),
+        ("count=12", 12),
+        ("count=-1", -1),
+        ("rate=12", 12),
+        ("rate=1.5", 1.5),
+        ("on=true", True),
+        ('many=["a"]', ["a"]),
+        ('about={"a": 1}', {"a": 1}),
+        ("maybe=null", None),
+        ("either=12", 12),
+        ("either=x", "x"),
+        ("kind=1", "1"),
+        ("any=[1]", [1]),
+        ("any=some words", "some words"),
+        ("open=words", "words"),
+        ("other=true", True),
+        ("other=words", "words"),
+    ],
+)
+def test_a_value_has_the_type_of_the_tools_schema(word: str, value: Any) -> None:
+    assert typed_words("{}", [word]) == {word.partition("=")[0]: value}
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "why"),
+    [
+        (["count=x"], "count", "'x' is no integer"),
+        (["count=1.5"], "count", "'1.5' is no integer"),
+        (["count=true"], "count", "'true' is no integer"),
+        (["on=1"], "on", "is no boolean"),
+        (["many=a"], "many", "is no array"),
+        (["maybe=x"], "maybe", "is no integer or null"),
+        (["text"], "text", "is not of the form KEY=VALUE"),
+        (["=x"], "=x", "is not of the form KEY=VALUE"),
+        (["text=a", "text=b"], "text=b", "is given twice"),
+        (["text=@/none/here"], "text", "'/none/here' cannot be read: No such file"),
+        (["@/none/here"], "@/none/here", "cannot be read"),
+        (["@"], "@", "cannot be read"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_by_its_name(words: list[str], named: str, why: str) -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        typed_words("{}", words)
+    assert caught.value.param_hint == named
+    assert why in caught.value.message
+
+
+def test_values_and_objects_come_from_files_and_single_values_win(tmp_path: Path) -> None:
+    (tmp_path / "all.json").write_text('{"text": "of the file", "count": 1}')
+    (tmp_path / "note").write_text("several\nlines\n")
+    words = ["count=3", f"@{tmp_path / 'all.json'}", f"text=@{tmp_path / 'note'}"]
+    assert typed_words('{"x": 1, "count": 2}', words) == {"x": 1, "text": "several\nlines\n", "count": 3}
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(typer.BadParameter, match="it is not UTF-8 text"):
+        typed_words("{}", [f"text=@{tmp_path / 'bytes'}"])
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(typer.BadParameter, match="not a JSON object"):
+        typed_words("{}", [f"@{tmp_path / 'list.json'}"])
+
+
+async def test_parameters_are_typed_as_words_and_read_from_standard_input() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("add", **SCHEMA)]
+        code, _, err = await run(gateway, "call", "red", "add", "count=2", "text=2", "--timeout", "2.5")
+        assert code == 0, err
+        read, write = os.pipe()
+        os.write(write, b'{"count": 4}')
+        os.close(write)
+        command = await start(gateway, "call", "red", "add", "-", stdin=read, forked=True)
+        os.close(read)
+        assert (await ended(command))[0] == 0
+        asked = [(data["params"], data["timeout"]) for data in gateway.seen("client:tool_call")]
+        assert asked == [({"count": 2, "text": "2"}, 3), ({"count": 4}, 60)]
+        code, out, err = await run(gateway, "call", "red", "add", "count=many")
+        assert (code, out) == (2, b"")
+        assert "count" in err
+        assert "is no integer" in err
+        assert len(gateway.seen("client:tool_call")) == 2
+
+
+def test_wrong_usage_of_call_names_the_option() -> None:
+    for arguments, said in ((["--timeout", "0"], "--timeout"), (["--params", "[1]"], "--params"), (["x"], "KEY=VALUE")):
+        result = CliRunner().invoke(app, ["--url", "http://127.0.0.1:1", "call", "red", "echo", *arguments])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert said in result.stderr
+
+
+async def test_one_of_several_urls_is_enough() -> None:
+    async with fake_gateway() as gateway:
+        code, _, err = await run(gateway, "--url", f"http://127.0.0.1:1, {gateway.url}", "list")
+        assert (code, err) == (0, "")
+        code, _, err = await run(gateway, "--url", f"{gateway.url},", "list")
+        assert (code, err) == (2, "error 400: url: '' is not like http://host:port\n")
+
+
+def test_h_is_help_for_every_command() -> None:
+    for arguments in ([], ["call"], ["watch"]):
+        result = CliRunner().invoke(app, [*arguments, "-h"])
+        assert (result.exit_code, "--help" in result.stdout) == (0, True)

@@ -1,0 +1,243 @@
+"""Which tools a model gets, how much of their results, and their pictures."""
+
+import json
+from base64 import b64encode
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from smcp_agent import Content, ImageContent, LinkContent, SmcpAgent, TextContent
+from smcp_agent.errors import Malformed, NotFound
+from smcp_agent.llm import READ_RESULT
+from smcp_agent.model_output import MAX_PICTURE, anthropic_output, model_parts
+from smcp_agent.previews import KEPT_CHARS, Previews
+from smcp_agent.results import CallResult, ResourceContent, call_result
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.waiting import eventually
+
+JsonObject = dict[str, Any]
+PNG = b64encode(b"a picture").decode()
+
+
+def agent_at(gateway: FakeGateway) -> SmcpAgent:
+    return SmcpAgent(gateway.url, office="office", name="bot")
+
+
+def tagged(name: str, *tags: str, **meta: Any) -> JsonObject:
+    return {**tool(name), "meta": {"a2c_tool_meta": json.dumps({"tags": tags}), **meta}}
+
+
+def answering(gateway: FakeGateway, *content: JsonObject, **fields: Any) -> None:
+    async def answer(data: JsonObject) -> Any:
+        return {"content": list(content), **fields}
+
+    gateway.answers["client:tool_call"] = answer
+
+
+def chat_call(name: str, call_id: str = "call_1", **arguments: Any) -> JsonObject:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+def two_computers(gateway: FakeGateway) -> None:
+    gateway.computers = {
+        "red": [tagged("echo", "speech"), tagged("look", "browser", "slow"), tool("stop")],
+        "blue": [tagged("echo", "speech")],
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ({}, ["blue__echo", "red__echo", "look", "stop"]),
+        ({"computers": ["red"]}, ["red__echo", "look", "stop"]),
+        ({"computers": ["green"]}, []),
+        ({"tags": ["slow", "speech"]}, ["blue__echo", "red__echo", "look"]),
+        ({"only": ["echo", "stop"]}, ["blue__echo", "red__echo", "stop"]),
+        ({"only": ["red__echo"]}, ["red__echo"]),
+        ({"computers": {"red"}, "tags": {"speech"}, "where": lambda each: each.name != "echo"}, []),
+        ({"only": []}, []),
+    ],
+)
+async def test_a_model_gets_the_tools_of_the_chosen_computers_tags_and_names(choice: Any, names: list[str]) -> None:
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            assert [each["name"] for each in await agent.openai_tools("responses", **choice)] == names
+            assert [each["name"] for each in await agent.anthropic_tools(**choice)] == names
+
+
+@pytest.mark.parametrize("field", ["computers", "tags", "only"])
+async def test_a_choice_that_is_text_is_refused_since_its_letters_are_no_names(field: str) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        with pytest.raises(Malformed, match=f"^{field}: a list of names, not text$"):
+            choice: JsonObject = {field: "red"}
+            await agent.openai_tools(**choice)
+
+
+async def test_a_model_cannot_call_a_tool_that_it_was_not_given() -> None:
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            await agent.openai_tools(only=["look"])
+            assert (await agent.run_tool("look")).text == "look"
+            refused = await agent.run_openai_tool_call(chat_call("stop"))
+            assert refused["content"] == "Error 404: there is no tool 'stop'"
+            assert [data["tool_name"] for data in gateway.seen("client:tool_call")] == ["look"]
+
+
+async def test_a_name_that_another_tool_has_by_now_does_not_run_that_tool() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers = {"red": [tool("echo")]}
+        async with agent_at(gateway) as agent:
+            await agent.openai_tools()
+            await gateway.leave("red")
+            await gateway.enter("blue", [tool("echo")])
+            await eventually(lambda: agent.computers() == ["blue"])
+            await agent.openai_tools(computers=["red"])
+            assert (await agent.run_tool("echo")).text == "Error 404: there is no tool 'echo'"
+
+
+async def test_all_tool_calls_of_an_answer_run_and_come_back_in_order() -> None:
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            calls = [chat_call("stop", "a"), chat_call("none", "b"), chat_call("look", "c")]
+            messages = await agent.run_openai_tool_calls(calls)
+            assert [(each["role"], each["tool_call_id"]) for each in messages] == [
+                ("tool", "a"), ("tool", "b"), ("tool", "c"),
+            ]  # fmt: skip
+            assert await agent.run_openai_tool_calls(None) == []
+            output = [
+                {"type": "reasoning", "id": "r"},
+                {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+            ]
+            [item] = await agent.run_openai_tool_calls(output)
+            assert item == {"type": "function_call_output", "call_id": "c", "output": "look"}
+            content = [
+                SimpleNamespace(type="text", text="I look."),
+                SimpleNamespace(type="tool_use", id="t", name="look", input={}),
+            ]
+            [block] = await agent.run_anthropic_tool_uses(content)
+            assert (block["tool_use_id"], block["content"]) == ("t", [{"type": "text", "text": "look"}])
+
+
+async def test_pictures_are_beside_the_messages_in_chat_completions_and_in_the_output_of_responses() -> None:
+    shot = {"type": "image", "data": PNG, "mimeType": "image/png"}
+    url = f"data:image/png;base64,{PNG}"
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        answering(gateway, {"type": "text", "text": "see"}, shot)
+        async with agent_at(gateway) as agent:
+            first, second, beside = await agent.run_openai_tool_calls(
+                [chat_call("look", "a"), chat_call("stop", "b")], pictures=True
+            )
+            described = "see\n[image/png, 9 bytes, not shown]"
+            assert (first["content"], second["tool_call_id"]) == (described, "b")
+            assert beside["role"] == "user"
+            assert beside["content"][:2] == [
+                {"type": "text", "text": "The pictures of tool call a:"},
+                {"type": "image_url", "image_url": {"url": url}},
+            ]
+            assert len(beside["content"]) == 4
+            call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+            [item] = await agent.run_openai_tool_calls([call], pictures=True)
+            assert item["output"] == [
+                {"type": "input_text", "text": "see"},
+                {"type": "input_image", "image_url": url},
+            ]
+            assert [each["output"] for each in await agent.run_openai_tool_calls([call])] == [described]
+            block = await agent.run_anthropic_tool_use({"id": "t", "name": "look", "input": {}})
+            assert [each["type"] for each in block["content"]] == ["text", "image"]
+
+
+def test_a_picture_that_an_api_would_refuse_is_described() -> None:
+    embedded = ResourceContent("file:///p", "image/png", blob=PNG)
+    refused: list[Content] = [
+        ImageContent("no base64!", "image/png"),
+        ImageContent("", "image/png"),
+        ImageContent(PNG, "image/tiff"),
+        ImageContent("A" * (MAX_PICTURE + 4), "image/png"),
+        ResourceContent("file:///p", "application/pdf", blob=PNG),
+    ]
+    assert model_parts(CallResult(content=(embedded,))) == [ImageContent(PNG, "image/png")]
+    for each in refused:
+        [block] = anthropic_output(CallResult(content=(each,)))
+        assert (block["type"], "not shown" in block["text"]) == ("text", True)
+
+
+async def test_a_long_result_is_cut_and_can_be_read_on() -> None:
+    whole = "".join(f"line {number}\n" for number in range(1000))
+    picture = {"type": "image", "data": PNG, "mimeType": "image/png"}
+    async with fake_gateway() as gateway:
+        answering(gateway, {"type": "text", "text": whole}, picture, structuredContent={"result": whole})
+        async with agent_at(gateway) as agent:
+            result = await agent.call_tool("red", "log", max_chars=100)
+            shown, image, link = result.content
+            assert (shown, image) == (TextContent(whole[:100]), ImageContent(PNG, "image/png"))
+            assert isinstance(link, LinkContent)
+            assert link.name == f"characters 0 to 100 of {len(whole)}; read on from offset 100"
+            assert (result.structured_content, result.raw["structuredContent"]) == (None, None)
+            assert result.raw["content"][-1]["uri"] == link.uri
+            assert agent.read_result(link.uri, 100) == whole[100:]
+            assert agent.read_result(link.uri, 7, max_chars=3) == whole[7:10]
+            with pytest.raises(Malformed, match=f"^offset: a whole number from 0 to {len(whole)}$"):
+                agent.read_result(link.uri, len(whole) + 1)
+            with pytest.raises(NotFound, match="call the tool again"):
+                agent.read_result("a2c-result://other")
+            assert (await agent.call_tool("red", "log", max_chars=len(whole))).structured_content is not None
+            for wrong in (0, -1, True, 1.5, "9"):
+                with pytest.raises(Malformed, match=r"^max_chars: "):
+                    await agent.call_tool("red", "log", max_chars=wrong)  # type: ignore[arg-type]
+
+
+async def test_a_model_reads_on_in_a_result_that_was_cut() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers = {"red": [tool("log"), tool(READ_RESULT)]}
+        answering(gateway, {"type": "text", "text": "0123456789"})
+        async with agent_at(gateway) as agent:
+            names = [each["function"]["name"] for each in await agent.openai_tools(max_chars=4)]
+            assert names == [f"red__{READ_RESULT}", "log", READ_RESULT], "a Computer's tool does not get this name"
+            message = await agent.run_openai_tool_call(chat_call("log"))
+            shown, link = message["content"].split("\n")
+            assert shown == "0123"
+            uri = link.partition("(")[2].rstrip(")")
+            read = []
+            for offset in (4, 8):
+                message = await agent.run_openai_tool_call(chat_call(READ_RESULT, uri=uri, offset=offset))
+                read.append(message["content"].split("\n"))
+            assert [each[0] for each in read] == ["4567", "89"]
+            assert "read on from offset 8" in read[0][1]
+            wrong = await agent.run_openai_tool_call(chat_call(READ_RESULT, uri=uri, offset="x"))
+            assert wrong["content"] == "Error 400: offset: a whole number from 0 to 10"
+            await agent.openai_tools()
+            assert "there is no tool" in (await agent.run_tool(READ_RESULT, {"uri": uri})).text
+
+
+async def test_a_tool_whose_results_are_useful_when_long_is_cut_later() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers = {"red": [tagged("log", **{"anthropic/maxResultSizeChars": 8})]}
+        answering(gateway, {"type": "text", "text": "0123456789"})
+        async with agent_at(gateway) as agent:
+            await agent.tools("red")
+            assert (await agent.call_tool("red", "log", max_chars=4)).text == "01234567"
+            assert (await agent.call_tool("red", "other", max_chars=4)).text == "0123"
+            assert (await agent.call_tool("red", "log", max_chars=9)).text == "012345678"
+
+
+def long_result(text: str) -> CallResult:
+    return call_result({"content": [], "structuredContent": text}, req_id="r", trace_id="t", duration_s=0)
+
+
+def uri_of(result: CallResult) -> str:
+    link = result.content[-1]
+    assert isinstance(link, LinkContent)
+    return link.uri
+
+
+def test_the_newest_texts_are_kept_up_to_a_bound() -> None:
+    previews, large = Previews(), "y" * (KEPT_CHARS // 2)
+    first, second = (uri_of(previews.cut(long_result(large), 10)) for _ in range(2))
+    with pytest.raises(NotFound):
+        previews.read(first, 0, 3)
+    assert previews.read(second, 1, 3).content[0] == TextContent("yyy")
