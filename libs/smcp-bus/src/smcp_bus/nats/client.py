@@ -29,8 +29,6 @@ _REFUSAL: Final = re.compile(
 _REFUSED: Final = "refused"
 _FIRST_NUMBER: Final = 1_000_000_000
 """The first number of the bus's own subscriptions; nats-py numbers its from 1."""
-_GATHERED: Final = 16 * 1024
-"""Bytes from which a message is written as it lies in memory, where copying it to one place costs more."""
 MAX_CHUNK: Final = 512 * 1024
 """Bytes of a body that go in one message; a larger one goes in chunks."""
 _HEADROOM: Final = 16 * 1024
@@ -329,10 +327,7 @@ class NatsClient:
             start = f"HPUB {subject} {reply} {len(head)} {size}\r\n".encode()
         else:
             start = f"PUB {subject} {reply} {size}\r\n".encode()
-        if size < _GATHERED:
-            self._socket.send(b"".join((start, head, body, b"\r\n")))
-        else:
-            self._socket.send(start + head, body, b"\r\n")
+        self._socket.send(start, head, body, b"\r\n")
 
     async def room(self, deadline: float) -> None:
         """Wait until most of what was written has gone to the kernel; NotConnected where the connection broke meanwhile

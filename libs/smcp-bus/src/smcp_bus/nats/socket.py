@@ -51,6 +51,9 @@ _UNACKNOWLEDGED_S: Final = 6
 to connect to another node of NATS and renew a lease of 10 s. A slow connection still acknowledges, while the answer to
 a ping waits behind the data."""
 _USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux alone has it
+_MOST_GATHERED: Final = 64 * 1024
+"""Bytes from which what is sent is written at once, as it lies in memory: to copy so much to one place costs more than
+it saves."""
 _CANCEL_AGAIN_S: Final = 0.1
 """How long a cancelled task may take to end (seconds); longer says that its cancellation got lost."""
 
@@ -134,6 +137,9 @@ class Socket(Transport):
         self._encrypted = False
         self._pongs: deque[asyncio.Future[bool] | None] = deque()
         """The waiters for outstanding PONGs, in order; None is nats-py."""
+        self._gathered: list[bytes | memoryview] = []
+        """What is written at the end of this round of the loop, to the present connection."""
+        self._gathered_bytes = 0
         self.server: ParseResult | None = None
         """The URL of the server that is connected to, or that is tried."""
         self.up = False
@@ -168,16 +174,32 @@ class Socket(Transport):
     @property
     def unwritten(self) -> int:
         line = self._line
-        return 0 if line is None or line.ended or line.transport is None else line.transport.get_write_buffer_size()
+        if line is None or line.ended or line.transport is None:
+            return 0
+        return self._gathered_bytes + line.transport.get_write_buffer_size()
 
     def send(self, *parts: bytes | memoryview) -> None:
-        """Write; it leaves with this round of the loop. Dropped where there is no connection."""
+        """Write; it leaves with this round of the loop, together with all else: each write of its own is a system call
+        that wakes nats-server. Dropped where there is no connection."""
         line = self._line
         if line is None or line.ended or line.transport is None:
             return
+        first = not self._gathered
+        self._gathered += parts
+        self._gathered_bytes += sum(map(len, parts))
+        if self._gathered_bytes >= _MOST_GATHERED:
+            self._write_gathered()
+        elif first:
+            self._loop.call_soon(self._write_gathered)
+
+    def _write_gathered(self) -> None:
+        line, parts = self._line, self._gathered
+        self._gathered, size, self._gathered_bytes = [], self._gathered_bytes, 0
+        if not parts or line is None or line.ended or line.transport is None:
+            return
         try:
-            if len(parts) == 1:
-                line.transport.write(parts[0])
+            if size < _MOST_GATHERED:
+                line.transport.write(b"".join(parts))
             else:
                 line.transport.writelines(parts)
         except RuntimeError:  # uvloop raises it for a closed socket before it reports the end
@@ -222,6 +244,7 @@ class Socket(Transport):
         if line is not self._line:
             return
         self._splitter.forget()
+        self._gathered, self._gathered_bytes = [], 0
         pongs, self._pongs = self._pongs, deque()
         for pong in pongs:
             if pong is not None and not pong.done():
