@@ -17,7 +17,8 @@ from smcp_bus.dispatch import Call, Caller, Dispatcher, RawJson, Tracing
 from smcp_bus.request_spans import MOST_EVENTS, RequestSpan, child_span
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound, Unavailable
-from smcp_service.telemetry import RedactingSpanExporter, RequestTracerProvider, sampler_from
+from smcp_service.otlp_spans import RedactingSpanExporter
+from smcp_service.telemetry import RequestTracerProvider, sampler_from
 from smcp_testing.profiles import scaled
 
 ALICE = Caller(role="agent", office="lab", name="alice")

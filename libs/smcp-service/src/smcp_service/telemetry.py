@@ -5,7 +5,7 @@ is set. An unknown value gets a warning and counts as the default, as the specif
 
 - A new trace takes its id from the OpenTelemetry context (`TRACE_ID_KEY`), since it follows from the request's id.
   Spans without one are a library's own (the handshake with an MCP server, say), and are not recorded.
-- Texts of errors are not exported, since they quote arguments; the type of an exception is.
+- Texts of errors are not exported (`otlp_spans`).
 - Ratio samplers draw a random number where the trace begins (ADR 0002), and `traceidratio` is always parent-based.
   `SMCP_TRACES_PER_S` bounds how many traces a second are kept.
 - A trace that such a sampler drops says in its trace state from how long on a request is slow (`SMCP_TRACE_SLOW_S`):
@@ -27,12 +27,11 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, Status, TraceState, get_current_span
+from opentelemetry.trace import SpanContext, TraceState, get_current_span
 
 from smcp_service.logging import get_logger
 
@@ -49,8 +48,6 @@ MOST_PER_S: Final = 1_000_000.0
 OUTCOMES: Final = ("exported", "failed", "dropped")
 """Of spans that were to be exported: the collector took them, did not, or too many waited for it."""
 
-SCOPE: Final = InstrumentationScope("smcp_bus")
-"""Of spans that are not OpenTelemetry's own."""
 _LARGEST_TRACE_ID: Final = (1 << 128) - 1
 _ENDPOINTS: Final = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "TRACES",
@@ -161,13 +158,12 @@ def _exporters(
 
 
 def _span_exporter(name: str, environ: Mapping[str, str], resource: Resource) -> SpanExporter:
-    if name == "otlp" and _protocol(environ, "TRACES") == "http":
-        from smcp_service.otlp_spans import OtlpHttpSpanExporter  # noqa: PLC0415 -- as below
+    from smcp_service import otlp_spans  # noqa: PLC0415 -- as below
 
-        return OtlpHttpSpanExporter(resource)
-    return RedactingSpanExporter(
-        ConsoleSpanExporter() if name == "console" else otlp_exporter(environ, "TRACES"), resource
-    )
+    if name == "otlp" and _protocol(environ, "TRACES") == "http":
+        return otlp_spans.OtlpHttpSpanExporter(resource)
+    inner = ConsoleSpanExporter() if name == "console" else otlp_exporter(environ, "TRACES")
+    return otlp_spans.RedactingSpanExporter(inner, resource)
 
 
 def otlp_exporter(environ: Mapping[str, str], signal: str) -> Any:
@@ -383,45 +379,6 @@ class _Counted(SpanExporter):
         finally:
             self.counts[outcome] += len(spans)
         return result
-
-
-class RedactingSpanExporter(SpanExporter):
-    """Exports spans as OpenTelemetry's, without the texts of errors: a status keeps its code, an exception its type.
-
-    This runs in the exporter's thread.
-    """
-
-    def __init__(self, inner: SpanExporter, resource: Resource) -> None:
-        self.inner = inner
-        self.resource = resource
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return self.inner.export([self._exported(span) for span in spans])
-
-    def shutdown(self) -> None:
-        self.inner.shutdown()
-
-    def _exported(self, span: ReadableSpan) -> ReadableSpan:
-        return ReadableSpan(
-            name=span.name,
-            context=span.context,
-            parent=span.parent,
-            resource=self.resource,
-            attributes=span.attributes,
-            events=[Event(event.name, without_texts(event), event.timestamp) for event in span.events],
-            links=span.links,
-            kind=span.kind,
-            status=Status(span.status.status_code),
-            start_time=span.start_time,
-            end_time=span.end_time,
-            instrumentation_scope=getattr(span, "instrumentation_scope", SCOPE),
-        )
-
-
-def without_texts(event: Event) -> dict[str, Any]:
-    """The attributes of an event that are exported."""
-    texts = {"exception.message", "exception.stacktrace"}
-    return {name: value for name, value in (event.attributes or {}).items() if name not in texts}
 
 
 def _slow_ns(state: TraceState) -> int | None:

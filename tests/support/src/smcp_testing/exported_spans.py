@@ -8,7 +8,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from smcp_service.telemetry import RedactingSpanExporter, RequestTracerProvider, sampler_from
+from smcp_service.otlp_spans import RedactingSpanExporter
+from smcp_service.telemetry import RequestTracerProvider, sampler_from
 
 
 @contextmanager
