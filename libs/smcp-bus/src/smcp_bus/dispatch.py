@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 import orjson
+from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import errors as bus_errors
@@ -64,6 +65,8 @@ class Caller:
 @dataclass(slots=True)
 class RawJson:
     body: bytes
+    failure: str | None = None
+    """See `Answer`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +86,8 @@ class Call:
     """Decides when a large answer to it may come here; None: at once."""
     sent: bool = False
     """It went to its Computer, which may have run it whatever it answers: a gateway's handler sets this."""
+    span: Span = field(default=INVALID_SPAN, repr=False)
+    """`Tracing` sets it."""
 
 
 Given = TypeVar("Given")
@@ -100,6 +105,8 @@ class Answer:
     headers: Headers = field(default_factory=dict)
     raised: type[SmcpError] | None = None
     """What was raised here, where it is a flat error: what a Computer sends cannot be of a class of ours alone."""
+    failure: str | None = field(default=None, compare=False)
+    """Of the tool whose result it is (`smcp_proto.tool_results.failure`), where it is known already."""
 
 
 JOIN = "server:join_office"
@@ -304,6 +311,7 @@ class Dispatcher:
                 answer = answer or await self._handle(call, request)
             finally:
                 self.running.discard(call)
+                call.span = INVALID_SPAN  # its own refers to the call: no circle is left for the collector of garbage
                 seconds = time.perf_counter() - began
                 concluding = _safely("a request could not be recorded", self.conclude, call, answer, seconds, size)
             if concluding is not None:
@@ -364,8 +372,8 @@ def _answer(result: BaseModel | RawJson | None) -> Answer:
     match result:
         case None:
             return Answer(b"")
-        case RawJson(body=body):
-            return Answer(body)
+        case RawJson():
+            return Answer(result.body, failure=result.failure)
         case _:
             # what the handler set is what goes: the pages tell an absent key from a null one
             return Answer(result.model_dump_json(by_alias=True, exclude_unset=True).encode())

@@ -16,7 +16,7 @@ spans are kept, and which requests are recorded only when they have failed, is f
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
@@ -40,9 +40,9 @@ from smcp_bus.errors import RequestTimedOut
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_bus.request_spans import Attributes, Recorder, Request, RequestSpan, recorder
+from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG, Row, TimeClass
 from smcp_proto.errors import ErrorCode, SmcpError
-from smcp_proto.tool_results import CANCELLED, TIMED_OUT
 from smcp_proto.trace_ids import hex_trace_id, trace_id
 
 LONGEST: Final = 256
@@ -193,12 +193,12 @@ def _open(
         recorded_on_failure=call.row.time_class is TimeClass.CALL
         or (kind is SpanKind.SERVER and TRACEPARENT not in call.headers),
     )
+    # The application of such a parent does not record it.
+    is_linked = parent is not None and is_untrusted and not parent.trace_flags.sampled
     described = partial(_described, call, attributes)
-    if parent is not None and is_untrusted and not parent.trace_flags.sampled:
-        span = RequestSpan(request, name, kind, described, None)  # its application does not record the parent
+    call.span = span = RequestSpan(request, name, kind, described, None if is_linked else parent)
+    if parent is not None and is_linked:
         span.add_link(parent)
-    else:
-        span = RequestSpan(request, name, kind, described, parent)
     return _Current(span, partial(_answered, span, call))
 
 
@@ -228,7 +228,7 @@ def _answered(span: RequestSpan, call: Call, answer: Answer) -> str:
     """End the span of a request; one that was refused or failed is marked, and that of a call whose tool failed."""
     if answer.error is not None:
         span.fail(str(answer.error))
-    elif call.row.event == "client:tool_call" and (why := tool_failure(answer.body)):
+    elif call.row.event == "client:tool_call" and (why := tool_failure(answer)):
         span.fail(why)
     span.end()
     return span.kept_trace_id
@@ -313,32 +313,20 @@ def _kind(error: BaseException) -> str:
             return type(error).__name__
 
 
-def tool_failure(body: bytes) -> str:
-    """`timeout`, `cancelled` or `tool_error` for the result of a tool that says so, else empty; also of a large one, in
-    which it is not looked for."""
-    if len(body) > SMALL_BYTES or (b"true" not in body and b'"a2c_' not in body) or not _TOOL_FAILED.search(body):
-        return ""
-    try:
-        result = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return ""
-    if not isinstance(result, dict):
-        return ""
-    meta = result.get("meta")
-    said = meta if isinstance(meta, dict) else {}
-    if said.get(TIMED_OUT):
-        return "timeout"
-    if said.get(CANCELLED):
-        return "cancelled"
-    return "tool_error" if result.get("isError") is True else ""
+def tool_failure(answer: Answer) -> str:
+    """See `smcp_proto.tool_results.failure`; in a large answer it is not looked for, and empty."""
+    if answer.failure is None:
+        answer.failure, body = "", answer.body
+        if len(body) <= SMALL_BYTES and (b"true" in body or b'"a2c_' in body) and _TOOL_FAILED.search(body):
+            with suppress(orjson.JSONDecodeError):
+                answer.failure = tool_results.failure(orjson.loads(body))
+    return answer.failure
 
 
 OTHER: Final = "other"
 """An event that is not in the catalog, or a code that is not in the protocol."""
 
 _CODES: Final = {int(code): str(int(code)) for code in ErrorCode}
-_LONGEST: Final = 4096
-"""Bytes of an answer that may be one of those that a server makes in the place of a tool's: they are short."""
 
 
 class _Add(Protocol):
@@ -361,5 +349,5 @@ def outcome_of(answer: Answer | None) -> str:
         return "broken_off"
     if answer.error is not None:
         return _CODES.get(answer.error, OTHER)
-    failure = tool_failure(answer.body) if len(answer.body) <= _LONGEST else ""
+    failure = tool_failure(answer)
     return failure if failure in ("timeout", "cancelled") else "ok"

@@ -47,6 +47,18 @@ def failed(text: str, **meta: bool) -> dict[str, Any]:
     return result
 
 
+def failure(result: object) -> str:
+    """`timeout`, `cancelled` or `tool_error` for a tool's result that says so, else empty."""
+    if not isinstance(result, dict):
+        return ""
+    if isinstance(meta := result.get("meta"), dict):
+        if meta.get(TIMED_OUT):
+            return "timeout"
+        if meta.get(CANCELLED):
+            return "cancelled"
+    return "tool_error" if result.get("isError") is True else ""
+
+
 def timed_out(tool: str, seconds: float) -> dict[str, Any]:
     """A tool that was stopped when its time was over: `meta.a2c_timeout`. `seconds` is how long it had."""
     return failed(f"the tool {tool!r} did not end within {asked_for(seconds)}", **{TIMED_OUT: True})

@@ -228,7 +228,7 @@ def _event(
         elif answer.error is not None:
             event = Event("call", str(answer.error), why=_message(answer))
         else:
-            event = Event("call", tool_failure(answer.body) or "ok", result=answer.body)
+            event = Event("call", tool_failure(answer) or "ok", result=answer.body)
         event.arguments = payload.get("params")
         event.event = REPEATED if payload.get(REPEAT) else None
     elif answer is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import orjson
-from opentelemetry.trace import Span, get_current_span
+from opentelemetry.trace import INVALID_SPAN, Span
 
 from smcp_bus import ownership, subjects
 from smcp_bus.bus import Admit, Bus, Headers, Incoming, Progress, Reply, RequestHandler
@@ -62,15 +62,15 @@ class PendingCall:
     verdict: SmcpError | RawJson | None = None
     abandoned: bool = False
     """The caller has gone."""
-    span: Span = field(default_factory=get_current_span, repr=False)
+    span: Span = field(default=INVALID_SPAN, repr=False)
     """Of its event."""
-    events: set[str] = field(default_factory=set, repr=False)
+    events: tuple[str, ...] = ()
     """Of its span."""
 
     def happened(self, what: str) -> None:
         """Record an event of its span, the first time: how often it happens depends on how long the call takes."""
         if what not in self.events:
-            self.events.add(what)
+            self.events = *self.events, what
             self.span.add_event(what)
 
     def sent(self, now: float) -> None:

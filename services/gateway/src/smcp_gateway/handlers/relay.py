@@ -28,6 +28,7 @@ from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall, TooManyCalls
 from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Sessions
+from smcp_proto import tool_results
 from smcp_proto.backoff import Backoff
 from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import (
@@ -94,6 +95,7 @@ class Relay:
             agent=caller.name,
             req_id=call.req_id,
             tracked=call.row.time_class is TimeClass.CALL,
+            span=call.span,
         )
         if call.payload.get(REPEAT):
             pending.happened("smcp.repeat")
@@ -286,7 +288,7 @@ def checked(body: bytes) -> RawJson:
             orjson.dumps(value)
         except TypeError:
             raise Internal(TOO_DEEP) from None
-    return RawJson(body)
+    return RawJson(body, tool_results.failure(value) if len(body) <= exact_json.SMALL_BYTES else "")
 
 
 def _error(reply: Reply) -> SmcpError:

@@ -202,16 +202,14 @@ class Engine(engineio.AsyncServer):
         """A Socket.IO packet came over a WebSocket; it begins at the number. The next one is read after what it
         returns."""
 
-    def spawn(self, work: Coroutine[Any, Any, None], ended: Callable[[], None] = lambda: None) -> None:
-        """Run it in a task of its own. `ended` is called after it, also where it was cancelled before it began."""
-
-        def done(task: asyncio.Task[None]) -> None:
-            self.tasks.discard(task)
-            ended()
-
+    def spawn(
+        self, work: Coroutine[Any, Any, None], ended: "Callable[[asyncio.Task[None]], None] | None" = None
+    ) -> None:
+        """Run it in a task of its own. `ended` is called with the task after it, also where it was cancelled before it
+        began, and takes it out of `tasks`."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
-        task.add_done_callback(done)
+        task.add_done_callback(ended or self.tasks.discard)
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
         return Outbox(self._outbox_limit, self._cut_off)

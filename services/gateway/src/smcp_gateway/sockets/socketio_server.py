@@ -329,7 +329,8 @@ class SocketIoServer:
         work = self._on_event(session, row, event, refusal)
         self._engine.spawn(work, partial(self._event_ended, session, event))
 
-    def _event_ended(self, session: Session, event: ClientEvent) -> None:
+    def _event_ended(self, session: Session, event: ClientEvent, task: asyncio.Task[None]) -> None:
+        self._engine.tasks.discard(task)
         session.in_flight -= 1
         session.in_flight_bytes -= len(event.body or b"")
         if session.idle is not None:
