@@ -27,7 +27,8 @@ from rich.table import Table
 
 from bench.context_agent import OFFICE, Agent
 from bench.processes import BIN, line_of, services_env, start, start_nats, wait_until_ready
-from smcp_bus.dispatch import Caller, Dispatcher
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import Dispatcher
 from smcp_computer.access import Access
 from smcp_computer.finder import AS_LISTED, Finder, MetadataCache
 from smcp_computer.mcp.events import ServerEvents

@@ -8,8 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from smcp_bus.bus import Incoming, Reply
-from smcp_bus.errors import RequestTimedOut
+from smcp_bus.bus import Incoming, Reply, RequestTimedOut
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult
 from smcp_proto.errors import NOTHING_BEGUN

@@ -13,7 +13,7 @@ import yaml
 
 from smcp_computer.config.file import load_config
 from smcp_computer.settings import ComputerSettings
-from smcp_gateway.auth.login_throttle import read_networks
+from smcp_gateway.auth.client_addresses import read_networks
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import ServiceSettings
 from smcp_standalone.demo import COMPUTER, OFFICE

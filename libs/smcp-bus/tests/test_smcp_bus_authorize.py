@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from smcp_bus.dispatch import Caller, authorize
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import authorize
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotAllowed, NotInOffice
 

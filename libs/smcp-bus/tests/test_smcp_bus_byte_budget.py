@@ -5,7 +5,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_bus.byte_budget import ByteBudget, Grant
+from smcp_bus.limits import ByteBudget, Grant
 
 
 def test_shares_are_given_in_the_order_of_asking() -> None:

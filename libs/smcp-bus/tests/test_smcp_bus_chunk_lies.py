@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from smcp_bus.errors import RequestTimedOut, TransferFailed
+from smcp_bus.bus import RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.nats.chunks import (
     CHUNK,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_bus.errors import BodyTooLarge, TransferFailed
+from smcp_bus.bus import BodyTooLarge, TransferFailed
 from smcp_bus.nats.chunks import (
     CHUNKS,
     MAX_CHUNKS,

@@ -7,8 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from smcp_bus.bus import Incoming, Reply, RequestHandler
-from smcp_bus.errors import BodyTooLarge, ConnectionLost, RequestTimedOut, TransferFailed
+from smcp_bus.bus import BodyTooLarge, ConnectionLost, Incoming, Reply, RequestHandler, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.nats import chunks
 from smcp_bus.nats.bus import BusConfig, open_bus

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from smcp_bus import errors as bus_errors
-from smcp_bus import exact_json
-from smcp_bus.dispatch import Answer, Call, Caller, Dispatcher, RawJson
+from smcp_bus import bus, exact_json
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import Answer, Call, Dispatcher, RawJson
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound
 from smcp_proto.schemas import GetToolsRet, ToolCallReq
@@ -166,12 +166,12 @@ async def test_no_internal_text_reaches_a_peer() -> None:
 @pytest.mark.parametrize(
     ("raised", "code", "details"),
     [
-        (bus_errors.NoResponder(), 503, {"may_have_run": False}),
-        (bus_errors.NotConnected(), 503, {"may_have_run": False, "cut_off": True}),
-        (bus_errors.ConnectionLost(), 503, {"may_have_run": True}),
-        (bus_errors.TransferFailed(), 503, {"may_have_run": True}),
-        (bus_errors.RequestTimedOut(), 408, {}),
-        (bus_errors.BodyTooLarge(10, 5), 413, {"size": 10, "limit": 5}),
+        (bus.NoResponder(), 503, {"may_have_run": False}),
+        (bus.NotConnected(), 503, {"may_have_run": False, "cut_off": True}),
+        (bus.ConnectionLost(), 503, {"may_have_run": True}),
+        (bus.TransferFailed(), 503, {"may_have_run": True}),
+        (bus.RequestTimedOut(), 408, {}),
+        (bus.BodyTooLarge(10, 5), 413, {"size": 10, "limit": 5}),
     ],
 )
 async def test_an_error_of_the_bus_says_whether_the_request_may_have_run(

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 
 from smcp_bus import subjects
-from smcp_bus.bus import Incoming, Reply
-from smcp_bus.byte_budget import ByteBudget
-from smcp_bus.errors import BusError, TransferFailed
+from smcp_bus.bus import BusError, Incoming, Reply, TransferFailed
 from smcp_bus.headers import ERROR
+from smcp_bus.limits import ByteBudget
 from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.chunks import CHUNKS, GONE, SIZE, Pulling, chunk_head, chunk_index, plan_for

@@ -10,8 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from smcp_bus.bus import Incoming, Reply
-from smcp_bus.errors import NoResponder, RequestTimedOut, TransferFailed
+from smcp_bus.bus import Incoming, NoResponder, Reply, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus

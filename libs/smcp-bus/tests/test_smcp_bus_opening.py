@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from smcp_bus.errors import NotConnected
+from smcp_bus.bus import NotConnected
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.nats.config import Credentials, load_credentials
 from smcp_testing.nats_process import NatsServer

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from smcp_bus import outbox
-from smcp_bus.errors import BodyTooLarge, NotConnected
+from smcp_bus.bus import BodyTooLarge, NotConnected
 from smcp_bus.outbox import LIST_CHANGED, UPDATED, Key, Outbox
 from smcp_proto.errors import NotAllowed, Unavailable
 from smcp_proto.schemas.resources import MISSED

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_bus.bus import Incoming, Reply
-from smcp_bus.errors import BusError, NoResponder
+from smcp_bus.bus import BusError, Incoming, NoResponder, Reply
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.nats.config import Credentials
 from smcp_testing.nats_process import NatsServer

@@ -2,8 +2,7 @@
 
 import pytest
 
-from smcp_bus.bus import Incoming, Reply
-from smcp_bus.errors import RequestTimedOut
+from smcp_bus.bus import Incoming, Reply, RequestTimedOut
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.inbox import Inbox
 from smcp_testing.bad_bus import BadBus, Rates

@@ -2,8 +2,8 @@
 
 import pytest
 
-from smcp_bus import rates
-from smcp_bus.rates import Buckets, Rate
+from smcp_bus import limits
+from smcp_bus.limits import Buckets, Rate
 
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
@@ -25,7 +25,7 @@ def test_one_may_always_be_taken_from_a_full_bucket_and_without_a_rate_any_numbe
 
 
 def test_full_buckets_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "SWEEP_AT", 4)
+    monkeypatch.setattr(limits, "SWEEP_AT", 4)
     now = 0.0
     buckets = Buckets(Rate(1.0, burst_s=2.0), lambda: now)
     for number in range(3):

@@ -7,8 +7,16 @@ from urllib.parse import urlparse
 import pytest
 from nats.aio.client import Server
 
-from smcp_bus.bus import Connection, Incoming, Reply
-from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
+from smcp_bus.bus import (
+    BusError,
+    Connection,
+    ConnectionLost,
+    Incoming,
+    NoResponder,
+    NotConnected,
+    Reply,
+    RequestTimedOut,
+)
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_testing.leaks import assert_no_tasks_beside
 from smcp_testing.nats_process import NatsServer

@@ -9,9 +9,8 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import CLAIM, ERROR
-from smcp_bus.lease import LeaseKeeper
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, Joined, LeaseRenewal, LeaseState
 from smcp_proto.errors import Internal, NotAllowed, Unavailable
 from smcp_testing.nats_process import NatsServer

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus import subjects
-from smcp_bus.dispatch import Caller
+from smcp_bus.callers import Caller
 from smcp_bus.subjects import computer_route, host_route, registry_route
 from smcp_proto.member_names import check_name
 

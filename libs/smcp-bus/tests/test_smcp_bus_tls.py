@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_bus.errors import NotConnected
+from smcp_bus.bus import NotConnected
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials
 from smcp_testing.certificates import Authority

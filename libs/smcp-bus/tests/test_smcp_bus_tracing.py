@@ -11,7 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from smcp_bus import registry_contract, subjects, tracing
-from smcp_bus.dispatch import Call, Caller, Dispatcher, RawJson, Tracing
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import Call, Dispatcher, RawJson, Tracing
 from smcp_bus.headers import TRACEPARENT
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound

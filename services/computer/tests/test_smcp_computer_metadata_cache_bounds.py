@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from smcp_bus.dispatch import Caller, Dispatcher
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import Dispatcher
 from smcp_computer.access import Access
 from smcp_computer.finder import Finder, MetadataCache
 from smcp_computer.tools import Catalogue, History

@@ -12,7 +12,7 @@ import pytest
 
 from smcp_gateway.auth import api_keys as key_file
 from smcp_gateway.auth.api_keys import KeyEntry, WatchedKeys, new_key
-from smcp_gateway.auth.watched_file import AuthFileError
+from smcp_service.files import UnusableFile
 
 
 def some_key(subject: str | None = None, **more: Any) -> tuple[str, KeyEntry]:
@@ -96,7 +96,7 @@ def test_a_key_file_is_read_after_a_temporary_error(tmp_path: Path, monkeypatch:
     key_file.remove(path, entry.id)
     with monkeypatch.context() as patch:
         patch.setattr(key_file, "read", _unreadable)
-        with pytest.raises(AuthFileError):
+        with pytest.raises(UnusableFile):
             watched.refresh()
         assert not watched.refresh(), "it is said once"
     assert watched.find(key) == entry
@@ -105,7 +105,7 @@ def test_a_key_file_is_read_after_a_temporary_error(tmp_path: Path, monkeypatch:
 
 
 def _unreadable(path: Path) -> NoReturn:
-    raise AuthFileError(f"{path}: cannot be read: Too many open files")
+    raise UnusableFile(f"{path}: cannot be read: Too many open files")
 
 
 def test_concurrent_additions_keep_all_keys(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ GOOD = some_key("anna")[1].model_dump(mode="json")
 def test_an_invalid_key_file_is_refused_naming_file_and_field(tmp_path: Path, content: Any, named: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(AuthFileError) as refused:
+    with pytest.raises(UnusableFile) as refused:
         key_file.read(path)
     assert str(refused.value).startswith(f"{path}: ")
     assert named in str(refused.value)
@@ -160,12 +160,12 @@ def test_an_invalid_key_file_is_refused_naming_file_and_field(tmp_path: Path, co
 def test_a_failed_change_leaves_the_key_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text('{"keys": [{}]}')
-    with pytest.raises(AuthFileError):
+    with pytest.raises(UnusableFile):
         key_file.add(path, some_key()[1])
     assert path.read_text() == '{"keys": [{}]}'
-    with pytest.raises(AuthFileError, match="cannot be read"):
+    with pytest.raises(UnusableFile, match="cannot be read"):
         key_file.remove(tmp_path / "none.json", "x")
-    with pytest.raises(AuthFileError, match="cannot be written"):
+    with pytest.raises(UnusableFile, match="cannot be written"):
         key_file.add(tmp_path / "no" / "where.json", some_key()[1])
 
 
@@ -179,12 +179,12 @@ def test_a_changed_key_file_is_read_again_unless_it_is_invalid(tmp_path: Path) -
     assert watched.refresh()
     assert watched.find(second) == added
     path.write_text("{")
-    with pytest.raises(AuthFileError):
+    with pytest.raises(UnusableFile):
         watched.refresh()
     assert not watched.refresh()  # said once
     assert watched.find(first) == entry
     path.unlink()
-    with pytest.raises(AuthFileError):
+    with pytest.raises(UnusableFile):
         watched.refresh()
     assert watched.find(second) == added
     key_file.add(path, added)
@@ -207,7 +207,7 @@ def test_a_file_that_others_may_write_is_refused_and_changes_nothing(tmp_path: P
     watched = WatchedKeys(path)
     path.chmod(mode)
     for use in (lambda: key_file.read(path), lambda: key_file.add(path, some_key()[1]), watched.refresh):
-        with pytest.raises(AuthFileError, match=f"its group or others may write it.*{mode:04o}"):
+        with pytest.raises(UnusableFile, match=f"its group or others may write it.*{mode:04o}"):
             use()
     assert watched.find(key) == entry
     path.chmod(0o640)

@@ -6,8 +6,7 @@ from typing import Any
 
 import orjson
 
-from smcp_bus.bus import Incoming, Reply
-from smcp_bus.errors import NoResponder
+from smcp_bus.bus import Incoming, NoResponder, Reply
 from smcp_testing.bad_bus import interpose
 from smcp_testing.box_calls import ask, call, late
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply

@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from smcp_bus import subjects, tracing
-from smcp_bus.dispatch import Answer, Call, Caller, Dispatcher, RawJson
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import Answer, Call, Dispatcher, RawJson
 from smcp_bus.tracing import bus_spans, client_spans, counted, log_fields, read_span_context
 from smcp_proto.catalog import CATALOG
 from smcp_proto.schemas import ToolCallReq

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from smcp_bus.errors import BusError
+from smcp_bus.bus import BusError
 from smcp_proto.errors import Unavailable
 from smcp_proto.member_names import Role
 from smcp_testing.member_process import MemberProcess, member_process

@@ -26,8 +26,7 @@ import orjson
 from smcp_bus import exact_json
 from smcp_bus.subjects import audit
 from smcp_proto.errors import Unavailable
-from smcp_proto.printable import printable
-from smcp_proto.secret_patterns import IN_TEXT, SECRET_WORD
+from smcp_proto.printable import SECRET_IN_TEXT, SECRET_WORD, printable
 
 Kind = Literal["join", "leave", "refusal", "call", "cancel", "approval", "key"]
 Mode = Literal["off", "on", "required"]
@@ -375,7 +374,7 @@ def _redacted(value: Any) -> Any:
             return [_redacted(inner) for inner in value]
         case str():
             value = _OWN_SECRETS.sub(_REDACTED, value)
-            for pattern in IN_TEXT:
+            for pattern in SECRET_IN_TEXT:
                 value = pattern.sub(_without_secret, value)
     return value
 

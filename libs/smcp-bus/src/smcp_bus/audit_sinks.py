@@ -19,8 +19,7 @@ from uuid import uuid4
 import orjson
 
 from smcp_bus.audit import STREAM, Mode, Sink, Trail
-from smcp_bus.bus import Connection
-from smcp_bus.errors import BusError, describe
+from smcp_bus.bus import BusError, Connection, describe
 from smcp_bus.metrics import Instruments, measure_audit
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_client import RegistryClient

@@ -1,41 +1,114 @@
-"""Tells the owner of a Computer who calls: the subject and the rights of the Agent's key or token.
+"""Who calls: the caller of a request, and what the holder of its key or token may ask of Computers.
 
-Its gateway puts it into headers of the request on the bus, where nats-server lets gateways alone send requests to
-Computers. The gateway of a Computer on Socket.IO passes it on in the field `a2c_caller`, if that Computer asked for it
-with a key of its own (`caller_key` in `auth`): a field without that key was written by an Agent, and an older gateway
-passed it on. It also holds the gateway's span, if the request is traced.
+A gateway checks names, and leaves what is not allowed out of answers. It tells the owner of a Computer who calls: in
+headers of the request on the bus, where nats-server lets gateways alone send requests to Computers. The gateway of a
+Computer on Socket.IO passes it on in the field `a2c_caller`, if that Computer asked for it with a key of its own
+(`caller_key` in `auth`): a field without that key was written by an Agent, and an older gateway passed it on. It also
+holds the gateway's span, if the request is traced. The annotation of a tool is checked by the owner. A Computer's own
+`allow` is not here.
 """
 
 import hmac
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
-from smcp_bus import caller_rights
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from smcp_bus import exact_json
 from smcp_bus.bus import NO_HEADERS, Headers
-from smcp_bus.dispatch import Caller
 from smcp_bus.headers import RIGHTS, SUBJECT, TRACEPARENT, TRACESTATE
+from smcp_proto.errors import NotAllowed
+from smcp_proto.member_names import Role, matches
 
 CALLER_KEY: Final = "caller_key"
 """The field of `auth` in Socket.IO's CONNECT."""
 FIELD: Final = "a2c_caller"
 """The field of a request: `{"key", "subject", "rights"?, "traceparent"?, "tracestate"?}`."""
+ANY: Final = ("*",)
+ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
+"""The key in a tool's `meta` under which a Computer lists the annotations of its MCP server, as a JSON text."""
+_OF_TOOLS: Final[Mapping[str, Any]] = {"tool_meta": {}, "forbidden_tools": []}
+"""What a server's configuration says of tools, by their original names; patterns mean the names that are listed."""
+
+
+class Rights(BaseModel):
+    """Ignores what a newer gateway adds: it checks that itself."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    holder: str
+    """The subject as the key or token says it."""
+    computers: tuple[str, ...] = ANY
+    tools: tuple[str, ...] = ANY
+    read_only: bool = False
+
+    @property
+    def restricts_tools(self) -> bool:
+        return self.read_only or self.tools != ANY
+
+    def may_ask(self, computer: str) -> bool:
+        return _any(self.computers, computer)
+
+    def may_name(self, tool: str) -> bool:
+        return _any(self.tools, tool)
+
+    def check_computer(self, computer: str, field: str) -> None:
+        """Raises NotAllowed: `details.field` is `field`."""
+        if not self.may_ask(computer):
+            raise NotAllowed("the token is not for this Computer", details={"field": field})
+
+    def check_tool(self, tool: str, *, read_only: bool | None = None) -> None:
+        """Raises NotAllowed (`details.field`).
+
+        Args:
+            tool: the name under which it is listed.
+            read_only: what its annotation says; None: not known here.
+        """
+        if not self.may_name(tool):
+            raise NotAllowed("the token is not for this tool", details={"field": "tool_name"})
+        if self.read_only and read_only is False:
+            raise NotAllowed(
+                "the token is for tools that only read (readOnlyHint), and this one may change something",
+                details={"field": "tool_name"},
+            )
+
+
+NOTHING: Final = Rights(holder="", computers=(), tools=())
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The caller as the transport knows it: from a session or from a subject, never from the payload."""
+
+    role: Role | None
+    """None before a session has joined anything."""
+    office: str | None = None
+    name: str | None = None
+    session: str = ""
+    authenticated: bool = False
+    subject: str = ""
+    """The identity of its key or token; empty: without authentication, or not told by an older gateway."""
+    rights: Rights | None = None
+    """What its key or token allows; None: as `subject`."""
+    local: bool = False
+    """The user of a Computer's own host."""
 
 
 def to_headers(caller: Caller) -> Headers:
     """Of a request to a Computer."""
     if caller.rights is None:
         return NO_HEADERS
-    return {SUBJECT: caller.subject, RIGHTS: caller_rights.written(caller.rights)}
+    return {SUBJECT: caller.subject, RIGHTS: _written(caller.rights)}
 
 
 def from_headers(headers: Headers, office: str) -> Caller:
     said = headers.get(RIGHTS)
-    return Caller(
-        role="agent",
-        office=office,
-        subject=headers.get(SUBJECT, ""),
-        rights=None if said is None else caller_rights.read(said),
-    )
+    rights = None if said is None else _read(said)
+    return Caller(role="agent", office=office, subject=headers.get(SUBJECT, ""), rights=rights)
 
 
 def with_caller(
@@ -54,7 +127,7 @@ def with_caller(
         return payload
     told: dict[str, Any] = {"key": key, "subject": caller.subject, **trace}
     if caller.rights is not None:
-        told["rights"] = caller_rights.as_json(caller.rights)
+        told["rights"] = _as_json(caller.rights)
     return {**payload, FIELD: told}
 
 
@@ -63,7 +136,7 @@ def from_request(body: object, office: str, key: str) -> tuple[Caller, Headers]:
     match body:
         case {"a2c_caller": {"key": str(said), "subject": str(subject), **more}} if _same(said, key):
             known = more.get("rights")
-            allowed = None if known is None else caller_rights.from_json(known)
+            allowed = None if known is None else _from_json(known)
             trace = {name: span for name in (TRACEPARENT, TRACESTATE) if isinstance(span := more.get(name), str)}
             return Caller(role="agent", office=office, subject=subject, rights=allowed), trace
     return Caller(role="agent", office=office), NO_HEADERS
@@ -71,3 +144,81 @@ def from_request(body: object, office: str, key: str) -> tuple[Caller, Headers]:
 
 def _same(said: str, key: str) -> bool:
     return hmac.compare_digest(said.encode(errors="replace"), key.encode())
+
+
+def _any(patterns: Iterable[str], name: str) -> bool:
+    return patterns == ANY or any(matches(pattern, name) for pattern in patterns)
+
+
+def _as_json(rights: Rights) -> dict[str, Any]:
+    """The patterns of Computers are left out: a gateway has checked them."""
+    return rights.model_dump(mode="json", exclude_defaults=True, exclude={"computers"})
+
+
+def _from_json(said: object) -> Rights:
+    """What `_as_json` gave. What cannot be read allows nothing."""
+    try:
+        return Rights.model_validate(said)
+    except ValidationError:
+        return NOTHING
+
+
+@lru_cache(maxsize=4096)
+def _written(rights: Rights) -> str:
+    """As text in ASCII."""
+    return json.dumps(_as_json(rights), separators=(",", ":"))
+
+
+@lru_cache(maxsize=4096)
+def _read(text: str) -> Rights:
+    try:
+        return _from_json(json.loads(text))
+    except ValueError:
+        return NOTHING
+
+
+def is_read_only(tool: Mapping[str, Any]) -> bool:
+    """Whether the server of a listed tool says that it only reads."""
+    meta = tool.get("meta")
+    said = meta.get(ANNOTATION) if isinstance(meta, dict) else None
+    try:
+        hints = orjson.loads(said) if isinstance(said, str) else said
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(hints, dict) and hints.get("readOnlyHint") is True
+
+
+def listed_hints(tools: Any) -> dict[str, bool]:
+    """Whether each tool of a Computer's list only reads, by its name."""
+    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return {name: is_read_only(tool) for tool in named if isinstance(name := tool.get("name"), str)}
+
+
+def check_listed(rights: Rights, listed: Mapping[str, bool], name: str) -> None:
+    """Check a call by the list of a Computer that does not check it itself. Raises NotAllowed."""
+    if name not in listed:
+        raise NotAllowed(
+            "this Computer lists no tool of this name, and the token allows only listed tools",
+            details={"field": "tool_name"},
+        )
+    rights.check_tool(name, read_only=listed[name])
+
+
+def without_tools(rights: Rights, event: str, body: bytes) -> bytes:
+    """A Computer's answer without the tools that the asker may not call."""
+    if event not in ("client:get_tools", "client:get_config"):
+        return body
+    answer = exact_json.read(body)
+    match answer:
+        case {"tools": list(tools)}:
+            answer["tools"] = [tool for tool in tools if _is_shown(rights, tool)]
+        case {"servers": dict(servers)}:
+            for server in servers.values():
+                if isinstance(server, dict):
+                    server |= {field: empty for field, empty in _OF_TOOLS.items() if field in server}
+    return exact_json.written(answer)
+
+
+def _is_shown(rights: Rights, tool: Any) -> bool:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return isinstance(name, str) and rights.may_name(name) and (not rights.read_only or is_read_only(tool))

@@ -19,10 +19,19 @@ import orjson
 from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel, ValidationError
 
-from smcp_bus import errors as bus_errors
 from smcp_bus import exact_json
-from smcp_bus.bus import NO_HEADERS, Admit, Headers
-from smcp_bus.caller_rights import Rights
+from smcp_bus.bus import (
+    NO_HEADERS,
+    Admit,
+    BodyTooLarge,
+    ConnectionLost,
+    Headers,
+    NoResponder,
+    NotConnected,
+    RequestTimedOut,
+    TransferFailed,
+)
+from smcp_bus.callers import Caller
 from smcp_bus.headers import REQ_ID
 from smcp_proto.catalog import Row, SizeClass, TimeClass
 from smcp_proto.errors import (
@@ -42,24 +51,6 @@ from smcp_proto.errors import (
 )
 from smcp_proto.member_names import Role
 from smcp_proto.validation import HALF, MAX_TEXT, field_with_half, malformed
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The caller as the transport knows it: from a session or from a subject, never from the payload."""
-
-    role: Role | None
-    """None before a session has joined anything."""
-    office: str | None = None
-    name: str | None = None
-    session: str = ""
-    authenticated: bool = False
-    subject: str = ""
-    """The identity of its key or token; empty: without authentication, or not told by an older gateway."""
-    rights: Rights | None = None
-    """What its key or token allows; None: as `subject`."""
-    local: bool = False
-    """The user of a Computer's own host."""
 
 
 @dataclass(slots=True)
@@ -194,15 +185,15 @@ def to_smcp_error(error: Exception) -> SmcpError:
     match error:
         case SmcpError():
             return error
-        case bus_errors.BodyTooLarge(size=size, limit=limit):
+        case BodyTooLarge(size=size, limit=limit):
             return TooLarge(REQUEST_TOO_LARGE, details={"size": size, "limit": limit})
-        case bus_errors.NoResponder():
+        case NoResponder():
             return Unavailable("not available now", details={"may_have_run": False})
-        case bus_errors.NotConnected():
+        case NotConnected():
             return Unavailable("not available now", details={"may_have_run": False, CUT_OFF: True})
-        case bus_errors.ConnectionLost() | bus_errors.TransferFailed():
+        case ConnectionLost() | TransferFailed():
             return Unavailable("the connection broke before the answer came", details={"may_have_run": True})
-        case bus_errors.RequestTimedOut():
+        case RequestTimedOut():
             return TimedOut(NO_ANSWER)
         case _:
             _log.error("a handler failed", exc_info=error)

@@ -10,8 +10,7 @@ from typing import Annotated, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_bus.bus import Bus, Incoming, Reply
-from smcp_bus.errors import BusError
+from smcp_bus.bus import Bus, BusError, Incoming, Reply
 
 SUBJECT: Final = "smcp.admin.v1.log_level"
 """nats-server lets operators alone publish here."""

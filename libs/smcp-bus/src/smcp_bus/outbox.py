@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from smcp_bus import exact_json
-from smcp_bus.errors import BodyTooLarge, BusError
+from smcp_bus.bus import BodyTooLarge, BusError
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas.resources import MISSED

@@ -35,8 +35,8 @@ from opentelemetry.trace import (
 )
 
 from smcp_bus import registry_contract, subjects
+from smcp_bus.bus import RequestTimedOut
 from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
-from smcp_bus.errors import RequestTimedOut
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_bus.request_spans import Attributes, Recorder, Request, RequestSpan, recorder

@@ -1,4 +1,4 @@
-"""Foreign text for a terminal, or for one line of a log: without what a terminal obeys, or shows as something else."""
+"""Foreign text, before it is shown: what a terminal obeys, or shows as something else, and what looks like a secret."""
 
 import json
 import re
@@ -13,6 +13,26 @@ _UNPRINTABLE: Final = re.compile(
 )
 """Control characters but for tab and newline, half characters, and what is not seen or sets the direction of writing:
 with it `txt.exe` may be shown as `exe.txt`. Joiners (U+200C, U+200D) are parts of words and emoji."""
+_WORD: Final = (
+    r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|passphrase|pwd|credential|cookie|bearer"
+    r"|authorization)"
+)
+SCHEME: Final = r"(?:(?:Bearer|Basic|Token)\s+)?"
+SECRET_WORD: Final = re.compile(_WORD, re.IGNORECASE)
+SECRET_IN_TEXT: Final = (
+    re.compile(
+        # `token=X`, and as a header, in JSON or in VRL: `Authorization: Bearer X`, `"token": "X"`, `.token = "X"`
+        rf"{_WORD}s?(?:[=:]\s*|[\"']?\s*[=:]\s*[\"']){SCHEME}(?P<secret>[^\s&,;\"']+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"\w://(?P<secret>[^/\s@]+)@"),
+    re.compile(
+        r"\b(?P<secret>sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}"
+        # only where a word begins, hyphens included: else a long text takes time by the square of its length
+        r"|AKIA[0-9A-Z]{16}|glpat-[\w-]{16,}|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    ),
+)
+"""The group `secret` is the part that nobody may see."""
 
 
 def printable(text: str, *, newline: str = " ") -> str:

@@ -7,7 +7,7 @@ What is not allowed is not listed, and is 403 where it is named. Whether a call 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from smcp_bus.dispatch import Caller
+from smcp_bus.callers import Caller
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.tools import Catalogue, Target
 from smcp_proto.errors import NotAllowed

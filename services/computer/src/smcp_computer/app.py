@@ -13,9 +13,8 @@ from pydantic import ValidationError
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
-from smcp_bus.bus import Bus, Incoming, Subscription
+from smcp_bus.bus import Bus, BusError, Incoming, Subscription
 from smcp_bus.dispatch import Call
-from smcp_bus.errors import BusError
 from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.log_level import serve_log_level
 from smcp_bus.metrics import Instruments, measure_bus

@@ -29,7 +29,7 @@ from uuid import uuid4
 import orjson
 from aiohttp import web
 
-from smcp_bus.dispatch import Caller
+from smcp_bus.callers import Caller
 from smcp_computer.computer import Computer
 from smcp_computer.config.secret_store import SecretsError
 from smcp_computer.control_client import SOCKET

@@ -15,9 +15,9 @@ from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import ConnectionOptions, Token
 from smcp_agent.errors import flat_error
 from smcp_bus import exact_json
+from smcp_bus.bus import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.callers import CALLER_KEY, from_request
 from smcp_bus.dispatch import failed
-from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.tracing import client_spans
 from smcp_computer.computer import Computer, Options
 from smcp_computer.membership import hinted

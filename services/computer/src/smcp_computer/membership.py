@@ -10,11 +10,9 @@ from uuid import uuid4
 
 import orjson
 
-from smcp_bus.bus import Bus, Connection
-from smcp_bus.errors import BusError
-from smcp_bus.lease import LeaseKeeper
+from smcp_bus.bus import Bus, BusError, Connection
 from smcp_bus.ownership import Ownership
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, same_tenure
 from smcp_computer.outbox import ComputerOutbox
 from smcp_computer.settings import ComputerSettings

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Seat
+from smcp_bus.registry_client import LeaseKeeper
 from smcp_computer.finder import MetadataCache
 from smcp_computer.mcp.events import ServerStatus, State
 from smcp_computer.mcp.fleet import Fleet

@@ -11,8 +11,7 @@ from smcp_bus import subjects
 from smcp_bus.audit import Trail
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Dispatcher, Handler
-from smcp_bus.lease import LeaseKeeper
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_bus.subjects import host_route, serve_requests
 from smcp_bus.tracing import client_spans, log_fields

@@ -13,7 +13,8 @@ from typing import Any, Final
 import orjson
 
 from smcp_bus.audit import NOT_WRITTEN, REPEATED, Event, Trail
-from smcp_bus.dispatch import JOIN, Answer, Call, Caller, Handler, failed
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import JOIN, Answer, Call, Handler, failed
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.tracing import office_of, tool_failure, trace_id_of
 from smcp_gateway.sockets.session import SeatKey, Session, Sessions

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from smcp_bus.errors import BusError
+from smcp_bus.bus import BusError
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import Malformed, NotAllowed, SmcpError
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-from smcp_bus.errors import BusError
+from smcp_bus.bus import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseState
 from smcp_gateway.auth.guard import Guard

@@ -7,11 +7,11 @@ from typing import Final
 
 from aiohttp import web
 
+from smcp_gateway.auth.client_addresses import Network, counted_as, source_of
 from smcp_gateway.auth.guard import Guard, open_guard, refusal_response
-from smcp_gateway.auth.login_throttle import Network, counted_as, source_of
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
-from smcp_gateway.sockets.pending_connects import VERSION_PARAMETER
+from smcp_gateway.sockets.session import VERSION_PARAMETER
 from smcp_proto.catalog import VersionRefusal, refuse_version
 from smcp_proto.errors import SmcpError, VersionRefused
 from smcp_service.health import Readiness, Stats, health_routes, serve_health

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from smcp_bus.audit_sinks import open_trail
-from smcp_bus.errors import BusError
+from smcp_bus.bus import BusError
 from smcp_bus.log_level import serve_log_level
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import open_bus

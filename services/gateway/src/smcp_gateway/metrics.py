@@ -1,8 +1,8 @@
 """The gateway's metrics."""
 
 from smcp_bus.dispatch import Ended
-from smcp_bus.lease import LeaseKeeper
 from smcp_bus.metrics import measure_owner
+from smcp_bus.registry_client import LeaseKeeper
 from smcp_bus.tracing import counted
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.calls.table import CallRoute, CallTable

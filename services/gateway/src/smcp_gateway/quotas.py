@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from smcp_bus.rates import MEMBER_SHARE, SWEEP_AT, Rate
+from smcp_bus.limits import MEMBER_SHARE, SWEEP_AT, Rate
 from smcp_proto.errors import RateLimited, SmcpCode
 
 RETRY_S: Final = 1.0

@@ -19,13 +19,15 @@ from smcp_bus.tracing import bus_spans, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit, audit_plan, read_records
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
-from smcp_registry.handlers.assertions import assert_members, gateway_lease, lease
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.rooms import (
     RoomRate,
+    assert_members,
     confirm,
     find,
+    gateway_lease,
     join_office,
+    lease,
     leave_office,
     list_offices,
     list_room,

@@ -37,8 +37,7 @@ from nats.js.errors import (
 from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
-from smcp_bus.bus import Bus
-from smcp_bus.errors import describe, raise_if_cancelled
+from smcp_bus.bus import Bus, describe, raise_if_cancelled
 from smcp_proto.errors import Unavailable
 from smcp_registry.member_records import MemberRecord
 from smcp_service.lifecycle import Failure

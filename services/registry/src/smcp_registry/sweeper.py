@@ -15,7 +15,7 @@ from typing import Final
 
 import nats.errors
 
-from smcp_bus.errors import describe, raise_if_cancelled
+from smcp_bus.bus import describe, raise_if_cancelled
 from smcp_proto.backoff import jittered
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner

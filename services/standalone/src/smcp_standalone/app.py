@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from smcp_agent.connecting.options import shared_key
 from smcp_bus.audit_sinks import open_trail
-from smcp_bus.errors import BusError
+from smcp_bus.bus import BusError
 from smcp_bus.log_level import serve_log_level
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials

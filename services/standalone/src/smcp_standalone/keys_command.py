@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from smcp_bus.audit import Event
 from smcp_bus.audit_sinks import open_trail
-from smcp_bus.caller_rights import ANY
-from smcp_bus.errors import BusError, describe
+from smcp_bus.bus import BusError, describe
+from smcp_bus.callers import ANY
 from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials
 from smcp_gateway.auth import api_keys as key_file

@@ -38,7 +38,7 @@ from smcp_bus.subjects import (
 )
 from smcp_proto.member_names import encode_name
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
-from smcp_service.atomic_files import replace_files
+from smcp_service.files import replace_files
 from smcp_service.settings import did_you_mean
 from smcp_standalone.nats_config_file import Cluster, ComputerHost, NatsConfigError, NatsModel, parse_model
 

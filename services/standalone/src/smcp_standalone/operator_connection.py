@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
-from smcp_bus.errors import BusError, NoResponder, RequestTimedOut, describe
+from smcp_bus.bus import BusError, NoResponder, RequestTimedOut, describe
 from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials

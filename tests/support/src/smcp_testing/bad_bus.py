@@ -17,16 +17,17 @@ from smcp_bus.bus import (
     NO_HEADERS,
     Admit,
     Connection,
+    ConnectionLost,
     Headers,
     Incoming,
     NoticeHandler,
     Progress,
     Reply,
     RequestHandler,
+    RequestTimedOut,
     Subscription,
     Watcher,
 )
-from smcp_bus.errors import ConnectionLost, RequestTimedOut
 from smcp_bus.nats.bus import BusStats, NatsBus
 from smcp_bus.nats.chunks import Send
 from smcp_testing.fault_schedule import SOUND, Fates

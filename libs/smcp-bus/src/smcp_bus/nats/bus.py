@@ -10,8 +10,19 @@ from uuid import uuid4
 
 from nats.js import JetStreamContext
 
-from smcp_bus.bus import NO_HEADERS, Admit, Headers, NoticeHandler, Progress, Reply, RequestHandler, Watcher
-from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
+from smcp_bus.bus import (
+    NO_HEADERS,
+    Admit,
+    BodyTooLarge,
+    BusError,
+    Headers,
+    NoResponder,
+    NoticeHandler,
+    Progress,
+    Reply,
+    RequestHandler,
+    Watcher,
+)
 from smcp_bus.nats.chunks import SIZE, Outgoing, is_chunk
 from smcp_bus.nats.client import NatsClient
 from smcp_bus.nats.config import BusConfig as BusConfig

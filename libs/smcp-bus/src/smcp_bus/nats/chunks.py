@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from smcp_bus.bus import Headers, Progress
-from smcp_bus.byte_budget import ByteBudget, Grant
-from smcp_bus.errors import BodyTooLarge, TransferFailed
+from smcp_bus.bus import BodyTooLarge, Headers, Progress, TransferFailed
+from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.nats.inbox import Awaited
 from smcp_bus.nats.wire import is_no_responders
 from smcp_proto.backoff import Backoff

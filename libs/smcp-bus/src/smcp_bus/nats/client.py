@@ -15,8 +15,16 @@ from nats import errors as nats_errors
 from nats.aio.client import Client, Server
 from nats.js import JetStreamContext
 
-from smcp_bus.bus import Connection, Watcher
-from smcp_bus.errors import BodyTooLarge, BusError, ConnectionLost, NotConnected, RequestTimedOut, raise_if_cancelled
+from smcp_bus.bus import (
+    BodyTooLarge,
+    BusError,
+    Connection,
+    ConnectionLost,
+    NotConnected,
+    RequestTimedOut,
+    Watcher,
+    raise_if_cancelled,
+)
 from smcp_bus.nats.config import BusConfig, renewed
 from smcp_bus.nats.socket import Socket
 from smcp_bus.nats.wire import Receiver

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from smcp_bus.errors import BusError, ConnectionLost, RequestTimedOut
+from smcp_bus.bus import BusError, ConnectionLost, RequestTimedOut
 
 ROOT: Final = "_INBOX"
 """Every inbox of the system lies under it: `_INBOX.<credential>`, or `_INBOX` itself without credentials."""

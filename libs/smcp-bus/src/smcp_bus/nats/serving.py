@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from smcp_bus.bus import Headers, Incoming, Reply
-from smcp_bus.errors import BodyTooLarge, NotConnected
+from smcp_bus.bus import BodyTooLarge, Headers, Incoming, NotConnected, Reply
 from smcp_bus.headers import BUDGET, ERROR
 from smcp_bus.nats.chunks import CHUNKS, SIZE
 from smcp_bus.nats.inbox import is_inbox

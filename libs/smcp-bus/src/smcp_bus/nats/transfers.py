@@ -4,10 +4,19 @@ import asyncio
 import logging
 from typing import Final
 
-from smcp_bus.bus import Admit, Headers, Incoming, Reply
-from smcp_bus.byte_budget import ByteBudget, Grant
-from smcp_bus.errors import BodyTooLarge, BusError, ConnectionLost, RequestTimedOut, TransferFailed
+from smcp_bus.bus import (
+    Admit,
+    BodyTooLarge,
+    BusError,
+    ConnectionLost,
+    Headers,
+    Incoming,
+    Reply,
+    RequestTimedOut,
+    TransferFailed,
+)
 from smcp_bus.headers import NOT_RUN
+from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.nats.chunks import (
     CHUNKS,
     DONE,

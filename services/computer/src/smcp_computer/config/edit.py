@@ -17,7 +17,7 @@ from smcp_computer.config.host_checks import missing_on_host
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import is_sealed
-from smcp_service.atomic_files import replace_files
+from smcp_service.files import replace_files
 from smcp_service.settings import did_you_mean
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.config.lint import PARAMETERS, Placeholder, changed, is_pure, strings
 from smcp_computer.redaction import REDACTED
+from smcp_proto.printable import SCHEME, SECRET_IN_TEXT, SECRET_WORD
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     SERVER_INPUT,
@@ -23,13 +24,12 @@ from smcp_proto.schemas.config import (
     MCPServerPickStringInput,
     MCPServerPromptStringInput,
 )
-from smcp_proto.secret_patterns import IN_TEXT, SCHEME, SECRET_WORD
 
 _SECRET_MAPS: Final = frozenset({"env", "headers"})
 _NAMES: Final = frozenset({"name", "type", "forbidden_tools"})
 """Fields with names that Agents know anyway; a long one may look like a secret."""
 _IN_TEXT: Final = (
-    *IN_TEXT,
+    *SECRET_IN_TEXT,
     # hexadecimal, or upper and lower case with digits: words of a language have no such mixture
     re.compile(r"(?<!sha256:)\b(?P<secret>[0-9a-f]{32,}|(?=\w*[A-Z])(?=\w*[a-z])(?=\w*\d)\w{24,})\b"),
 )

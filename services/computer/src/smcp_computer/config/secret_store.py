@@ -17,7 +17,7 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Final
 
-from smcp_service.atomic_files import replace_files
+from smcp_service.files import replace_files
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet

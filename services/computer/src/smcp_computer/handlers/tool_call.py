@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from smcp_bus import exact_json
 from smcp_bus.audit import Event, Trail
-from smcp_bus.dispatch import Call, Caller, RawJson
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop
 from smcp_bus.ownership import Seat
 from smcp_bus.tracing import recorded_trace_id

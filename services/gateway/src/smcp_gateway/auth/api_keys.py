@@ -18,9 +18,8 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_gateway.auth.grants import Grants, check_subject
-from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile, content
 from smcp_proto.validation import malformed
-from smcp_service.atomic_files import replace_files
+from smcp_service.files import UnusableFile, WatchedFile, read_protected, replace_files
 
 PREFIX: Final = "smcp_"
 """Distinguishes a key from a JWT."""
@@ -73,29 +72,29 @@ def _hash(key: str) -> str:
 
 
 def read(path: Path) -> tuple[KeyEntry, ...]:
-    """The entries, in the file's order. Raises AuthFileError."""
-    text = content(path)
+    """The entries, in the file's order. Raises UnusableFile."""
+    text = read_protected(path)
     try:
         entries = _KeyList.model_validate_json(text).keys
     except ValidationError as error:
-        raise AuthFileError(f"{path}: {malformed(error).message}") from None
+        raise UnusableFile(f"{path}: {malformed(error).message}") from None
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
-            raise AuthFileError(f"{path}: keys: the id {entry.id!r} is there twice")
+            raise UnusableFile(f"{path}: keys: the id {entry.id!r} is there twice")
         seen.add(entry.id)
     return entries
 
 
 def add(path: Path, entry: KeyEntry) -> None:
-    """Append an entry; creates the file if needed. Raises AuthFileError: nothing has changed then."""
+    """Append an entry; creates the file if needed. Raises UnusableFile: nothing has changed then."""
     with _alone(path):
         entries = read(path) if path.exists() else ()
         _write(path, (*entries, entry))
 
 
 def remove(path: Path, wanted: str) -> tuple[KeyEntry, ...]:
-    """Remove the entry of that id, or all of that subject; returns the removed ones. Raises AuthFileError: as `add`."""
+    """Remove the entry of that id, or all of that subject; returns the removed ones. Raises UnusableFile: as `add`."""
     with _alone(path):
         entries = read(path)
         removed = tuple(entry for entry in entries if entry.id == wanted)
@@ -106,7 +105,7 @@ def remove(path: Path, wanted: str) -> tuple[KeyEntry, ...]:
 
 
 class WatchedKeys(WatchedFile[Mapping[str, KeyEntry]]):
-    """The keys of a file that may change, by id. Raises AuthFileError: it cannot be read the first time."""
+    """The keys of a file that may change, by id. Raises UnusableFile: it cannot be read the first time."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, lambda path: {entry.id: entry for entry in read(path)})
@@ -125,7 +124,7 @@ def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
     try:
         replace_files({path: f"{text}\n".encode()}, keep_access=True)  # the gateway may run as another user
     except OSError as error:
-        raise AuthFileError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise UnusableFile(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 @contextmanager
@@ -136,7 +135,7 @@ def _alone(path: Path) -> Iterator[None]:
     try:
         handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise AuthFileError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise UnusableFile(f"{path}: cannot be written: {error.strerror or error}") from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -1,6 +1,6 @@
 """The principal of a client, the grants of its key or token, the check of a join against them, and revoked JWTs.
 
-What it may ask of Computers is checked by `smcp_bus.caller_rights`, at gateways and at Computers.
+What it may ask of Computers is checked by `smcp_bus.callers`, at gateways and at Computers.
 """
 
 import json
@@ -11,12 +11,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_bus.caller_rights import Rights
-from smcp_gateway.auth.watched_file import AuthFileError, content
+from smcp_bus.callers import Rights
 from smcp_gateway.quotas import Quota
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import LONGEST, Pattern, Role, matches, without_controls
 from smcp_proto.validation import malformed
+from smcp_service.files import UnusableFile, read_protected
 
 
 def check_subject(subject: object) -> str:
@@ -111,8 +111,8 @@ class Revocations(BaseModel):
 
 
 def read_revocations(path: Path) -> Revocations:
-    """Raises AuthFileError."""
+    """Raises UnusableFile."""
     try:
-        return Revocations.model_validate_json(content(path))
+        return Revocations.model_validate_json(read_protected(path))
     except ValidationError as error:
-        raise AuthFileError(f"{path}: {malformed(error).message}") from None
+        raise UnusableFile(f"{path}: {malformed(error).message}") from None

@@ -16,12 +16,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from smcp_gateway.auth.api_keys import PREFIX, KeyEntry, WatchedKeys
+from smcp_gateway.auth.client_addresses import LoginThrottle, Network, source_of
 from smcp_gateway.auth.grants import Principal, Revocations, read_revocations
 from smcp_gateway.auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
-from smcp_gateway.auth.login_throttle import LoginThrottle, Network, source_of
 from smcp_gateway.auth.settings import AuthSettings
-from smcp_gateway.auth.watched_file import AuthFileError, WatchedFile
 from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
+from smcp_service.files import UnusableFile, WatchedFile
 
 HEADER: Final = "Authorization"
 FIELD: Final = "token"
@@ -42,7 +42,7 @@ _log: Final = logging.getLogger("smcp_gateway.auth")
 
 
 def open_guard(settings: AuthSettings) -> "Guard | None":
-    """The guard of these settings; None: no client needs a token. Raises AuthFileError: a file cannot be used."""
+    """The guard of these settings; None: no client needs a token. Raises UnusableFile: a file cannot be used."""
     if not settings.auth_configured:
         return None
     keys = None if settings.auth_keys is None else WatchedKeys(settings.auth_keys)
@@ -92,7 +92,7 @@ class Guard:
             try:
                 if file is not None and await asyncio.to_thread(file.refresh):
                     _log.info("the file of %s has changed, and was read", what)
-            except AuthFileError as error:
+            except UnusableFile as error:
                 why = "the changed file of %s cannot be used; its last valid content stays in force: %s"
                 _log.error(why, what, error)
 

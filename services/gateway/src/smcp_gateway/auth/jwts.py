@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from smcp_gateway.auth.grants import Grants, Principal, check_subject
-from smcp_gateway.auth.watched_file import AuthFileError, content
 from smcp_proto.errors import NotAuthenticated, Unavailable
 from smcp_proto.validation import malformed
+from smcp_service.files import UnusableFile, read_protected
 
 FETCH_S: Final = 5.0
 """How long one fetch of a key set may take."""
@@ -219,8 +219,8 @@ def from_file(path: Path) -> Load:
 
     def read() -> bytes:
         try:
-            text = content(path)
-        except AuthFileError as error:
+            text = read_protected(path)
+        except UnusableFile as error:
             raise BadKeySet(str(error)) from None
         if len(text) > LARGEST:
             raise BadKeySet(f"is larger than {LARGEST} bytes")

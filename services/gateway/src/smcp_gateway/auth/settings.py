@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, FilePath, SecretStr
 
 from smcp_gateway.auth.api_keys import read
+from smcp_gateway.auth.client_addresses import Network, read_networks
 from smcp_gateway.auth.grants import read_revocations
 from smcp_gateway.auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
-from smcp_gateway.auth.login_throttle import Network, read_networks
-from smcp_gateway.auth.watched_file import AuthFileError, content
+from smcp_service.files import UnusableFile, read_protected
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback
 
 _HTTP: Final = ("http", "https")
@@ -139,14 +139,14 @@ def _unreadable(settings: AuthSettings) -> list[str]:
         try:
             if path is not None:
                 look(path)
-        except AuthFileError as error:
+        except UnusableFile as error:
             problems.append(f"{name}: {error}")
     if settings.auth_jwks is not None and "://" not in settings.auth_jwks:
         try:
-            if not read_key_set(content(Path(settings.auth_jwks))).keys:
+            if not read_key_set(read_protected(Path(settings.auth_jwks))).keys:
                 problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: has no key for RS256 or ES256")
         except BadKeySet as error:
             problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: {error}")
-        except AuthFileError as error:
+        except UnusableFile as error:
             problems.append(f"SMCP_AUTH_JWKS: {error}")
     return problems

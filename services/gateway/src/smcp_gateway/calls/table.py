@@ -14,9 +14,8 @@ import orjson
 from opentelemetry.trace import INVALID_SPAN, Span
 
 from smcp_bus import ownership, subjects
-from smcp_bus.bus import Admit, Bus, Headers, Incoming, Progress, Reply, RequestHandler
+from smcp_bus.bus import Admit, BodyTooLarge, Bus, Headers, Incoming, Progress, Reply, RequestHandler, RequestTimedOut
 from smcp_bus.dispatch import RawJson
-from smcp_bus.errors import BodyTooLarge, RequestTimedOut
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.nats.serving import error_reply
 from smcp_bus.tracing import event

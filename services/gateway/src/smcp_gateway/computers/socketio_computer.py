@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
-from smcp_bus.caller_rights import Rights, check_listed, listed_hints
-from smcp_bus.callers import with_caller
+from smcp_bus.callers import Rights, check_listed, listed_hints, with_caller
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Observe, RawJson
 from smcp_bus.outbox import Outbox, Start
 from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
@@ -109,7 +108,7 @@ class SocketIoComputer:
         """Its resource updates."""
         self._deps = deps
         self._hints: dict[str, bool] = {}
-        """What it listed when it was asked last (`caller_rights.listed_hints`), until it announces a change."""
+        """What it listed when it was asked last (`callers.listed_hints`), until it announces a change."""
         self._changes = 0
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -15,11 +15,9 @@ import orjson
 from pydantic import BaseModel
 
 from smcp_bus import exact_json, subjects
-from smcp_bus.bus import Headers, Reply
-from smcp_bus.caller_rights import without_tools
-from smcp_bus.callers import to_headers
+from smcp_bus.bus import BodyTooLarge, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
+from smcp_bus.callers import to_headers, without_tools
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.errors import BodyTooLarge, BusError, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pydantic import BaseModel
 
 from smcp_bus import exact_json
+from smcp_bus.bus import BusError
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_gateway.auth.grants import decide

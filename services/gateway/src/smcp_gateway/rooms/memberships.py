@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
+from smcp_bus.bus import BusError, ConnectionLost, TransferFailed
 from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined

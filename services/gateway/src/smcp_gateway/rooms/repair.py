@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from smcp_bus.errors import BusError
+from smcp_bus.bus import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member, same_tenure
 from smcp_gateway.background_tasks import BackgroundTasks

@@ -1,4 +1,4 @@
-"""The state of the connected clients."""
+"""The state of the connected clients, and what a client says about itself when it connects."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -7,13 +7,18 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
-from smcp_bus.byte_budget import ByteBudget, Grant
-from smcp_bus.dispatch import Caller
+from aiohttp import web
+
+from smcp_bus.callers import CALLER_KEY, Caller
+from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.grants import Principal
 from smcp_gateway.quotas import CountedIn, Quota
+from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
+from smcp_proto.errors import Malformed, TooLarge
 from smcp_proto.member_names import Role
 
+VERSION_PARAMETER: Final = "a2c_version"
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""
 
@@ -293,3 +298,35 @@ class Sessions:
         membership = session.membership
         is_member = membership is not None and not membership.ending and membership.claim.incarnation == incarnation
         return is_member or session.joining == incarnation
+
+
+def greeting(request: web.Request, auth: object) -> tuple[int, bool, str | None, str | None]:
+    """What a client says when it connects: bytes of the largest message that it takes, whether it reads flat errors,
+    its `caller_key`, and the version of its protocol.
+
+    Args:
+        request: the one that began the connection.
+        auth: from CONNECT.
+
+    Raises:
+        TooLarge: `auth` is too long.
+        Malformed: a field has the wrong type.
+    """
+    said = {} if auth is None else auth
+    if said == OVERSIZED:
+        raise TooLarge(f"auth: is longer than {AUTH_BYTES} bytes", details={"field": "auth", "limit": AUTH_BYTES})
+    if not isinstance(said, dict):
+        raise _malformed("auth", "is not a JSON object")
+    max_message, flat_errors = said.get("max_message", DEFAULT_MAX_MESSAGE), said.get("flat_errors", False)
+    if not isinstance(max_message, int) or isinstance(max_message, bool) or max_message <= 0:
+        raise _malformed("auth.max_message", "is not a positive integer")
+    if not isinstance(flat_errors, bool):
+        raise _malformed("auth.flat_errors", "is not true or false")
+    caller_key = said.get(CALLER_KEY)
+    if not (caller_key is None or isinstance(caller_key, str)):
+        raise _malformed(f"auth.{CALLER_KEY}", "is not a string")
+    return max_message, flat_errors, caller_key, request.query.get(VERSION_PARAMETER)
+
+
+def _malformed(field: str, reason: str) -> Malformed:
+    return Malformed(f"{field}: {reason}", details={"field": field})

@@ -19,6 +19,7 @@ from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-s
 
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_gateway.audit import Audit
+from smcp_gateway.auth.client_addresses import CONNECT_S, Arrivals
 from smcp_gateway.auth.guard import Guard, refusal_response
 from smcp_gateway.quotas import Quotas, Turns
 from smcp_gateway.sockets.engine import Engine
@@ -35,8 +36,7 @@ from smcp_gateway.sockets.packet import (
     event_frame,
     read_packet,
 )
-from smcp_gateway.sockets.pending_connects import CONNECT_S, REFUSED_S, Arrivals, greeting
-from smcp_gateway.sockets.session import ReplyBudget, ReplyShare, Session, Sessions
+from smcp_gateway.sockets.session import ReplyBudget, ReplyShare, Session, Sessions, greeting
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, Row, upstream
 from smcp_proto.errors import (
@@ -81,6 +81,8 @@ REFUSED_PAUSE_S: Final = 0.01
 than a client has to answer a ping."""
 LONGEST_PAUSE_S: Final = 3.0
 """The same where its large messages are above the quota of bytes: less time than it has to answer a ping."""
+REFUSED_S: Final = 1.0
+"""How long a client that was refused may take to hear so."""
 UPLOAD_S: Final = 60.0
 """How long the upload of one polling request may take; a stranger's `CONNECT_S`."""
 STRANGER_POST: Final = 48 * 1024

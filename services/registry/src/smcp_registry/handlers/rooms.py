@@ -1,5 +1,6 @@
-"""Handlers of joins, leaves, room lists, and notifications to an office (events.txt; computer.txt, resources); and of
-what operators ask about all offices.
+"""Handlers of joins, leaves, room lists, and notifications to an office (events.txt; computer.txt, resources); of what
+processes say of themselves (`lease`: that it lives; `assert`: which members it holds); and of what operators ask about
+all offices.
 """
 
 import asyncio
@@ -16,13 +17,20 @@ from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
-from smcp_bus.rates import MEMBER_SHARE, Buckets, Rate
+from smcp_bus.limits import MEMBER_SHARE, Buckets, Rate
 from smcp_bus.registry_contract import (
+    AssertedMember,
+    Assertion,
+    AssertionResult,
+    AssertOutcome,
     Confirmed,
     FindComputer,
     Found,
     Joined,
+    LeaseRenewal,
+    LeaseState,
     Left,
+    Member,
     Nothing,
     Offices,
     OfficesQuestion,
@@ -33,7 +41,7 @@ from smcp_bus.registry_contract import (
 )
 from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
-from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, RateLimited, Unavailable
+from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotAllowed, NotInOffice, RateLimited, SmcpError, Unavailable
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import (
     AgentCallData,
@@ -47,9 +55,12 @@ from smcp_proto.schemas import (
 from smcp_proto.schemas.rooms import RESTARTS
 from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
-from smcp_registry.handlers.caller import Callers, after, claim_of, named
-from smcp_registry.member_records import MemberRecord, record_key, time_of
+from smcp_registry.handlers.caller import Callers, after, check_claim, check_process, claim_of, named
+from smcp_registry.leases import Leases
+from smcp_registry.member_records import Announce, MemberRecord, record_key, time_of
+from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.seats import Seats
+from smcp_registry.store import StoredMember
 
 SESSIONS: Final = TypeAdapter(list[SessionInfo])
 LAST_S: Final = 1.2
@@ -59,6 +70,11 @@ BURST_S: Final = 5.0
 """So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
 LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
+
+MAX_CONCURRENT_DECISIONS: Final = 16
+"""Members of one assertion that are decided on at a time."""
+RESERVE_S: Final = 0.2
+"""Reserved for the answer to an assertion (seconds)."""
 
 
 async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, callers: Callers, audit: Audit) -> Joined:
@@ -230,6 +246,74 @@ async def _publish(bus: Bus, call: Call, verb: str, body: bytes) -> None:
     said = {name: value for name, value in call.headers.items() if name in (NOTIFICATION_ID, SUBJECT)}
     with sending(subject) as carried:
         await bus.publish(subject, body, headers={**said, **carried})
+
+
+async def lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
+    """Renew the lease of a Computer, which has no part in the fair share of gateways; or of a gateway of an older
+    release, which knows no `gateway_lease`."""
+    return await leases.renew(*_process(call), LeaseRenewal(members=request.members))
+
+
+async def gateway_lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
+    """Renew the lease of a gateway: nats-server lets nobody else publish on this subject."""
+    return await leases.renew(*_process(call), request)
+
+
+async def assert_members(
+    request: Assertion, call: Call, *, seats: Seats, callers: Callers, audit: Audit
+) -> AssertionResult:
+    """Decide on each member as on a join; nothing is announced of one that stands as asserted.
+
+    One that is moving is marked as such, and never claims a seat: it is on its way out.
+    """
+    owner = _process(call)
+    await callers.settled(call)
+    limit = asyncio.Semaphore(MAX_CONCURRENT_DECISIONS)
+
+    async def decide(member: Member) -> AssertedMember:
+        async with limit:
+            try:
+                async with asyncio.timeout_at(call.deadline - RESERVE_S):
+                    return await _assert(
+                        member, owner, seats=seats, view=callers.view, audit=audit, until=call.deadline
+                    )
+            except (Unavailable, TimeoutError):
+                return AssertedMember(outcome=AssertOutcome.UNAVAILABLE, why="ask again")
+            except SmcpError as error:
+                return AssertedMember(outcome=AssertOutcome.REFUSED, why=error.message)
+
+    return AssertionResult(members=list(await asyncio.gather(*map(decide, request.members))))
+
+
+async def _assert(
+    member: Member, owner: tuple[str, str], *, seats: Seats, view: MembersView, audit: Audit, until: float
+) -> AssertedMember:
+    seat, claim = (member.office, member.role, member.name), member.claim
+    check_claim(claim)
+    if (claim.credential, claim.process) != owner:
+        raise NotAllowed("a process asserts its own members only")
+    if member.moving:
+        return _stands(await seats.move(*seat, claim))
+    known = view.member(*seat)
+    if known is not None and known.holds(claim) and known.record.announced and not known.record.moving:
+        return _stands(known)
+    decision, stored = await seats.claim(*seat, claim, until=until)
+    if decision.action is Action.REFUSE:
+        raise NotAllowed(decision.why)
+    if decision.announce in (Announce.ENTER, Announce.LEAVE_ENTER) and stored.record is not None:
+        audit.back(stored.record)
+    return _stands(stored, AssertOutcome.CLAIMED if decision.action is Action.CLAIM else AssertOutcome.UNCHANGED)
+
+
+def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome.UNCHANGED) -> AssertedMember:
+    tenure = None if stored.record is None else stored.record.tenure
+    return AssertedMember(outcome=outcome, revision=stored.revision, tenure=tenure)
+
+
+def _process(call: Call) -> tuple[str, str]:
+    credential, process = call.caller.name or "", call.caller.session
+    check_process(credential, process)
+    return credential, process
 
 
 class RoomRate:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_service.atomic_files import replace_files
+from smcp_service.files import replace_files
 
 
 def test_a_write_that_fails_changes_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
