@@ -270,7 +270,7 @@ async def test_an_unknown_repeat_runs_only_if_an_earlier_run_would_be_known(
     monkeypatch.setattr(module, "HELD_BEFORE_S", held_before_s)
     with owning() as owner:
         tool = Tool(owner)
-        tool.seat.held(anew=True)
+        tool.seat.confirmed(new_tenure=True)
         if runs:
             await tool.done(a2c_repeat=repeat)
             assert await tool.call(a2c_repeat=repeat) == json.loads(RESULT)
@@ -300,14 +300,14 @@ async def test_a_seat_lost_and_claimed_again_counts_from_the_new_claim(monkeypat
         monkeypatch.setattr(module, "HELD_BEFORE_S", -60.0)
         with pytest.raises(Unavailable):  # it has no seat yet
             await tool.call(a2c_repeat=0)
-        tool.seat.held(anew=True)
+        tool.seat.confirmed(new_tenure=True)
         since = tool.seat.held_since
-        tool.seat.held(anew=False)  # confirmed
+        tool.seat.confirmed(new_tenure=False)  # confirmed
         assert since is not None
         assert tool.seat.held_since == since
         loop = asyncio.get_running_loop()
         await eventually(lambda: loop.time() > since)
-        tool.seat.held(anew=True)
+        tool.seat.confirmed(new_tenure=True)
         assert tool.seat.held_since > since
 
 

@@ -10,13 +10,12 @@ from typing import Any, Literal
 import pytest
 from aiohttp import web
 
-from smcp_bus.owner import time_limit
 from smcp_computer.config.file import load_config, parse_config
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.tools import Catalogue
-from smcp_proto.tool_results import timed_out
+from smcp_proto.tool_results import time_limit, timed_out
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import running_all
 

@@ -19,18 +19,8 @@ import orjson
 from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel, ValidationError
 
-from smcp_bus import exact_json
-from smcp_bus.bus import (
-    NO_HEADERS,
-    Admit,
-    BodyTooLarge,
-    ConnectionLost,
-    Headers,
-    NoResponder,
-    NotConnected,
-    RequestTimedOut,
-    TransferFailed,
-)
+from smcp_bus import bus, exact_json
+from smcp_bus.bus import NO_HEADERS, Admit, Headers
 from smcp_bus.callers import Caller
 from smcp_bus.headers import REQ_ID
 from smcp_proto.catalog import Row, SizeClass, TimeClass
@@ -185,15 +175,15 @@ def to_smcp_error(error: Exception) -> SmcpError:
     match error:
         case SmcpError():
             return error
-        case BodyTooLarge(size=size, limit=limit):
+        case bus.BodyTooLarge(size=size, limit=limit):
             return TooLarge(REQUEST_TOO_LARGE, details={"size": size, "limit": limit})
-        case NoResponder():
+        case bus.NoResponder():
             return Unavailable("not available now", details={"may_have_run": False})
-        case NotConnected():
+        case bus.NotConnected():
             return Unavailable("not available now", details={"may_have_run": False, CUT_OFF: True})
-        case ConnectionLost() | TransferFailed():
+        case bus.ConnectionLost() | bus.TransferFailed():
             return Unavailable("the connection broke before the answer came", details={"may_have_run": True})
-        case RequestTimedOut():
+        case bus.RequestTimedOut():
             return TimedOut(NO_ANSWER)
         case _:
             _log.error("a handler failed", exc_info=error)

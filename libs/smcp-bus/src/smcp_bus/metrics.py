@@ -1,4 +1,4 @@
-"""Metrics of the connection to NATS, and of an `Owner`."""
+"""Metrics of the connection to NATS, the lease, an `Owner`, and the audit trail."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ from smcp_bus.audit import Trail
 from smcp_bus.bus import Connection
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.owner import Owner
+from smcp_bus.registry_client import LeaseKeeper
 
 
 class Instruments(Protocol):
@@ -32,6 +33,13 @@ def measure_owner(metrics: Instruments, owner: Owner) -> None:
         lambda: owner.repeats,
         label="found",
     )
+
+
+def measure_lease(metrics: Instruments, lease: LeaseKeeper) -> None:
+    gauge, counter = metrics.gauge, metrics.counter
+    gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
+    counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
+    gauge("smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s")
 
 
 def measure_bus(metrics: Instruments, bus: NatsBus) -> Callable[[], None]:

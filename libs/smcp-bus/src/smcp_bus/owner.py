@@ -25,6 +25,7 @@ from smcp_bus.tracing import event
 from smcp_proto import tool_results
 from smcp_proto.errors import Malformed, SmcpError, Unavailable, error_of
 from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq
+from smcp_proto.tool_results import time_limit
 
 _log = logging.getLogger("smcp_bus.owner")
 
@@ -45,10 +46,6 @@ CallKey = tuple[str, str, str, str]
 """(office, computer, agent, req_id)"""
 CancelKey = tuple[str, str, str]
 """(office, agent, req_id): a cancel names no Computer."""
-
-_Tombstone = tuple[float, tuple[str, ...]]
-"""When it was cancelled last (loop time), and by which subjects."""
-_NO_TOMBSTONE: Final[_Tombstone] = (0.0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +121,8 @@ class Owner:
         self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
         self._kept: OrderedDict[CallKey, _Ended] = OrderedDict()
         self.kept_bytes = 0
-        self._tombstones: OrderedDict[CancelKey, _Tombstone] = OrderedDict()
+        self._tombstones: OrderedDict[CancelKey, tuple[float, tuple[str, ...]]] = OrderedDict()
+        """When it was cancelled last (loop time), and by which subjects."""
         self._tidy_every_s = max(min(keeping.results_s, keeping.keys_s, keeping.tombstones_s), 0.02)
         self._tidies: asyncio.TimerHandle | None = None
         self.repeats = {"running": 0, "kept": 0, "expired": 0}
@@ -196,8 +194,16 @@ class Owner:
             if known is not None:
                 event("smcp.kept_answer")
                 return known
-            limit = time_limit(request.timeout, left)
-            self._begin(seat, key, request, digest, subject, limit, start, timed_out, answer)
+            limit, now = time_limit(request.timeout, left), self._loop.time()
+            call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer])
+            self._running[key] = call  # `start` may settle it at once
+            self._idle.clear()
+            call.timers.append(self._loop.call_at(now + limit, self._expire, call, timed_out))
+            try:
+                call.stop = start(call)
+            except BaseException:
+                self._remove(call)
+                raise
         return await answer
 
     def settle(self, call: RunningCall, outcome: bytes | Exception) -> None:
@@ -205,14 +211,8 @@ class Owner:
         if call.settled:
             return
         call.settled = True
-        for timer in call.timers:
-            timer.cancel()
-        del self._running[call.key]
-        if not self._running:
-            self._idle.set()
-        for answer in call.waiting:
-            if answer.done():
-                continue  # who asked has gone
+        self._remove(call)
+        for answer in (each for each in call.waiting if not each.done()):  # some who asked may have gone
             if isinstance(outcome, Exception):
                 answer.set_exception(outcome)
                 answer.exception()  # marks it as seen, where who asked goes now
@@ -239,7 +239,7 @@ class Owner:
             elif len(call.timers) == 1:
                 call.timers.append(self._loop.call_later(call.seat.cancel_grace_s, self._cancelled, call, "cancelled"))
         if not calls:
-            _, subjects = self._tombstones.pop((office, agent, req_id), _NO_TOMBSTONE)
+            _, subjects = self._tombstones.pop((office, agent, req_id), (0.0, ()))
             self._tombstones[office, agent, req_id] = self._loop.time(), tuple({*subjects, subject})
             self._tidy_later()
         return bool(calls)
@@ -255,14 +255,14 @@ class Owner:
         def abandon() -> None:
             if is_back() or ownership.generation != generation:
                 return
-            gone = [call for call in self._of(office, agent) if call.asked_at < now]
+            its = [call for key, call in self._running.items() if key[0] == office and key[2] == agent]
+            gone = [call for call in its if call.asked_at < now]
             for call in gone:
                 self._cancelled(call, "abandoned")
             if gone:
                 _log.info("calls cancelled: the Agent has left the office", extra={"count": len(gone)})
 
-        if self._of(office, agent):
-            self._loop.call_later(ABSENT_S, abandon)
+        self._loop.call_later(ABSENT_S, abandon)
 
     def knows(self, seat: Seat, agent: str, req_id: str) -> bool:
         key = (seat.office, seat.computer, agent, req_id)
@@ -288,38 +288,15 @@ class Owner:
                 answer.ended.append((agent, req_id))
         return answer
 
-    # -- calls that run
+    def _remove(self, call: RunningCall) -> None:
+        for timer in call.timers:
+            timer.cancel()
+        del self._running[call.key]
+        if not self._running:
+            self._idle.set()
 
-    def _begin(
-        self,
-        seat: Seat,
-        key: CallKey,
-        request: ToolCallReq,
-        digest: bytes,
-        subject: str,
-        limit: float,
-        start: Callable[[RunningCall], Stop],
-        timed_out: Callable[[str, float], Mapping[str, Any]],
-        answer: "asyncio.Future[bytes]",
-    ) -> None:
-        def expire() -> None:
-            self._break_off(call, "timeout", timed_out(call.tool, call.limit))
-
-        now = self._loop.time()
-        call = self._running[key] = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer])
-        self._idle.clear()
-        call.timers.append(self._loop.call_at(now + limit, expire))
-        try:
-            call.stop = start(call)
-        except BaseException:
-            call.timers[0].cancel()
-            del self._running[key]
-            if not self._running:
-                self._idle.set()
-            raise
-
-    def _of(self, office: str, agent: str) -> list[RunningCall]:
-        return [call for key, call in self._running.items() if key[0] == office and key[2] == agent]
+    def _expire(self, call: RunningCall, timed_out: Callable[[str, float], Mapping[str, Any]]) -> None:
+        self._break_off(call, "timeout", timed_out(call.tool, call.limit))
 
     def _cancelled(self, call: RunningCall, why: str) -> None:
         self._break_off(call, why, tool_results.cancelled(call.tool))
@@ -328,8 +305,6 @@ class Owner:
         if not call.settled:
             self.settle(call, exact_json.written(result))
             call.stop(why)
-
-    # -- calls that have ended
 
     def _replay(
         self, key: CallKey, request: ToolCallReq, digest: bytes, subject: str, seat: Seat, left: float
@@ -348,7 +323,7 @@ class Owner:
                 self.repeats["kept"] += 1
                 raise _again(ended.error)
             del self._ended[key]
-        _, by = self._tombstones.get((seat.office, request.agent, request.req_id), _NO_TOMBSTONE)
+        _, by = self._tombstones.get((seat.office, request.agent, request.req_id), (0.0, ()))
         if "" in by or subject in by or (by and not subject):  # as `_is_of_another`
             return exact_json.written(tool_results.cancelled(request.tool_name))
         repeat = request.a2c_repeat
@@ -422,11 +397,3 @@ def _is_of_another(known: RunningCall | _Ended, subject: str) -> bool:
 def _same(known: RunningCall | _Ended, digest: bytes, subject: str) -> None:
     if _is_of_another(known, subject) or known.digest != digest:
         raise Malformed("this req_id was used for another call", details={"field": "req_id"})
-
-
-def time_limit(timeout: float, left: float) -> float:
-    """Seconds after which the Computer's side answers for what still runs: sooner than its asker gives up.
-
-    Of `timeout`, which the whole request was given, `left` is what is left here.
-    """
-    return max(min(timeout, left) - min(0.5, timeout / 10), 0.0)

@@ -51,9 +51,9 @@ class Seat:
     held_since: float | None = None
     """Since when it has its seat in the office without interruption (loop time)."""
 
-    def held(self, *, anew: bool) -> None:
-        """The registry has confirmed the seat; `anew`: it may have been another's meanwhile."""
-        if anew or self.held_since is None:
+    def confirmed(self, *, new_tenure: bool) -> None:
+        """The registry has confirmed the seat. A new tenure: it may have been another's meanwhile."""
+        if new_tenure or self.held_since is None:
             self.held_since = asyncio.get_running_loop().time()
 
 

@@ -226,6 +226,10 @@ def upstream(row: Row) -> Row | None:
     return _BY_VERB.get(("server", row.verb)) if row.event.startswith("notify:") and row.senders else None
 
 
+SAID_AS: Final[Mapping[str, str]] = MappingProxyType({up.event: row.event for row in _ROWS if (up := upstream(row))})
+"""What native Computers tell the registry, and what is said to a gateway in its place."""
+
+
 def _unknown(prefix: str, verb: str) -> Row | None:
     if not _VERB.fullmatch(verb):
         return None

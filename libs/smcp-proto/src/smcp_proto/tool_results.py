@@ -69,6 +69,14 @@ def asked_for(seconds: float) -> str:
     return f"{max(1, math.ceil(seconds))} s"
 
 
+def time_limit(timeout: float, left: float) -> float:
+    """Seconds after which the Computer's side answers for what still runs: sooner than its asker gives up.
+
+    Of `timeout`, which the whole request was given, `left` is what is left here.
+    """
+    return max(min(timeout, left) - min(0.5, timeout / 10), 0.0)
+
+
 def cancelled(tool: str | None = None) -> dict[str, Any]:
     """A call that its Agent cancelled: `meta.a2c_cancelled`. Without `tool`: of one that is not known by name."""
     return failed(f"the call of {tool!r} was cancelled" if tool else "the call was cancelled", **{CANCELLED: True})

@@ -17,7 +17,7 @@ from smcp_bus.bus import Bus, BusError, Incoming, Subscription
 from smcp_bus.dispatch import Call
 from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.log_level import serve_log_level
-from smcp_bus.metrics import Instruments, measure_bus
+from smcp_bus.metrics import Instruments, measure_bus, measure_lease
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.nats.config import Credentials
 from smcp_bus.ownership import Ownership, owned
@@ -30,7 +30,6 @@ from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
 from smcp_computer.membership import Membership
-from smcp_computer.metrics import measure_lease
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_computer.terminal import open_terminal
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
@@ -87,7 +86,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
             ownership,
             computer.outbox,
             lambda: computer.resources.index.capabilities,
-            lambda anew: computer.in_office(anew=anew),
+            lambda new_tenure: computer.in_office(new_tenure=new_tenure),
         )
         measure_lease(computer.metrics, membership.lease)
         computer.readiness.add("nats", lambda: bus.problem)

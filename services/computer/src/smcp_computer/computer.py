@@ -26,22 +26,17 @@ from smcp_computer.config.secret_detection import shown
 from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.confirmation import Asker, ByProgram, Confirmation
 from smcp_computer.control_client import LOGS
-from smcp_computer.finder import Finder, MetadataCache
-from smcp_computer.handlers.get_desktop import Desktop
-from smcp_computer.handlers.resources import GET_RESOURCES, GetResources, ResourceHandlers
+from smcp_computer.handlers.resources import ResourceServices
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import OfficeMembership
 from smcp_computer.metrics import calls_timed, measure, measure_calls, measure_resources
-from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient, ResourceChanges
+from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient
 from smcp_computer.reshaping import Results
-from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.routing import Directory
-from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_computer.terminal import Terminal, hangups
-from smcp_computer.tools import Catalogue, History
+from smcp_computer.tools import Catalogue
 from smcp_proto.schemas.config import (
     GetComputerConfigReq,
     GetComputerConfigRet,
@@ -61,8 +56,6 @@ HEAD_START_S: Final = 5.0
 """How long joining waits for MCP servers to start: an Agent that sees this Computer enter asks for its tools at once.
 So does what is told of a changed configuration. Tools of later servers are announced. After a restart calls wait, and
 it is half of the time that the seat is kept."""
-
-
 EVENTS: Final = "smcp_computer.events"
 """The logger of what is recorded, too (`smcp_bus.audit`)."""
 
@@ -202,10 +195,9 @@ class Computer:
 
     async def _get_status(self, request: GetStatusReq, call: Call) -> GetStatusRet:
         """What Agents may know: no processes, no warnings for the user."""
-        mine = self.access.listed(call.caller, self.catalogue.listing)
-        owners = (self.catalogue.find(tool.name) for tool in mine)
-        hidden = self.access.hidden(call.caller)
-        listed = Counter(target.ref.server for target in owners if target is not None)
+        hidden, find = self.access.hidden(call.caller), self.catalogue.find
+        mine = (find(tool.name) for tool in self.access.listed(call.caller, self.catalogue.listing))
+        listed = Counter(target.ref.server for target in mine if target is not None)
         servers = [
             ServerStatus(
                 name=each.name,
@@ -306,10 +298,10 @@ class Computer:
                 self.fleet.stop()
                 await asyncio.wait([servers, following])
 
-    def in_office(self, *, anew: bool) -> None:
-        """This Computer is in its office (again): leaves of Agents and changes may have been missed. `anew`: another
-        process may have had its seat meanwhile."""
-        self.seat.held(anew=anew)
+    def in_office(self, *, new_tenure: bool) -> None:
+        """This Computer is in its office (again): leaves of Agents and changes may have been missed. `new_tenure`:
+        another process may have had its seat meanwhile."""
+        self.seat.confirmed(new_tenure=new_tenure)
         self.resources.changes.in_office()
         self.resources.agents.drop()
 
@@ -352,54 +344,3 @@ class Computer:
             except TimeoutError:
                 _log.warning("%s broken off: not ended within %g s", counted(self.owner.running, "call"), drain_s)
             await self.calls.aclose()
-
-
-class ResourceServices:
-    """`index.run` must be running; `history` must hear of each call of a tool. `handlers` are by event."""
-
-    def __init__(
-        self,
-        settings: ComputerSettings,
-        fleet: Fleet,
-        access: Access,
-        outbox: ComputerOutbox,
-        tasks: Background,
-        *,
-        max_body: int,
-    ) -> None:
-        events, supervisors = fleet.events, fleet.supervisors
-        self.history = History()
-        self.index = ResourceIndex(supervisors, events)
-        self.upstream = UpstreamSubscriptions(supervisors, events, tasks)
-        self.agents = AgentSubscriptions(self.upstream, outbox.missed)
-        self.cache = MetadataCache(
-            self._read, tasks, self.upstream.subscribed, events, cache_bytes=settings.finder_cache_bytes
-        )
-        self.changes = ResourceChanges(self.index, self.upstream, self.agents, events, self.cache, outbox)
-        directory = Directory(supervisors, self.index, self.history, events)
-        resources = ResourceHandlers(
-            directory, self.index, self.agents, access, events, name=settings.name, max_body=max_body
-        )
-        self.handlers: Mapping[str, Handler] = {
-            "client:get_desktop": Desktop(
-                self.index, self.history, access, events, tasks, read_s=settings.read_s, max_body=max_body
-            ),
-            "client:get_finder": Finder(
-                self.cache,
-                directory.documents,
-                self.history,
-                access,
-                wait_s=settings.read_s,
-                max_body=max_body,
-            ),
-            "client:resources/list": resources.list,
-            "client:resources/templates/list": resources.templates,
-            "client:resources/read": resources.read,
-            "client:resources/subscribe": resources.subscribe,
-            "client:resources/unsubscribe": resources.unsubscribe,
-            "client:completion/complete": resources.complete,
-            GET_RESOURCES: GetResources(supervisors, access, max_body=max_body),
-        }
-
-    async def _read(self, server: str, uri: str, timeout: float) -> Mapping[str, Any]:
-        return await self.index.connection(server).read(uri, timeout=timeout)

@@ -36,10 +36,6 @@ ROUND_A_BODY: Final = 4 * 1024 * 1024
 """Bytes that a message may have beside the request in it."""
 ASK_S: Final = 12.0
 """The gateway has 10 s for a question about the room, and for an update."""
-SAID_AS: Final[dict[str, str]] = {
-    up.event: row.event for row in catalog.CATALOG.values() if (up := catalog.upstream(row)) is not None
-}
-"""The event to send to a gateway for the one that native Computers send to the registry."""
 
 
 @asynccontextmanager
@@ -152,7 +148,7 @@ class GatewayMembership:
         if self._restart and not self.has_joined.is_set():  # it may be in the place of a process that was restarted
             self.computer.outbox.changed_all(self.computer.resources.index.capabilities)
         self.has_joined.set()
-        self.computer.in_office(anew=True)
+        self.computer.in_office(new_tenure=True)
         self.computer.outbox.resume()
         _log.info("in the office %r as %r, by %s", self._office, self._me.name, connection.url)
 
@@ -172,7 +168,7 @@ class GatewayMembership:
     async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes) -> None:
         row = catalog.by_verb("server", verb)
         assert row is not None  # a verb of ours
-        event, connection = SAID_AS.get(row.event, row.event), self.link.connection
+        event, connection = catalog.SAID_AS.get(row.event, row.event), self.link.connection
         if connection is None:
             raise NotConnected("there is no connection with a gateway now")
         try:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Seat
-from smcp_bus.registry_client import LeaseKeeper
 from smcp_computer.finder import MetadataCache
 from smcp_computer.mcp.events import ServerStatus, State
 from smcp_computer.mcp.fleet import Fleet
@@ -16,14 +15,6 @@ def calls_timed(metrics: Metrics) -> Callable[..., None]:
     return metrics.durations(
         "smcp_computer_call_duration", "Requests for tools, until they are answered", "outcome"
     ).add
-
-
-def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:
-    metrics.gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
-    metrics.counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
-    metrics.gauge(
-        "smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s"
-    )
 
 
 def measure_resources(metrics: Metrics, index: ResourceIndex, cache: MetadataCache) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Final
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import REPLY_LIMIT
-from smcp_bus.owner import time_limit
 from smcp_proto.errors import ANSWER_TOO_LARGE, TooLarge
+from smcp_proto.tool_results import time_limit
 
 
 def giving_way(sizes: Sequence[int], room: int) -> frozenset[int]:

@@ -84,7 +84,7 @@ class Gateway:
             send=self.transport.send,
             room=self.transport.room,
             is_present=lambda office, member: self.offices.has(office, member),  # noqa: PLW0108 -- it is made below
-            unconfirmed=generations.want,
+            request_repair=generations.want,
             lease_s=settings.lease_s,
             max_values=settings.max_values,
             subscriptions=quotas.subscriptions,
@@ -121,8 +121,8 @@ class Gateway:
             registry,
             calls,
             hang_up=self.transport.hang_up,
-            unwritten=self.transport.unsent_bytes,
-            stays=self._repair.assert_soon,
+            unsent_bytes=self.transport.unsent_bytes,
+            assert_member=self._repair.assert_soon,
             move_s=settings.move_s,
             spread_s=settings.rebalance_s,
         )

@@ -45,7 +45,7 @@ KEEP_AGAIN_S: Final = 0.5
 """Between two requests to keep a seat; longer than for a join, since many ask at once."""
 KEPT_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.1
-"""Between two looks at what is unwritten, and before a seat that no registry could keep is asked for again."""
+"""Between two looks at unsent bytes, and before a seat that no registry could keep is asked for again."""
 LOOK_S: Final = 1.0
 """Between two looks at the fair share and at the tokens (seconds): a session outlives its token by no more. `PER_S`
 bounds how many clients are sent away after one look."""
@@ -76,10 +76,10 @@ class Moves:
     calls: CallTable
     _: KW_ONLY
     hang_up: HangUp
-    unwritten: Callable[[Session], int]
+    unsent_bytes: Callable[[Session], int]
     """Bytes of answers that a client has not been sent yet."""
-    stays: Callable[[Session], None]
-    """Asserts a client's member at the registry, which ends its move."""
+    assert_member: Callable[[Session], None]
+    """Assert a client's member at the registry, which ends its move."""
     move_s: float
     """How long the registry keeps the seat of a member that moves (seconds)."""
     spread_s: float
@@ -150,7 +150,7 @@ class Moves:
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
         elif self._loop.time() - kept_at > max(self.move_s / 10, PAUSE_S):
             await self._keep(session, begin + within)  # `move_s` counts from here
-        while not session.closed and self.unwritten(session) and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
+        while not session.closed and self.unsent_bytes(session) and self._loop.time() < end:  # noqa: ASYNC110 -- a slow connection
             await asyncio.sleep(PAUSE_S)
         if not session.closed:
             await self.hang_up(session, "the gateway is stopping")
@@ -222,7 +222,7 @@ class Moves:
 
     def _may_go(self, session: Session) -> bool:
         gone = session.closed or session.leaving or session in self._going
-        return not (gone or session.busy or self.unwritten(session))
+        return not (gone or session.busy or self.unsent_bytes(session))
 
     async def _move(self, session: Session) -> None:
         try:
@@ -236,4 +236,4 @@ class Moves:
             await self.hang_up(session, "others have fewer clients")
         elif not (session.closed or session.leaving or self._draining):
             session.moving = False  # it has begun something, or its seat may not be kept: it stays
-            self.stays(session)
+            self.assert_member(session)

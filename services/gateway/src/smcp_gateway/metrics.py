@@ -1,7 +1,7 @@
 """The gateway's metrics."""
 
 from smcp_bus.dispatch import Ended
-from smcp_bus.metrics import measure_owner
+from smcp_bus.metrics import measure_lease, measure_owner
 from smcp_bus.registry_client import LeaseKeeper
 from smcp_bus.tracing import counted
 from smcp_gateway.auth.guard import Guard
@@ -97,9 +97,7 @@ def measure(
         lambda: quotas.refused,
         label="quota",
     )
-    gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
-    counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
-    gauge("smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s")
+    measure_lease(metrics, lease)
 
 
 def _by_role(sessions: Sessions) -> dict[str, int]:

@@ -14,9 +14,10 @@ import orjson
 from pydantic import ValidationError
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch import Call, RawJson
+from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_computer.access import Access, not_allowed
-from smcp_computer.finder import first_text
+from smcp_computer.finder import Finder, MetadataCache, first_text
+from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.mcp.errors import (
     RESOURCE_NOT_FOUND,
     BadAnswer,
@@ -31,11 +32,15 @@ from smcp_computer.mcp.errors import (
     jsonrpc_error,
 )
 from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.outbox import ComputerOutbox, ResourceChanges
 from smcp_computer.reply_limits import Budget, bounded
 from smcp_computer.resources.index import Kind, ResourceIndex, named_apart, page_of, read_cursor, write_cursor
 from smcp_computer.resources.routing import Directory
-from smcp_computer.resources.subscriptions import AgentSubscriptions
+from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
+from smcp_computer.settings import ComputerSettings
+from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.finder import unknown_categories
 from smcp_proto.schemas.base import AgentCallData, JsonRpcRequest, ServerName, UnknownClientReq
@@ -52,6 +57,7 @@ from smcp_proto.schemas.resources import (
 from smcp_proto.tool_results import with_meta
 from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of, without_query
 from smcp_proto.validation import malformed
+from smcp_service.lifecycle import Background
 
 RESULT_KEY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resourceTemplates"}
 LEFT_OUT: Final = "a2c_skipped_servers"
@@ -316,3 +322,54 @@ def _renamed(item: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]
 def _refused(code: int, message: str, **fields: str) -> RawJson:
     """The package's own flat error: its fields stand beside the code."""
     return RawJson(exact_json.written({"code": code, "message": message, **fields}))
+
+
+class ResourceServices:
+    """`index.run` must be running; `history` must hear of each call of a tool. `handlers` are by event."""
+
+    def __init__(
+        self,
+        settings: ComputerSettings,
+        fleet: Fleet,
+        access: Access,
+        outbox: ComputerOutbox,
+        tasks: Background,
+        *,
+        max_body: int,
+    ) -> None:
+        events, supervisors = fleet.events, fleet.supervisors
+        self.history = History()
+        self.index = ResourceIndex(supervisors, events)
+        self.upstream = UpstreamSubscriptions(supervisors, events, tasks)
+        self.agents = AgentSubscriptions(self.upstream, outbox.missed)
+        self.cache = MetadataCache(
+            self._read, tasks, self.upstream.subscribed, events, cache_bytes=settings.finder_cache_bytes
+        )
+        self.changes = ResourceChanges(self.index, self.upstream, self.agents, events, self.cache, outbox)
+        directory = Directory(supervisors, self.index, self.history, events)
+        resources = ResourceHandlers(
+            directory, self.index, self.agents, access, events, name=settings.name, max_body=max_body
+        )
+        self.handlers: Mapping[str, Handler] = {
+            "client:get_desktop": Desktop(
+                self.index, self.history, access, events, tasks, read_s=settings.read_s, max_body=max_body
+            ),
+            "client:get_finder": Finder(
+                self.cache,
+                directory.documents,
+                self.history,
+                access,
+                wait_s=settings.read_s,
+                max_body=max_body,
+            ),
+            "client:resources/list": resources.list,
+            "client:resources/templates/list": resources.templates,
+            "client:resources/read": resources.read,
+            "client:resources/subscribe": resources.subscribe,
+            "client:resources/unsubscribe": resources.unsubscribe,
+            "client:completion/complete": resources.complete,
+            GET_RESOURCES: GetResources(supervisors, access, max_body=max_body),
+        }
+
+    async def _read(self, server: str, uri: str, timeout: float) -> Mapping[str, Any]:
+        return await self.index.connection(server).read(uri, timeout=timeout)

@@ -40,8 +40,8 @@ from smcp_computer.mcp.errors import (
 from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.resources import LIST_BYTES, ListenStream, RequestedSubscriptions, Resources, Subscriptions
 from smcp_computer.mcp.sdk_adapter import PINGS, REQUEST_S, CallSpan, Exchange, Requests, Watch
-from smcp_computer.mcp.server_log import StderrLog, first_of
-from smcp_computer.mcp.transports import open_transport
+from smcp_computer.mcp.server_log import StderrLog
+from smcp_computer.mcp.transports import open_transport, refused_by_http
 from smcp_computer.redaction import Redactor
 from smcp_proto.schemas.config import (
     MCPServerConfig,
@@ -357,7 +357,7 @@ async def connect(
             notify(event)  # those of the 2026 era come on a stream, see `subscriptions`
 
     async with (
-        _refused_by_http(watch),
+        refused_by_http(watch),
         Client(
             open_transport(
                 server, host or HostSettings(), watch, log or StderrLog(server.name), max_message=max_message
@@ -393,14 +393,3 @@ async def connect(
                 list_s=max(answer_s, REQUEST_S),
             )
             tasks.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def _refused_by_http(watch: Watch) -> AsyncIterator[None]:
-    """Names the status of HTTP, which the SDK's error leaves out."""
-    try:
-        yield
-    except Exception as error:
-        if watch.refused and isinstance(first_of(error), MCPError):
-            raise ServerFailed(watch.refused) from None
-        raise

@@ -8,12 +8,13 @@ import anyio
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 
 from smcp_bus import exact_json
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES, ServerFailed
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
-from smcp_computer.mcp.server_log import StderrLog, answered
+from smcp_computer.mcp.server_log import StderrLog, answered, first_of
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import (
@@ -93,6 +94,17 @@ async def _streamable(
         ) as streams,
     ):
         yield streams
+
+
+@asynccontextmanager
+async def refused_by_http(watch: Watch) -> AsyncIterator[None]:
+    """Names the status of HTTP, which the SDK's error leaves out."""
+    try:
+        yield
+    except Exception as error:
+        if watch.refused and isinstance(first_of(error), MCPError):
+            raise ServerFailed(watch.refused) from None
+        raise
 
 
 def _refuses(status: int, is_json: bool) -> bool:

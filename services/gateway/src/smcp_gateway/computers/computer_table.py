@@ -45,7 +45,7 @@ class ComputerTable:
     room: Room
     is_present: Callable[[str, MemberKey], bool]
     """Whether a member is in an office, by its roster here."""
-    unconfirmed: Callable[[], None]
+    request_repair: Callable[[], None]
     """Called when the registry no longer holds a claim: the members have to be asserted."""
     lease_s: float
     """After a suspension of half of it all Computers are confirmed again."""
@@ -221,7 +221,7 @@ class ComputerTable:
             assert owned.claim is not None
             confirmed = await self.registry.confirm(owned.office, "computer", owned.name, owned.claim)
         if not confirmed.mine:
-            self.unconfirmed()
+            self.request_repair()
             raise Unavailable("the registry does not hold this claim")
         owned.granted(owned.claim, confirmed.tenure)
         self._open(owned, generation)

@@ -6,6 +6,7 @@ for native Computers. During an office switch one connection is served in two of
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -18,12 +19,12 @@ from smcp_bus.bus import Incoming, Reply, Subscription
 from smcp_bus.callers import Rights, check_listed, listed_hints, with_caller
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Observe, RawJson
 from smcp_bus.outbox import Outbox, Start
-from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
+from smcp_bus.owner import Owner, RunningCall, Stop
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans, carried
-from smcp_gateway.computers.subscriptions import Subscriptions, granted
+from smcp_gateway.computers.subscriptions import Subscriptions
 from smcp_gateway.sockets.packet import LARGE, READ_BY_PUBLISHED, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
 from smcp_proto.catalog import CATALOG
@@ -43,16 +44,13 @@ from smcp_proto.errors import (
     flat_error,
 )
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
-from smcp_proto.tool_results import with_meta
+from smcp_proto.tool_results import time_limit, with_meta
 
 CANCEL_EVENT: Final = "notify:tool_call_cancel"
-
 CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
-
 PAUSE_S: Final = 0.1
 """After a resource update; those that come meanwhile are sent together (seconds)."""
-
 RESULT_FIELDS: Final = ("content", "isError")
 """A tool's result has one of them, and an error none."""
 
@@ -145,7 +143,7 @@ class SocketIoComputer:
     def granted(self, claim: Claim, tenure: int | None) -> None:
         """The registry holds it by that claim."""
         self.claim = claim
-        self.seat.held(anew=not same_tenure(self._tenure, tenure))
+        self.seat.confirmed(new_tenure=not same_tenure(self._tenure, tenure))
         self._tenure = tenure
 
     def _refusal(self) -> Reply | None:
@@ -186,8 +184,8 @@ class SocketIoComputer:
         if verb != "tool_call":
             return False
         try:
-            request = ToolCallReq.model_validate(orjson.loads(incoming.body))
-        except (ValidationError, orjson.JSONDecodeError):
+            request = ToolCallReq.model_validate_json(incoming.body)
+        except ValidationError:
             return False
         return self._deps.owner.knows(self.seat, request.agent, request.req_id)
 
@@ -220,21 +218,10 @@ class SocketIoComputer:
         return RawJson(outcome)
 
     async def _subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
-        """Ask the Computer, and keep the subscription if it grants it."""
-        uri, is_granted = request.payload.params.uri, False
-        settle = self.subscriptions.add(request.agent or "", request.serverId, uri)
-        try:
-            answer = await self._query(request, call)
-            is_granted = granted(answer.body)
-        finally:
-            settle(is_granted)
-        return answer
+        return await self.subscriptions.subscribe(request, partial(self._query, request, call))
 
     async def _unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
-        answer = await self._query(request, call)
-        if granted(answer.body):
-            self.subscriptions.end(request.agent or "", request.serverId, request.payload.params.uri)
-        return answer
+        return await self.subscriptions.unsubscribe(request, partial(self._query, request, call))
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
         """Run the tool, join the running call, or return the stored result."""
@@ -272,10 +259,8 @@ class SocketIoComputer:
             await exact_json.check_cost(answer, self._deps.max_values, "the answer")
         except TooLarge as error:
             self._settle(running, error)
-            return
-        outcome = _read_error(answer, RESULT_FIELDS)
-        await asyncio.sleep(0)  # to look for one word in 32 MiB takes 25 ms
-        self._deps.owner.settle(running, _rename_meta(outcome) if isinstance(outcome, bytes) else outcome)
+        else:
+            self._settle(running, answer)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._loop.create_task(work)
@@ -306,24 +291,18 @@ class SocketIoComputer:
 
     async def _check_tool(self, rights: Rights, request: ToolCallReq, call: Call) -> None:
         """Look at what the Computer lists: a published one checks nothing, and has several names for a tool."""
-        hints = self._hints
+        hints, changes = self._hints, self._changes
         if request.tool_name not in hints:
             asked = {"agent": request.agent, "req_id": request.req_id, "computer": self.name}
             caller = replace(call.caller, rights=Rights(holder=rights.holder))  # to say why a tool is refused
-            hints = await self._list(replace(call, row=CATALOG["client:get_tools"], payload=asked, caller=caller))
+            row = CATALOG["client:get_tools"]
+            answer = await self._query(None, replace(call, row=row, payload=asked, caller=caller))
+            with suppress(orjson.JSONDecodeError):
+                hints = listed_hints(orjson.loads(answer.body).get("tools"))
+            # with a key it may list others to another caller
+            if changes == self._changes and self.session.caller_key is None:
+                self._hints = hints
         check_listed(rights, hints, request.tool_name)
-
-    async def _list(self, call: Call) -> dict[str, bool]:
-        changes = self._changes
-        answer = await self._query(None, call)
-        try:
-            listed = orjson.loads(answer.body)
-        except orjson.JSONDecodeError:
-            listed = {}
-        hints = listed_hints(listed.get("tools"))
-        if changes == self._changes and self.session.caller_key is None:  # else it may list others to another caller
-            self._hints = hints
-        return hints
 
     def _ask(self, call: Call, answered: Answered) -> Callable[[], None]:
         """Emit the request, and have `answered` called once. Returns what stops waiting for it."""

@@ -5,17 +5,22 @@ Computer is asked, so that no update before its answer is lost. It ends when the
 interruption: then the Agent is told to subscribe again (ADR 0019).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from hashlib import blake2b
 from typing import Final
 
 import orjson
 
+from smcp_bus.dispatch import RawJson
 from smcp_proto.errors import too_many_subscriptions
+from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.uris import resources_above, without_query
 
 MAX_SUBSCRIPTIONS: Final = 1000
 """Of one Agent at one Computer; above it 429."""
+
+Ask = Callable[[], Awaitable[RawJson]]
+"""Passes the request on to the Computer."""
 
 
 class Subscriptions:
@@ -66,6 +71,23 @@ class Subscriptions:
         digest, mine = _digest(uri), self._agents.get(agent, set())
         mine -= {(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)}
         self._ended()
+
+    async def subscribe(self, request: SubscribeResourceReq, ask: Ask) -> RawJson:
+        """Ask the Computer, and keep the subscription if it grants it. Raises as `add`, and as `ask`."""
+        is_granted = False
+        settle = self.add(request.agent or "", request.serverId, request.payload.params.uri)
+        try:
+            answer = await ask()
+            is_granted = granted(answer.body)
+        finally:
+            settle(is_granted)
+        return answer
+
+    async def unsubscribe(self, request: UnsubscribeResourceReq, ask: Ask) -> RawJson:
+        answer = await ask()
+        if granted(answer.body):
+            self.end(request.agent or "", request.serverId, request.payload.params.uri)
+        return answer
 
     def left(self, agent: str) -> bool:
         """The Agent has left the office. Returns whether it had subscriptions."""

@@ -15,12 +15,22 @@ from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.grants import Principal
 from smcp_gateway.quotas import CountedIn, Quota
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
-from smcp_proto.errors import Malformed, TooLarge
+from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
 
 VERSION_PARAMETER: Final = "a2c_version"
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""
+
+MAX_IN_FLIGHT: Final = 4096
+"""Events of one client that may be unanswered at a time; above it 429."""
+IN_FLIGHT: Final = 2
+"""The bytes of all its requests in flight, in units of the largest request; above it 429, except for a single one."""
+FETCHED: Final = 2
+"""Large replies in parts, each as large as may be, that are on their way to one client's outbox at a time: one comes
+while the other waits. More stay with their Computers."""
+UNASKED: Final = 4
+"""Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
 
 SeatKey = tuple[str, Role, str]
 """(office, role, name)"""
@@ -77,9 +87,9 @@ class ReplyBudget(ByteBudget):
     has room for them. Those in one message are here already: at most `unasked_limit` bytes of them wait for the outbox.
     """
 
-    def __init__(self, limit: int, unasked_limit: int) -> None:
-        super().__init__(limit)
-        self.unasked_limit = unasked_limit
+    def __init__(self, max_payload: int) -> None:
+        super().__init__(FETCHED * max_payload)
+        self.unasked_limit = UNASKED * max_payload
         self.unasked = 0
 
     @property
@@ -188,7 +198,7 @@ class Session:
     ask_ids: Iterator[int] = field(default_factory=lambda: count(1))
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
-    replies: ReplyBudget = field(default_factory=lambda: ReplyBudget(0, 0))
+    replies: ReplyBudget = field(default_factory=lambda: ReplyBudget(0))
     """The budget of large replies on their way to its outbox."""
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while that is waited for."""
@@ -225,6 +235,24 @@ class Session:
     @property
     def seat(self) -> SeatKey | None:
         return None if self.membership is None else self.membership.seat
+
+    def refusal(self, max_payload: int, *, begins: bool) -> SmcpError | None:
+        """Why its new event, which is counted already, is not handled.
+
+        Args:
+            max_payload: bytes of the largest request.
+            begins: the event is a join or a call.
+        """
+        if self.in_flight > MAX_IN_FLIGHT:
+            return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
+        most = IN_FLIGHT * max_payload
+        if self.in_flight_bytes > most and self.in_flight > 1:
+            return RateLimited("unanswered events on this connection are too large together", details={"limit": most})
+        if self.leaving and begins:
+            # by `moving` our SDK knows that it is to ask again when it has come back
+            details = {"may_have_run": False, "moving": True}
+            return Unavailable("this connection is about to be closed; connect again", details=details)
+        return None
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

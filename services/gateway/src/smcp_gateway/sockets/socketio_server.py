@@ -7,7 +7,7 @@ size an event may have, and which shape its acknowledgement has. Every event tha
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
@@ -38,7 +38,7 @@ from smcp_gateway.sockets.packet import (
 )
 from smcp_gateway.sockets.session import ReplyBudget, ReplyShare, Session, Sessions, greeting
 from smcp_proto import catalog
-from smcp_proto.catalog import CATALOG, Row, upstream
+from smcp_proto.catalog import SAID_AS, Row
 from smcp_proto.errors import (
     NOTHING_BEGUN,
     REQUEST_TOO_LARGE,
@@ -59,28 +59,19 @@ REQUEST_LIMIT_DIVISOR: Final = 4
 """A request may have a quarter of what an answer may have (ADR 0044): it is parsed and written anew, in one go each."""
 MIN_REQUEST_LIMIT: Final = 1024 * 1024
 """Bytes that a request may have, where a payload may."""
-FETCHED: Final = 2
-"""Large replies in parts, each as large as may be, that are on their way to one client's outbox at a time: one comes
-while the other waits. More stay with their Computers."""
-UNASKED: Final = 4
-"""Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
 FREE: Final = frozenset({"server:tool_call_cancel", "notify:resources/updated"})
 """Events that are no room events for the quotas: as many as calls, and put together until the registry has them."""
 CALLED: Final = "client:"
 """Events that run free; everything else of one client happens in the order in which it came."""
-SAID_AS: Final[Mapping[str, str]] = {
-    up.event: row.event for row in CATALOG.values() if (up := upstream(row)) is not None
-}
-"""What native Computers tell the registry, and what a client says in its place."""
-MAX_IN_FLIGHT: Final = 4096
-"""Events of one client that may be unanswered at a time; above it 429."""
-IN_FLIGHT: Final = 2
-"""The bytes of all its requests in flight, in units of the largest request; above it 429, except for a single one."""
 REFUSED_PAUSE_S: Final = 0.01
 """For so long a client is not read after a refusal for a quota: refusals cost, too. A thousand of them take less time
 than a client has to answer a ping."""
 LONGEST_PAUSE_S: Final = 3.0
 """The same where its large messages are above the quota of bytes: less time than it has to answer a ping."""
+UNKNOWN: Final = (
+    "sid: no such session at this replica: it has ended, or the proxy is not sticky by client address, which polling "
+    "needs (WebSocket alone does not)"
+)
 REFUSED_S: Final = 1.0
 """How long a client that was refused may take to hear so."""
 UPLOAD_S: Final = 60.0
@@ -159,7 +150,7 @@ class SocketIoServer:
             return self._no_arrivals(request) or await self._handled(request)
         outbox = self._engine.outbox(sid)
         if outbox is None:
-            return _unknown_session()  # engine.io would raise for one that has just ended
+            return refusal_response(Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
         if outbox.is_let_in:
             of_member(request)
         elif (size := request.content_length or 0) > STRANGER_POST:
@@ -243,7 +234,7 @@ class SocketIoServer:
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
         request: web.Request = environ["aiohttp.request"]
         engine_id = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
-        replies = ReplyBudget(FETCHED * self._max_payload, UNASKED * self._max_payload)
+        replies = ReplyBudget(self._max_payload)
         try:
             said = greeting(request, auth)
             principal = None if self._guard is None else await self._guard.admit(request, auth)
@@ -254,7 +245,8 @@ class SocketIoServer:
             self._quotas.connected(session)
         except SmcpError as error:
             self._audit.not_connected(self._source(request), error)
-            raise _refused(error) from None
+            said_no = error.message, error.body().model_dump()  # as data the flat error
+            raise ConnectionRefusedError(*said_no) from None  # type: ignore[no-untyped-call]
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
         self._arrivals.ended(engine_id)
@@ -296,8 +288,7 @@ class SocketIoServer:
         match read_packet(text, start):
             case ClientEvent() as event:
                 if session is not None:
-                    membership = session.membership
-                    office = session.id if membership is None else membership.seat[0]
+                    office = session.id if session.seat is None else session.seat[0]
                     subject = "" if session.principal is None else session.principal.identity
                     turn = self._turns.take(office, subject)
                     if turn is not None:
@@ -403,32 +394,8 @@ class SocketIoServer:
             return Malformed(event.fault or "the event needs one argument, an object", details={"field": ""})
         if len(event.body) > self._max_request:
             return TooLarge(REQUEST_TOO_LARGE, details={"limit": self._max_request, "size": len(event.body)})
-        if session.in_flight > MAX_IN_FLIGHT:
-            return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
-        most = IN_FLIGHT * self._max_payload
-        if session.in_flight_bytes > most and session.in_flight > 1:
-            return RateLimited("unanswered events on this connection are too large together", details={"limit": most})
-        if session.leaving and (row.event == JOIN or row.event.startswith(CALLED)):
-            # by `moving` our SDK knows that it is to ask again when it has come back
-            details = {"may_have_run": False, "moving": True}
-            return Unavailable("this connection is about to be closed; connect again", details=details)
-        return None
+        return session.refusal(self._max_payload, begins=row.event == JOIN or row.event.startswith(CALLED))
 
 
 def _ack(session: Session, row: Row | None, answer: Answer) -> bytes:
     return ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
-
-
-def _refused(error: SmcpError) -> Exception:
-    """What makes Socket.IO refuse a client: the error's message, and as data the flat error."""
-    refusal: Exception = ConnectionRefusedError(error.message, error.body().model_dump())  # type: ignore[no-untyped-call]
-    return refusal
-
-
-def _unknown_session() -> web.Response:
-    error = Malformed(
-        "sid: no such session at this replica: it has ended, or the proxy is not sticky by client address, which "
-        "polling needs (WebSocket alone does not)",
-        details={"field": "sid"},
-    )
-    return refusal_response(error)
