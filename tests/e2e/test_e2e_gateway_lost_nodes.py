@@ -72,18 +72,19 @@ async def test_a_call_succeeds_when_its_computer_needs_seconds_to_find_another_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends while there is no way back for its answer."""
-    log = tmp_path / "runs"
+    log, release = tmp_path / "runs", tmp_path / "release"
     servers = {"box": stdio(log=log)}
     async with (
         scene(tmp_path, monkeypatch) as there,
         native_computer(there.elsewhere, OFFICE, "box", servers),
     ):
-        tool = {"tool_name": "sleep", "params": {"seconds": BACK_S / 2, "mark": "one"}}
+        tool = {"tool_name": "sleep", "params": {"seconds": 60, "mark": "one", "until": str(release)}}
         asked = asyncio.create_task(repeated(there.anna, {**call(timeout=60), **tool}, timeout=60))
         await eventually(log.exists, timeout=30)
         loop = asyncio.get_running_loop()
         began = loop.time()
         await there.hurt.kill()
+        release.touch()
         answer = await asked
         assert loop.time() - began > BACK_S
         assert answer.get("isError") is False, answer
@@ -94,7 +95,7 @@ async def test_a_call_succeeds_when_its_gateway_needs_seconds_to_find_another_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Computer ends it while the gateway cannot hear that."""
-    log = tmp_path / "runs"
+    log, release = tmp_path / "runs", tmp_path / "release"
     async with (
         open_cluster(tmp_path) as (sound, _, hurt),
         gateway_world(hurt.url, kv_replicas=NODES) as world,
@@ -104,13 +105,14 @@ async def test_a_call_succeeds_when_its_gateway_needs_seconds_to_find_another_no
         async with world.bus("test") as bus:
             await lead(bus, sound)
         await anna.join("agent", "anna", OFFICE)
-        tool = {"tool_name": "sleep", "params": {"seconds": BACK_S / 2, "mark": "one"}}
+        tool = {"tool_name": "sleep", "params": {"seconds": 60, "mark": "one", "until": str(release)}}
         asked = asyncio.create_task(repeated(anna, {**call(timeout=60), **tool}, timeout=60))
         await eventually(log.exists, timeout=30)
         monkeypatch.setattr("smcp_bus.nats.client._RECONNECT_S", (BACK_S, BACK_S))
         loop = asyncio.get_running_loop()
         began = loop.time()
         await hurt.kill()
+        release.touch()
         answer = await asked
         assert loop.time() - began > BACK_S
         assert answer.get("isError") is False, answer

@@ -22,6 +22,8 @@ from tests.interop.published import KINDS, SELDOM, Kind, published_agent, publis
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 
 OFFICE = "office"
+TRY_S = 10
+"""What is on its way to a connection that breaks is lost, and asked for again after so long."""
 ADDRESSES = [f"127.0.0.{last}" for last in range(2, 8)]
 BOX = {"agent": "anna", "req_id": "1", "computer": "box"}
 CALL = BOX | {"tool_name": "echo", "params": {"text": "hi"}, "timeout": 5}
@@ -90,7 +92,7 @@ async def test_clients_on_both_replicas_join_call_and_reconnect(
             client.sio.on("client:get_tools", _tools, namespace=NAMESPACE)
 
         async def all_answer() -> bool:
-            asked = (anna.call("client:get_tools", BOX | {"computer": name}, timeout=3) for name in computers)
+            asked = (anna.call("client:get_tools", BOX | {"computer": name}, timeout=TRY_S) for name in computers)
             try:
                 answers = await asyncio.gather(*asked)
             except socketio.exceptions.SocketIOError:
@@ -104,7 +106,7 @@ async def test_clients_on_both_replicas_join_call_and_reconnect(
             for client in clients:
                 await joined(client, 2)
                 await transport_of(client, settled)
-        await eventually(all_answer, timeout=30)
+        await eventually(all_answer, timeout=4 * TRY_S)
         if choose is by_address:
             await eventually(lambda: spread(world) == before)
 

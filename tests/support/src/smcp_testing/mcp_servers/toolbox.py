@@ -45,11 +45,13 @@ def build(name: str, log: Path | None) -> MCPServer[Any]:
         return a + b
 
     @server.tool()
-    async def sleep(seconds: float, mark: str = "") -> str:
-        """Wait; a cancel is written to the log."""
+    async def sleep(seconds: float, mark: str = "", until: str = "") -> str:
+        """Wait, at most until that file is there; a cancel is written to the log."""
         write(f"sleep {mark}")
         try:
-            await anyio.sleep(seconds)
+            with anyio.move_on_after(seconds):
+                while not (until and await anyio.Path(until).exists()):  # noqa: ASYNC110 -- another process makes it
+                    await anyio.sleep(0.05 if until else seconds)
         except anyio.get_cancelled_exc_class():
             write(f"cancelled {mark}")
             raise
