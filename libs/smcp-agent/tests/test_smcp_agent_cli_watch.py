@@ -32,21 +32,21 @@ async def test_watch_prints_changes_until_ctrl_c_and_ends_with_0(
         assert await line(process.stderr) == WATCHING
         assert red.subscribed == {"file:///t"}
         for event, data, said in (
-            ("update_desktop", {"computer": "red"}, "red has another desktop"),
-            ("update_finder", {"computer": "red"}, "red has other documents"),
-            ("resources/list_changed", red.says("resources/list_changed"), "red has other resources of files"),
-            ("resources/updated", red.says("resources/updated", uri="file:///t\x1b[2J"), "red updated file:///t"),
+            ("update_desktop", {"computer": "red"}, "red: desktop changed"),
+            ("update_finder", {"computer": "red"}, "red: documents changed"),
+            ("resources/list_changed", red.says("resources/list_changed"), "red: resources changed (MCP server files)"),
+            ("resources/updated", red.says("resources/updated", uri="file:///t\x1b[2J"), "red: file:///t changed"),
         ):
             await gateway.notify("notify:update_desktop", computer="another")
             await gateway.notify(f"notify:{event}", **data)
             assert (await line(process.stdout)).partition("  ")[2] == f"{said}\n"
         await gateway.leave("red")
-        assert (await line(process.stdout)).endswith("red left\n")
+        assert (await line(process.stdout)).endswith("red left the office\n")
         await gateway.enter("red", [tool("echo")])
         assert {(await line(process.stdout)).partition("  ")[2] for _ in range(3)} == {
-            "red entered\n",
-            "red has 1 tool: echo\n",
-            "red updated file:///t\n",
+            "red entered the office\n",
+            "red: 1 tool: echo\n",
+            "red: file:///t changed\n",
         }
         process.send_signal(told)
         code, _, err = await ended(process)

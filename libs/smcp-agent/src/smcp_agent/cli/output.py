@@ -250,19 +250,19 @@ def print_readable(text: str) -> None:
 
 
 SENTENCES: Final[Mapping[type[events.Event], str]] = {
-    events.ComputerEntered: "{0.computer} entered",
-    events.ComputerLeft: "{0.computer} left",
-    events.ConfigChanged: "{0.computer} has another configuration",
-    events.DesktopChanged: "{0.computer} has another desktop",
-    events.FinderChanged: "{0.computer} has other documents",
-    events.ResourcesChanged: "{0.computer} has other resources",
-    events.ResourceUpdated: "{0.computer} updated {0.uri}",
-    events.SubscriptionRefused: "{0.computer} does not tell of {0.uri} any more: {0.error.message}",
-    events.CapabilitiesChanged: "{0.computer} can do other things with resources",
-    events.Disconnected: "the connection is lost: {0.reason}",
-    events.RejoinRefused: "the office does not take us back yet: {0.why}",
-    events.Reconnected: "connected again; what was not heard of meanwhile may have changed",
-    events.EventsDropped: "{0.count} changes could not be shown",
+    events.ComputerEntered: "{0.computer} entered the office",
+    events.ComputerLeft: "{0.computer} left the office",
+    events.ConfigChanged: "{0.computer}: configuration changed",
+    events.DesktopChanged: "{0.computer}: desktop changed",
+    events.FinderChanged: "{0.computer}: documents changed",
+    events.ResourcesChanged: "{0.computer}: resources changed",
+    events.ResourceUpdated: "{0.computer}: {0.uri} changed",
+    events.SubscriptionRefused: "{0.computer}: the subscription to {0.uri} ended: {0.error.message}",
+    events.CapabilitiesChanged: "{0.computer}: capabilities changed",
+    events.Disconnected: "disconnected: {0.reason}",
+    events.RejoinRefused: "joining the office again was refused: {0.why}",
+    events.Reconnected: "reconnected; changes may have been missed",
+    events.EventsDropped: "{0.count} events were dropped",
 }
 """The sentence for an event, `{0}`."""
 
@@ -296,11 +296,11 @@ def sentence(event: events.Event) -> str:
     match event:
         case events.ToolsChanged(computer, tools):
             if not tools:
-                return f"{computer} has no tools"
+                return f"{computer}: no tools"
             many = "1 tool" if len(tools) == 1 else f"{len(tools)} tools"
-            return f"{computer} has {many}: {', '.join(tool.name for tool in tools)}"
+            return f"{computer}: {many}: {', '.join(tool.name for tool in tools)}"
         case events.ResourcesChanged(server=str(server)):
-            return f"{SENTENCES[type(event)].format(event)} of {server}"
+            return f"{SENTENCES[type(event)].format(event)} (MCP server {server})"
         case events.Notified(name, data):
             return f"{name} {printable_json(dict(data), indent=None)}"
         case _:
