@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from smcp_gateway.sockets.websocket import BURST
-from smcp_testing.gateway_world import World, connected, gateway_world
+from smcp_gateway.sockets.websocket import BURST, LARGE, SLICE, Slices
+from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.raw_websocket import CLOSE, CONTINUATION, KIB, PONG, TEXT, RawWebSocket, client_frame
 from smcp_testing.waiting import eventually
 
@@ -143,6 +143,80 @@ async def test_a_message_after_a_large_one_is_handled_after_it(nats_url: str) ->
             await client.write(client_frame(WS_PING, b"") + client_frame(TEXT, first) + client_frame(TEXT, second))
             assert (await client.frame()) == (10, b"")
             assert [(await acked(client))[0] for _ in range(2)] == [number, number + 1]
+
+
+class Frames(asyncio.Protocol):
+    """What comes to aiohttp's protocol: the first byte of each frame, and its payload."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += data
+
+    def read(self) -> list[tuple[int, bytes]]:
+        frames, rest = [], bytes(self._bytes)
+        while rest:
+            size, header = rest[1] & 0x7F, 2
+            if size > 125:
+                header = 4 if size == 126 else 10
+                size = int.from_bytes(rest[2:header])
+            mask, end = b"", header + size
+            if rest[1] & 0x80:
+                mask, header, end = rest[header : header + 4], header + 4, end + 4
+            payload = rest[header:end]
+            if mask:
+                pattern = mask * (len(payload) // 4 + 1)
+                whole = int.from_bytes(payload) ^ int.from_bytes(pattern[: len(payload)])
+                payload = whole.to_bytes(len(payload))
+            frames.append((rest[0], payload))
+            rest = rest[end:]
+        return frames
+
+
+@pytest.mark.parametrize("size", [13, 64 * KIB + 1, 4 * MIB])
+def test_aiohttp_gets_a_large_frame_in_slices(size: int) -> None:
+    large, other = bytes(range(251)) * (LARGE // 250), b"x" * (LARGE + SLICE)
+    said = [
+        client_frame(TEXT, b"small"),
+        client_frame(TEXT, large),
+        client_frame(TEXT, b"x" * (LARGE - 1), last=False),
+        client_frame(CONTINUATION, other, last=False),
+        client_frame(CONTINUATION, b""),
+        client_frame(CLOSE, b"\x03\xe8"),
+    ]
+    sent, frames = b"".join(said), Frames()
+    slices = Slices(frames, 2 * LARGE, b"the mark")
+    for at in range(0, len(sent), size):
+        slices.data_received(sent[at : at + size])
+    came = frames.read()
+    assert came[:2] == [(0x81, b"the mark"), (0x81, b"small")]
+    assert max(len(payload) for _, payload in came if len(payload) != LARGE - 1) == SLICE
+    assert [first for first, _ in came[2:]] == [1, *[0] * 3, 0x80, 1, *[0] * 5, 0x80, 0x88]
+    assert b"".join(payload for _, payload in came[2:7]) == large
+    assert b"".join(payload for _, payload in came[8:-2]) == other
+
+
+def test_a_frame_above_the_limit_is_for_aiohttp_to_refuse() -> None:
+    frames, header = Frames(), b"\x81\xff" + (2 * LARGE).to_bytes(8) + bytes(4)
+    slices = Slices(frames, LARGE, b"the mark")
+    slices.data_received(header + b"begins")
+    assert frames.read()[1:] == [(0x81, b"begins")]
+
+
+async def test_a_client_that_sends_before_it_is_answered_is_cut_off(nats_url: str) -> None:
+    """Where its next frame begins would be anybody's guess: it could make a large one look like many small ones."""
+    async with gateway_world(nats_url, registry=False) as world:
+        gateway = world.gateways[0].front.listener
+        reader, writer = await asyncio.open_connection(gateway.host, gateway.port)
+        writer.write(
+            b"GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+            b"\x81\xff" + MIB.to_bytes(8)
+        )
+        async with asyncio.timeout(8):  # others of which nothing is heard are closed after 10 s
+            assert (await reader.read()).startswith(b"HTTP/1.1 101 ")
+        writer.close()
 
 
 async def test_an_event_that_is_cancelled_before_it_begins_leaves_nothing(

@@ -219,6 +219,9 @@ class _Gate(asyncio.Protocol):
         self._transport.set_protocol(self._inner)
         self._resume()
 
+    def put_before(self, make: Callable[[asyncio.Protocol], asyncio.Protocol]) -> None:
+        self._inner = make(self._inner)
+
     def close(self, why: str) -> None:
         if not self._transport.is_closing():
             self._strangers.closed[why] += 1
@@ -258,6 +261,12 @@ def of_member(request: web.Request) -> None:
     """This request is a member's: it may be as large as the application wants."""
     if (gate := _gate_of(request.transport)) is not None:
         gate.begin(member=True)
+
+
+def put_before(transport: asyncio.BaseTransport, make: Callable[[asyncio.Protocol], asyncio.Protocol]) -> None:
+    """Put a protocol between this connection, which is not let in yet, and aiohttp's, which `make` is given."""
+    if (gate := _gate_of(transport)) is not None:
+        gate.put_before(make)
 
 
 def _gate_of(transport: asyncio.BaseTransport | None) -> _Gate | None:
