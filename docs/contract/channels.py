@@ -32,7 +32,7 @@ def socket_channel(messages: Iterable[str]) -> Document:
             "it may have (`max_message`); one that says nothing is taken to have 4 MiB. A client that reads a flat "
             "error in place of a tool's result says so (`flat_errors`); any other one gets a `CallToolResult` with "
             "`isError` and `meta.a2c_error`, but for the codes that the published Agent reads (404, 4006-4008, "
-            "4014-4019). A Computer that says `caller_key` is told who calls: each request has a field `a2c_caller`, "
+            "4014-4019). A Computer that says `caller_key` is told who calls: requests and cancels have `a2c_caller`, "
             "`{key, subject, rights}`, with that key, and with the gateway's `traceparent` if the request is traced."
         ),
         "servers": [{"$ref": "#/servers/gateway"}],

@@ -82,9 +82,12 @@ async def test_a_kept_result_is_not_given_to_another_subject_that_takes_the_name
         assert log.read_text().splitlines() == ["secret"]
 
 
-async def test_a_cancel_by_one_subject_does_not_keep_a_call_of_another_one_from_running(nats_url: str) -> None:
+@pytest.mark.parametrize("how", ["nats", "gateway"])
+async def test_a_cancel_by_one_subject_does_not_keep_a_call_of_another_one_from_running(
+    nats_url: str, how: str
+) -> None:
     asked = request(tool_name="append", params={"mark": "secret"})
-    async with office(nats_url, "nats", {"tools": configs.stdio()}) as (world, computer):
+    async with office(nats_url, how, {"tools": configs.stdio()}) as (world, computer):
         async with holder(world, "anna") as anna:
             assert await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "r1"}) is None
             await eventually(lambda: computer.owner.held()["kept_cancels"] == 1)

@@ -5,14 +5,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
 import pytest
 
 from smcp_bus import owner, subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
-from smcp_bus.headers import ERROR
+from smcp_bus.headers import ERROR, SUBJECT
+from smcp_testing import issuer
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses
-from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, call
+from smcp_testing.issuer import shared_token
+from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call
 from smcp_testing.waiting import eventually
 
 SHORT_S = 0.3
@@ -77,6 +80,29 @@ async def test_a_cancel_that_two_registries_publish_is_passed_on_once(nats_url: 
         await eventually(lambda: box.told("notify:tool_call_cancel")[-1:] == cancels[-1:])
         assert copies >= 4
         assert box.told("notify:tool_call_cancel") == cancels
+
+
+async def test_a_computer_hears_no_cancel_of_another_subject_that_took_the_name(nats_url: str) -> None:
+    secret = "a shared secret of the tests, long enough"
+
+    def auth(subject: str) -> dict[str, str]:
+        return {"token": shared_token(secret, sub=subject)}
+
+    async with (
+        gateway_world(nats_url, settings=issuer.settings(auth_secret=secret)) as world,
+        connected(world.url, auth=auth("anna")) as anna,
+        connected(world.url, auth=auth("box")) as client,
+        world.bus("registry") as bus,
+    ):
+        box = await agent_and_box(anna, client)
+        waiting = asyncio.create_task(anna.call("client:tool_call", call(3)))
+        await eventually(lambda: box.asked == ["r3"])
+        (owner_of_call,) = (each.caller().subject for each in world.gateways[0].sessions if each.role == "agent")
+        for subject, req_id in (("mallory", "r3"), ("mallory", "r4"), (owner_of_call, "r3")):
+            cancel = orjson.dumps({"agent": "anna", "req_id": req_id})
+            await bus.publish(subjects.notify(OFFICE, "tool_call_cancel"), cancel, headers={SUBJECT: subject})
+        assert (await asyncio.wait_for(waiting, 30))["meta"] == {"a2c_cancelled": True}
+        assert [each["req_id"] for each in client.told("notify:tool_call_cancel")] == ["r4", "r3"]
 
 
 class Killed(Exception):

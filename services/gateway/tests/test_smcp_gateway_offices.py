@@ -36,7 +36,7 @@ class Told:
     def __init__(self, agent_left: Callable[[str, str], None] = lambda office, agent: None) -> None:
         self.said: list[tuple[str, str, Any]] = []
         self.generations = Generations()
-        listeners = Listeners(self._tell, lambda office, cancel, subject: None, agent_left)
+        listeners = Listeners(self._tell, lambda office, cancel, subject: (), agent_left)
         self.office = Office("office", listeners, self.generations)
 
     async def _tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from smcp_gateway.app import EVENTS
 from smcp_gateway.auth import api_keys
 from smcp_gateway.auth.api_keys import new_key
 from smcp_gateway.auth.grants import Principal
@@ -61,13 +63,19 @@ async def test_a_page_that_reaches_loopback_by_another_name_is_refused(nats_url:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_pages_of_other_origins_are_refused(nats_url: str, transport: str) -> None:
+async def test_pages_of_other_origins_are_refused(
+    nats_url: str, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=EVENTS)
     settings = {"allowed_origins": "https://console.example"}
     async with gateway_world(nats_url, registry=False, settings=settings) as world:
         good = 101 if transport == "websocket" else 200
         for origin in ("http://evil.example", "null", "https://console.example.evil.example"):
             said = {"Origin": origin, "X-Forwarded-Host": origin.removeprefix("http://"), "X-Forwarded-Proto": "http"}
             assert await first(world, transport, **said) == 403
+        records = [vars(record) for record in caplog.records if record.name == EVENTS]
+        refused = [(each["refused"], each["outcome"], each["address"]) for each in records]
+        assert refused == 3 * [("connect", "403", "127.0.0.1")]
         for origin in ("https://console.example", world.url):
             assert await first(world, transport, Origin=origin) == good
 

@@ -268,6 +268,11 @@ class Owner:
         key = (seat.office, seat.computer, agent, req_id)
         return key in self._running or key in self._ended
 
+    def runs_for_another(self, seat: Seat, agent: str, req_id: str, subject: str) -> bool:
+        """Whether a call by that name runs there that is not the subject's."""
+        call = self._running.get((seat.office, seat.computer, agent, req_id))
+        return call is not None and _is_of_another(call, subject)
+
     def pending(self, seat: Seat, question: PendingQuestion, running: Iterable[Call]) -> PendingAnswer:
         """Which of these calls are not known here, which have ended, and which queries are not among the `running`.
 

@@ -63,6 +63,8 @@ class EdgeRules:
     """Strangers' connections from one address; 0: any number."""
     counted_as: Callable[[str], str | None] = str
     """What an address counts as; None: not at all, since it is a proxy before many clients."""
+    turned_away: Callable[[web.Request, str], None] = lambda request, why: None
+    """Called with a request that is refused for its `Host` or `Origin`."""
 
 
 class Strangers:
@@ -361,10 +363,13 @@ def _refusal(request: web.Request, rules: EdgeRules) -> web.Response | None:
         return None
     host, origin = headers.get("Host"), headers.get("Origin")
     if rules.hosts is not None and not host_allowed(host, rules.hosts):
-        return _refused(403, "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS", "Host")
-    if origin is not None and not origin_allowed(origin, host, rules.origins):
-        return _refused(403, "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS", "Origin")
-    return None
+        field, why = "Host", "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS"
+    elif origin is not None and not origin_allowed(origin, host, rules.origins):
+        field, why = "Origin", "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS"
+    else:
+        return None
+    rules.turned_away(request, why)
+    return _refused(403, why, field)
 
 
 def _refused(status: int, message: str, header: str) -> web.Response:

@@ -198,7 +198,8 @@ class GatewayMembership:
         """Follows cancels, and Agents that leave. Calls of an Agent that stays away are cancelled by the gateway."""
         try:
             if event == "notify:tool_call_cancel":
-                self.computer.calls.cancel(AgentCallData.model_validate(data))
+                caller, _ = from_request(data, self._office, self._caller_key)
+                self.computer.calls.cancel(AgentCallData.model_validate(data), caller.subject)
             elif event == "notify:leave_office" and (agent := LeaveOfficeNotification.model_validate(data).agent):
                 self.computer.resources.agents.left(agent)
         except ValidationError:

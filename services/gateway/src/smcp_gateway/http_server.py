@@ -13,7 +13,7 @@ from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import VERSION_PARAMETER
 from smcp_proto.catalog import VersionRefusal, refuse_version
-from smcp_proto.errors import SmcpError, VersionRefused
+from smcp_proto.errors import NotAllowed, SmcpError, VersionRefused
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.http_limits import EdgeRules, Listener, listening
 from smcp_service.logging import get_logger
@@ -70,6 +70,11 @@ class HttpServer:
         finally:
             self._answer = None
 
+    def turned_away(self, request: web.Request, why: str) -> None:
+        """See `EdgeRules`."""
+        if request.path == PATH:
+            self.refused(self.source(request), NotAllowed(why))
+
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         begins = "sid" not in request.query  # a request with a session's id is authenticated already
         if begins and (refusal := refuse_version(request.query.get(VERSION_PARAMETER))) is not None:
@@ -105,14 +110,15 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):
         _log.warning("any client that reaches this address can connect under any name", host=settings.gateway_host)
     guard = open_guard(settings)
-    rules = EdgeRules(
-        hosts=settings.hosts,
-        origins=settings.origins,
-        per_address=settings.strangers_per_address,
-        counted_as=partial(counted_as, trusted=settings.proxies),
-    )
     async with open_metrics("smcp-gateway") as metrics:
         front = HttpServer(metrics, guard=guard, proxies=settings.proxies)
+        rules = EdgeRules(
+            hosts=settings.hosts,
+            origins=settings.origins,
+            per_address=settings.strangers_per_address,
+            counted_as=partial(counted_as, trusted=settings.proxies),
+            turned_away=front.turned_away,
+        )
         host, port = settings.gateway_host, settings.gateway_port
         stats = front.stats if settings.stats else None
         async with (

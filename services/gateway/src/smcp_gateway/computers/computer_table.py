@@ -188,10 +188,12 @@ class ComputerTable:
         if here:
             self.owner.agent_left(office, agent, self._ownership, lambda: self.is_present(office, ("agent", agent)))
 
-    def cancelled(self, office: str, cancel: AgentCallData, subject: str) -> None:
-        """`notify:tool_call_cancel` came for an office."""
-        if here := self._offices.get(office):
-            self.owner.cancel([owned.seat for owned in here], office, cancel.agent, cancel.req_id, subject)
+    def cancelled(self, office: str, cancel: AgentCallData, subject: str) -> list[Session]:
+        """`notify:tool_call_cancel` came for an office. Returns the Computers that run another subject's call."""
+        here, agent, req_id = self._offices.get(office, ()), cancel.agent, cancel.req_id
+        if here:
+            self.owner.cancel([owned.seat for owned in here], office, agent, req_id, subject)
+        return [owned.session for owned in here if self.owner.runs_for_another(owned.seat, agent, req_id, subject)]
 
     async def _tell(self, office: str, name: str, verb: str, body: bytes) -> None:
         await self.registry.tell(office, "computer", name, verb, body)

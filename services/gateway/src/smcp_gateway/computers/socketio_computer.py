@@ -236,7 +236,8 @@ class SocketIoComputer:
             def stop(why: str) -> None:
                 withdraw()
                 if why != "cancelled":  # a cancel has reached the office already
-                    cancelled = orjson.dumps({"agent": request.agent, "req_id": request.req_id})
+                    name = {"agent": request.agent, "req_id": request.req_id}
+                    cancelled = exact_json.written(with_caller(name, call.caller, self.session.caller_key))
                     self._deps.send(self.session, event_frame(CANCEL_EVENT, cancelled))
 
             rights = call.caller.rights

@@ -7,8 +7,8 @@ A gateway subscribes to an office only while it holds a member of it, or a sessi
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import orjson
 
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Subscription
+from smcp_bus.callers import Caller, with_caller
 from smcp_bus.headers import EPOCH, NOTIFICATION_ID, SUBJECT
 from smcp_bus.outbox import missed_body
 from smcp_bus.tracing import caused_by
@@ -53,6 +54,15 @@ class Notice:
     """The roles that get it."""
     agent: str | None = None
     """The only Agent that gets it, where it names one."""
+    subject: str | None = None
+    """Of a cancel: whose it is (`Caller.subject`)."""
+
+    def body_for(self, session: Session) -> bytes:
+        """A Computer that wants to be told who calls is told who cancels, too: names change hands."""
+        if self.subject is None or session.caller_key is None or session.role != "computer":
+            return self.body
+        caller = Caller(role="agent", office=None, subject=self.subject)
+        return exact_json.written(with_caller(orjson.loads(self.body), caller, session.caller_key))
 
     @property
     def entered(self) -> bool:
@@ -96,8 +106,9 @@ class Listeners:
     """The callbacks of offices. `cancelled` and `agent_left` must not block."""
 
     tell: Tell
-    cancelled: Callable[[str, AgentCallData, str], None]
-    """Given an office, a cancel in it, and whose it is (`Caller.subject`)."""
+    cancelled: Callable[[str, AgentCallData, str], Collection[Session]]
+    """Given an office, a cancel in it, and whose it is (`Caller.subject`). Returns the Computers that run a call of
+    somebody else by that name: they are not to hear of it."""
     agent_left: Callable[[str, str], None]
     """Given an office and the Agent that left it."""
 
@@ -147,18 +158,21 @@ class Office:
             if notification_id in self._heard:
                 return  # a slow registry was asked again, and both have published it
             self._heard.append(notification_id)
+        others: Collection[Session] = ()
         try:
             notice = read_notice(incoming)
             if notice.event == CANCEL_EVENT:
+                subject = incoming.headers.get(SUBJECT, "")
+                notice = replace(notice, subject=subject)
                 with caused_by(incoming.headers):
                     cancel = AgentCallData.model_validate_json(notice.body)
-                    self._listeners.cancelled(self.name, cancel, incoming.headers.get(SUBJECT, ""))
+                    others = self._listeners.cancelled(self.name, cancel, subject)
         except ValueError as error:
             _log.warning("a notification that cannot be read: %s", type(error).__name__)
             return
         if notice.epoch is None or notice.about is None:
             self._keep(notice)
-            await self._pass_on(self.members, notice)
+            await self._pass_on([member for member in self.members if member not in others], notice)
             return
         if not notice.entered and notice.about[0] == "agent":
             self._listeners.agent_left(self.name, notice.about[1])
@@ -233,8 +247,11 @@ class Office:
             and (about is None or not session.is_(*about))
             and (notice.agent is None or session.is_("agent", notice.agent))
         ]
-        if receivers:
+        if receivers and notice.subject is None:
             await self._listeners.tell(receivers, notice.event, notice.body)
+        elif receivers:
+            for session in receivers:
+                await self._listeners.tell([session], notice.event, notice.body_for(session))
 
 
 class Offices:
