@@ -1,10 +1,12 @@
 """Requests of members beside joins and leaves, and which of them are refused."""
 
+import asyncio
+
 import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.headers import AFTER, CLAIM, ERROR
+from smcp_bus.headers import AFTER, CLAIM, ERROR, REQ_ID
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
 from smcp_proto.errors import Malformed, NotInOffice
 from smcp_testing.member_process import member_process, observe
@@ -67,6 +69,33 @@ async def test_a_claim_with_unknown_fields_of_a_newer_process_joins(nats_url: st
         assert await send(bus, "lab", "computer", "pc", "join_office", body, **{CLAIM: claim}) is None
         asked = {"computer": "pc", "since": "a later version"}
         assert await send(bus, "lab", "computer", "pc", "find", asked) is None
+
+
+async def test_copies_of_a_request_wait_for_the_answer_to_the_first(nats_url: str) -> None:
+    async with (
+        registries(nats_url, count=1),
+        member_process(nats_url) as owner,
+        member_process(nats_url) as heir,
+        asking(nats_url) as bus,
+    ):
+        await owner.join("lab", "computer", "pc")
+        owner.answering.clear()
+        body = {"role": "computer", "name": "pc", "office_id": "lab"}
+
+        def ask(req_id: str) -> asyncio.Task[int | None]:
+            headers = {CLAIM: heir.claim().model_dump_json(), REQ_ID: req_id}
+            return asyncio.create_task(send(bus, "lab", "computer", "pc", "join_office", body, **headers))
+
+        asked = [ask("r1") for _ in range(5)]
+        await eventually(lambda: owner.asked)
+        assert await send(bus, "lab", "computer", "pc", "find", {"computer": "pc"}) is None  # they have come, too
+        assert owner.asked == 1
+        asked.append(ask("r2"))
+        await eventually(lambda: owner.asked == 2)
+        owner.answering.set()
+        assert await asyncio.gather(*asked) == 6 * [403]
+        assert await ask("r1") == 403
+        assert owner.asked == 3
 
 
 async def test_a_claim_is_confirmed_while_it_stands(nats_url: str) -> None:

@@ -12,9 +12,10 @@ from nats.js import JetStreamContext
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
-from smcp_bus.bus import Bus
+from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler
 from smcp_bus.dispatch import Dispatcher
-from smcp_bus.subjects import host_route, operator_route, registry_route, serve_requests
+from smcp_bus.headers import CLAIM, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
+from smcp_bus.subjects import host_route, operator_route, registry_route, request_handler
 from smcp_bus.tracing import bus_spans, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit, audit_plan, read_records
@@ -59,6 +60,8 @@ from smcp_service.metrics import Metrics
 
 EVENTS: Final = "smcp_registry.events"
 """The logger of what is recorded, too (`smcp_bus.audit`)."""
+SAME: Final = (REQ_ID, CLAIM, NOTIFICATION_ID, SUBJECT, PROOF)
+"""The headers that are the same in all copies of a request, and not in two requests."""
 
 
 class JetStreamBus(Bus, Protocol):
@@ -157,10 +160,33 @@ async def open_registry(
         connection.close()
 
 
+def handled_once(handle: RequestHandler) -> RequestHandler:
+    """Copies of a request wait for the reply to the first, while that is handled: whoever gets no answer asks up to 20
+    times, and a store that is slow would have the more to do."""
+    running: dict[tuple[object, ...], asyncio.Future[Reply]] = {}
+
+    async def once(incoming: Incoming) -> Reply:
+        if REQ_ID not in incoming.headers:
+            return await handle(incoming)
+        key = (incoming.subject, incoming.body, *map(incoming.headers.get, SAME))
+        if key in running:
+            return await asyncio.shield(running[key])
+        first = running[key] = asyncio.get_running_loop().create_future()
+        try:
+            reply = await handle(incoming)
+            first.set_result(reply)
+        finally:
+            del running[key]
+            first.cancel()  # where there is no reply: the registry stops
+        return reply
+
+    return once
+
+
 @asynccontextmanager
 async def _serving(bus: Bus, dispatcher: Dispatcher) -> AsyncIterator[None]:
     served = [
-        await serve_requests(bus, dispatcher, subject, route, queue=subjects.REGISTRY_QUEUE)
+        await bus.serve(subject, handled_once(request_handler(dispatcher, route)), queue=subjects.REGISTRY_QUEUE)
         for subject, route in (
             (subjects.SERVER_ALL, registry_route),
             (subjects.HOSTS_LEASE_ALL, host_route),
