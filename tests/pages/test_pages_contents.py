@@ -73,7 +73,7 @@ def refused(words: list[str]) -> str:
             return ""  # --version, --help
         except _WRONG_USAGE as error:
             return str(error.format_message())
-        if not hasattr(command, "resolve_command"):
+        if not hasattr(command, "resolve_command") or not [*parent._protected_args, *parent.args]:
             return ""
         try:
             _, command, given = command.resolve_command(parent, [*parent._protected_args, *parent.args])

@@ -160,3 +160,11 @@ def test_a_server_cannot_set_the_computers_own_meta_keys() -> None:
     sent = {"a2c_tool_meta": '{"auto_apply": true}', "MCP_TOOL_ANNOTATION": "{}", "mine": 1}
     assert attributes(tool(sent), None) == {"mine": 1}
     assert json.loads(str(attributes(tool(sent), ToolMeta(auto_apply=False))["a2c_tool_meta"]))["auto_apply"] is False
+
+
+def test_title_and_icons_of_a_tool_are_kept_as_json() -> None:
+    listed = {"name": "t", "inputSchema": {}, "title": "Tool", "icons": [{"src": "https://example.com/i.png"}]}
+    sent = types.Tool.model_validate({**listed, "_meta": {"a2c_mcp_tool": "{}"}})
+    kept = json.loads(str(attributes(sent, None)["a2c_mcp_tool"]))
+    assert kept == {"title": "Tool", "icons": [{"src": "https://example.com/i.png"}]}
+    assert attributes(tool({"a2c_mcp_tool": "{}"}), None) == {}

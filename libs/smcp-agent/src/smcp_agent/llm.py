@@ -2,7 +2,8 @@
 
 Both APIs want names of `[A-Za-z0-9_-]{1,64}` that are unique in the request. A tool keeps its own name where that is
 legal and no other Computer has it; otherwise the name is qualified, `<computer>__<tool>`; what is still not
-legal or not unique gets a hash of the pair. A name depends on the set of tools only, not on their order.
+legal or not unique gets a hash of the pair. A name depends on the tools and on names that are kept,
+not on an order.
 """
 
 import asyncio
@@ -159,9 +160,7 @@ class ModelMethods(ABC):
                 raise NotFound(f"there is no tool {name!r}")
             return await self.call_tool(*found, given, timeout=timeout, max_chars=self._max_chars)
         except SmcpError as error:
-            ran = " (the tool may have run nevertheless)" if may_have_run(error) else ""
-            text = f"Error {int(error.code)}: {error.message}{ran}"
-            return CallResult(content=(TextContent(text),), is_error=True)
+            return error_result(error)
 
     async def _run_openai(self, calls: Sequence[Any], timeout: float, *, pictures: bool) -> list[dict[str, Any]]:
         named = [each if _is_response(each) else _field(each, "function") for each in calls]
@@ -211,6 +210,12 @@ class ModelMethods(ABC):
         return chosen if max_chars is None else [*chosen, NamedTool(READ_RESULT, "", _READER)]
 
 
+def error_result(error: SmcpError) -> CallResult:
+    """An error as a result that a model can read, with its code."""
+    ran = " (the tool may have run nevertheless)" if may_have_run(error) else ""
+    return CallResult(content=(TextContent(f"Error {int(error.code)}: {error.message}{ran}"),), is_error=True)
+
+
 def tool_meta(tool: SMCPTool) -> ToolMeta:
     """What the Computer's configuration says of a tool (`a2c_tool_meta`); empty where it says nothing readable."""
     said = (tool.meta or {}).get("a2c_tool_meta")
@@ -246,10 +251,15 @@ class NamedTool:
         return f"[{self.computer}: {self.tool.name}] {self.tool.description}".rstrip()
 
 
-def name_tools(tools: Mapping[str, Iterable[SMCPTool]]) -> list[NamedTool]:
-    """Name the tools of the Computers (by their names); sorted by Computer, then by tool."""
+def name_tools(
+    tools: Mapping[str, Iterable[SMCPTool]], kept: Mapping[tuple[str, str], str] | None = None
+) -> list[NamedTool]:
+    """Name the tools of the Computers (by their names); sorted by Computer, then by tool.
+
+    `kept`: names by Computer and tool that no other tool gets, also while theirs is not there.
+    """
     pairs = {(computer, tool.name): tool for computer, listed in tools.items() for tool in listed}
-    names: dict[tuple[str, str], str] = {}
+    names: dict[tuple[str, str], str] = dict(kept or {})
     steps: tuple[Callable[[str, str], str], ...] = (
         lambda computer, tool: _legal(tool, (computer, tool)),
         lambda computer, tool: _legal(f"{computer}__{tool}", (computer, tool)),
@@ -259,7 +269,7 @@ def name_tools(tools: Mapping[str, Iterable[SMCPTool]]) -> list[NamedTool]:
         wanted = {pair: name_of(*pair) for pair in pairs if pair not in names}
         taken = Counter(wanted.values()) + Counter(names.values()) + Counter([READ_RESULT])
         names.update({pair: name for pair, name in wanted.items() if taken[name] == 1})
-    return [NamedTool(names[pair], pair[0], pairs[pair]) for pair in sorted(names)]
+    return [NamedTool(names[pair], pair[0], pairs[pair]) for pair in sorted(pairs)]
 
 
 def openai_tool(named: NamedTool, api: OpenAIApi = "chat") -> OpenAITool:

@@ -31,7 +31,7 @@ from smcp_computer.config.server_settings import HostSettings
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig
-from smcp_proto.schemas.tools import SMCPTool, ToolMeta
+from smcp_proto.schemas.tools import MCP_TOOL, SMCPTool, ToolMeta
 
 if TYPE_CHECKING:  # with it comes the MCP SDK, a second that every command of `smcp-computer` would take longer
     import jsonschema_rs
@@ -226,9 +226,12 @@ def replaces_content(supervisor: "Supervisor", tool: str) -> bool:
 
 def attributes(tool: types.Tool, configured: ToolMeta | None) -> Attributes:
     sent = tool.meta or {}
-    meta: Attributes = {key: _simple(value) for key, value in sent.items() if key not in (TOOL_META, ANNOTATION)}
+    ours = (TOOL_META, ANNOTATION, MCP_TOOL)
+    meta: Attributes = {key: _simple(value) for key, value in sent.items() if key not in ours}
     if tool.annotations and (given := tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True)):
         meta[ANNOTATION] = _json(given)
+    if shown := tool.model_dump(mode="json", by_alias=True, exclude_none=True, include={"title", "icons"}):
+        meta[MCP_TOOL] = _json(shown)
     if configured is not None:
         meta[TOOL_META] = _json(configured.model_dump(mode="json"))
     return meta

@@ -14,6 +14,7 @@ from uuid import uuid4
 import typer
 from typer.core import TyperGroup
 
+from smcp_agent.cli.mcp_command import app as mcp_app
 from smcp_agent.cli.output import (
     print_completion,
     print_contents,
@@ -106,6 +107,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+app.add_typer(mcp_app, name="mcp")
 
 
 def main() -> int:

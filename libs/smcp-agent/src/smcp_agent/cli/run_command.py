@@ -15,7 +15,7 @@ import typer
 
 from smcp_agent.cli.output import print_error, print_event, print_hint, print_json, working
 from smcp_agent.client import SmcpAgent
-from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
+from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
 from smcp_agent.connecting.transport import CERTIFICATE
 from smcp_agent.errors import (
     CannotConnect,
@@ -51,7 +51,7 @@ class Options:
     json: bool
     max_payload: int
     """Bytes of the largest result."""
-    token: str | None = field(default=None, repr=False)
+    token: Token | None = field(default=None, repr=False)
 
     def agent(self) -> SmcpAgent:
         max_message = self.max_payload + MAX_MESSAGE - MAX_PAYLOAD

@@ -70,6 +70,10 @@ class ToolMeta(Wire):
     """How to rename what the tool returns."""
 
 
+MCP_TOOL: Final = "a2c_mcp_tool"
+"""The key of `SMCPTool.meta` with `title` and `icons` of MCP's Tool (JSON), for which `SMCPTool` has no field."""
+
+
 class SMCPTool(Wire):
     """A tool in the list of a Computer."""
 

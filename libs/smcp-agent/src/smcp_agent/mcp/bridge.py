@@ -1,0 +1,243 @@
+"""An office as one MCP server: the tools of all its Computers under one list of names.
+
+Below is `SmcpAgent`, used by its public methods and events alone, and the low-level server of the MCP SDK, which speaks
+both eras of MCP. Above is the command `smcp-agent mcp`. Results pass as they came; the bridge adds no rights and caches
+no results: what the office refuses, it refuses here (docs/adr/0046).
+"""
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any, Final, cast
+
+import anyio
+import mcp_types as types
+from mcp.server import Server, subscriptions
+from mcp.server.lowlevel import NotificationOptions
+from mcp.server.session import ServerSession
+from mcp.server.stdio import stdio_server
+from mcp.shared.subscriptions import event_to_notification
+
+from smcp_agent import events
+from smcp_agent.cache import Tools
+from smcp_agent.client import SmcpAgent
+from smcp_agent.errors import ConnectionLost, NotFound, SmcpError
+from smcp_agent.llm import NamedTool, error_result, name_tools, object_schema
+from smcp_agent.mcp.resources import Context, OfficeResources, fitting
+from smcp_proto.schemas import MAX_TIMEOUT_S, MCP_TOOL
+
+FIRST_TOOLS_S: Final = 5.0
+"""How long the first list waits for Computers that do not answer; their tools are announced when they come."""
+AWAY_S: Final = 10.0
+"""How long a call waits for the office to be reached again. A gateway that is replaced is back sooner."""
+MAX_KEPT: Final = 4096
+"""Names kept for tools that are gone: a Computer with ever new tools costs no more."""
+ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
+CHUNK: Final = 256 * 1024
+
+logger = logging.getLogger(__name__)
+
+
+class OfficeServer:
+    """The MCP server of an office, for one client."""
+
+    def __init__(self, agent: SmcpAgent) -> None:
+        self._agent = agent
+        self._tools: dict[str, Tools] = {}
+        self._named: dict[str, NamedTool] = {}
+        self._kept: dict[tuple[str, str], str] = {}
+        """The name of each tool, by Computer and own name, also of those that are gone: it stays theirs."""
+        self._bus = subscriptions.InMemorySubscriptionBus()
+        self._session: ServerSession | None = None
+        """Of a client of the era before 2026, which is told of changes without having asked."""
+        self._back = asyncio.Event()
+        """Set when a lost connection to the office is replaced."""
+        self._server: Server[Any] = Server(
+            "smcp-agent",
+            version=version("smcp-agent"),
+            title=f"Office {agent.office}",
+            instructions="Tools of several computers. <computer>__<tool> is one that more than one of them has.",
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+        )
+        self._server.add_notification_handler("notifications/initialized", types.NotificationParams, self._initialized)
+        self._resources = OfficeResources(agent, self._server, subscriptions.ListenHandler(self._bus))
+
+    async def run(self, streams: tuple[Any, Any]) -> None:
+        """Serve the client until it hangs up, or the Agent is closed."""
+        changes = self._agent.events()
+        await self._learn()
+        options = NotificationOptions(tools_changed=True, resources_changed=True)
+        async with anyio.create_task_group() as group:
+
+            async def follow() -> None:
+                async for change in changes:
+                    told = await self._take(change)
+                    while changes.waiting:  # one notification for a burst of changes
+                        told |= await self._take(await anext(changes))
+                    for each in told:
+                        await self._tell(each)
+                group.cancel_scope.cancel()
+
+            group.start_soon(follow)
+            await self._server.run(*streams, self._server.create_initialization_options(options))
+            group.cancel_scope.cancel()
+
+    async def _initialized(self, context: Context, _: types.NotificationParams) -> None:
+        self._session = context.session
+
+    async def _tell(self, change: subscriptions.ServerEvent) -> None:
+        await self._bus.publish(change)
+        if self._session is not None:
+            await self._session.send_notification(event_to_notification(change, {}))
+
+    async def _take(self, event: events.Event) -> set[subscriptions.ServerEvent]:
+        """Take what happened in the office; returns what the client is told of it."""
+        tools, resources = subscriptions.ToolsListChanged(), subscriptions.ResourcesListChanged()
+        match event:
+            case events.ToolsChanged(computer, listed):
+                self._tools[computer] = listed
+                self._name()
+                return {tools}
+            case events.ComputerLeft(computer):
+                had_tools = self._tools.pop(computer, ())
+                self._name()
+                return {tools, resources} if had_tools else {resources}
+            case events.EventsDropped():
+                self._tools.clear()
+                await self._learn()
+                return {tools, resources}
+            case events.ComputerEntered() | events.ResourcesChanged():
+                return {resources}
+            case events.ResourceUpdated():
+                return {subscriptions.ResourceUpdated(uri) for uri in self._resources.meant(event)}
+            case events.Disconnected(reason):
+                logger.warning("the connection to the office is lost (%s); connecting again", reason)
+            case events.RejoinRefused(why):
+                logger.warning("the office does not take us back yet: %s", why)
+            case events.Reconnected():
+                self._back.set()
+                logger.info("connected to the office again")
+        return set()
+
+    async def _learn(self) -> None:
+        """The tools of the Computers that tell them within `FIRST_TOOLS_S`; those of others come as events."""
+
+        async def learn(computer: str) -> None:
+            with suppress(SmcpError, TimeoutError):
+                async with asyncio.timeout(FIRST_TOOLS_S):
+                    self._tools[computer] = await self._agent.tools(computer)
+
+        await asyncio.gather(*map(learn, self._agent.computers()))
+        self._name()
+
+    def _name(self) -> None:
+        named = sorted(name_tools(self._tools, self._kept), key=lambda each: each.name)
+        self._named = {each.name: each for each in named}
+        there = {(each.computer, each.tool.name): each.name for each in named}
+        gone = [pair for pair in self._kept if pair not in there]
+        for pair in gone[:-MAX_KEPT]:
+            del self._kept[pair]
+        self._kept |= there
+
+    async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        tools = [mcp_tool(each) for each in self._named.values()]
+        return fitting("tools/list", context, types.ListToolsResult, "tools", tools)
+
+    async def _call_tool(self, _: Context, params: types.CallToolRequestParams) -> Any:
+        try:
+            named = self._named.get(params.name)
+            if named is None:
+                raise NotFound(f"there is no tool {params.name!r} in the office now")
+            await self._reached()
+            result = await self._agent.call_tool(
+                named.computer, named.tool.name, params.arguments, timeout=MAX_TIMEOUT_S
+            )
+        except SmcpError as error:
+            return mcp_result({"content": [{"type": "text", "text": error_result(error).text}], "isError": True})
+        return mcp_result(result.raw)
+
+    async def _reached(self) -> None:
+        """Wait until the office can be reached. Raises ConnectionLost."""
+        if not self._agent.connected:
+            self._back.clear()
+            try:
+                async with asyncio.timeout(AWAY_S):
+                    await self._back.wait()
+            except TimeoutError:
+                raise ConnectionLost("the office cannot be reached now", may_have_run=False) from None
+
+
+def mcp_tool(named: NamedTool) -> dict[str, Any]:
+    """MCP's Tool, as the MCP server behind the Computer lists it, under its name here."""
+    tool, meta = named.tool, named.tool.meta or {}
+    schema = tool.params_schema
+    own = {key: _parsed(value) for key, value in meta.items() if key not in ("a2c_tool_meta", ANNOTATION, MCP_TOOL)}
+    found = {
+        **_object(meta.get(MCP_TOOL)),  # title and icons; only our Computers tell them
+        "name": named.name,
+        "description": named.description,
+        "inputSchema": schema if schema.get("type") == "object" else object_schema(schema),
+        "outputSchema": tool.return_schema,
+        "annotations": _object(meta.get(ANNOTATION)),
+        "_meta": own,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _object(text: object) -> dict[str, Any]:
+    """The JSON object that a text is; empty where it is none."""
+    found = _parsed(text)
+    return found if isinstance(found, dict) else {}
+
+
+def _parsed(value: object) -> Any:
+    """A value of `_meta` as the MCP server sent it: Computers write objects, and lists of more than texts, as JSON."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
+        if isinstance(found, dict) or (isinstance(found, list) and not all(isinstance(each, str) for each in found)):
+            return found
+    return value
+
+
+def mcp_result(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """MCP's CallToolResult as the tool gave it; the wire of A2C-SMCP calls its `_meta` `meta`."""
+    found = {key: raw[key] for key in ("structuredContent", "isError") if raw.get(key) is not None}
+    found |= {"_meta": raw["meta"]} if raw.get("meta") else {}
+    return {"content": raw.get("content", []), "resultType": "complete", **found}
+
+
+async def serve_stdio(agent: SmcpAgent) -> bool:
+    """Enter the office and be its MCP server on standard input and output until the client hangs up.
+
+    Raises SmcpError: as `SmcpAgent` on entering.
+    """
+    stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
+    async with agent:
+        logger.info("in the office %r as %r, with %d Computers", agent.office, agent.name, len(agent.computers()))
+        try:
+            async with stdio_server(stdin) as streams:
+                await OfficeServer(agent).run(streams)
+        except* (BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
+            logger.info("the client is gone")
+    return True
+
+
+async def _lines(stdin: int) -> AsyncIterator[str]:
+    """The lines of standard input. SIGTERM cannot cancel the thread in which the MCP SDK waits for one."""
+    rest = bytearray()
+    chunk = b"\n"
+    while chunk:
+        with suppress(PermissionError):  # a regular file need not be waited for, and cannot be
+            await anyio.wait_readable(stdin)
+        chunk = os.read(stdin, CHUNK)
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", "replace")

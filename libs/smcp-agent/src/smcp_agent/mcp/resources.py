@@ -1,0 +1,192 @@
+"""The resources of all Computers of an office under one set of URIs: windows, documents, files.
+
+A resource keeps its URI where no other Computer had it first; any can also be read as `smcp://<computer>/<its URI>`.
+What is not listed (a page of a document, say) is asked of one Computer after the other, first of those that list
+something of the same host. Below is `SmcpAgent`, above `mcp.bridge`.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, unquote
+
+import anyio
+import mcp_types as types
+from mcp.server import Server, ServerRequestContext, subscriptions
+from mcp.shared.exceptions import MCPError
+from mcp_types.methods import serialize_server_result
+from pydantic import BaseModel, ValidationError
+
+from smcp_agent.client import SmcpAgent
+from smcp_agent.errors import McpError, NotFound, SmcpError
+from smcp_agent.events import ResourceUpdated
+from smcp_proto.uris import without_query
+
+LIST_S: Final = 5.0
+"""A Computer that does not list its resources within this time is left out of a list."""
+UNWATCH_S: Final = 5.0
+"""So long the end of a stream waits for Computers to confirm that they stop to tell of its resources."""
+SCHEME: Final = "smcp://"
+
+logger = logging.getLogger(__name__)
+
+Context = ServerRequestContext[Any, Any]
+_Answer = TypeVar("_Answer")
+_List = TypeVar("_List", bound=BaseModel)
+
+
+def fitting(method: str, context: Context, kind: type[_List], key: str, items: Sequence[Any]) -> _List:
+    """The list of those items that the client's version of MCP can express: one that it cannot costs only itself."""
+
+    def fits(item: Any) -> bool:
+        try:
+            said = kind.model_validate({key: [item]}).model_dump(by_alias=True, mode="json", exclude_none=True)
+            serialize_server_result(method, context.protocol_version, said)
+        except ValidationError:
+            logger.warning("%s: %.200r is not valid in MCP, and left out", method, item)
+            return False
+        return True
+
+    return kind.model_validate({key: [item for item in items if fits(item)]})
+
+
+class OfficeResources:
+    """The part of the office's MCP server that lists, reads and watches resources."""
+
+    def __init__(self, agent: SmcpAgent, server: Server[Any], stream: subscriptions.ListenHandler) -> None:
+        self._agent = agent
+        self._stream = stream
+        self._owners: dict[str, str] = {}
+        """The Computer of each URI that is listed as it is."""
+        self._watched: dict[str, tuple[str, str]] = {}
+        """Computer and own URI of each resource that is watched, by the client's URI."""
+        self._watchers: Counter[str] = Counter()
+        server.add_request_handler("resources/list", types.PaginatedRequestParams, self._list)
+        server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, self._list_templates)
+        server.add_request_handler("resources/read", types.ReadResourceRequestParams, self._read)
+        server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._subscribe)
+        server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe)
+        server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen)
+
+    def meant(self, event: ResourceUpdated) -> set[str]:
+        """The client's URIs of the resource that changed."""
+        changed = event.computer, without_query(event.uri)
+        return {uri for uri, (computer, own) in self._watched.items() if (computer, without_query(own)) == changed}
+
+    async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
+        found = await self._of_all(self._agent.resources)
+        self._owners = {uri: computer for uri, computer in self._owners.items() if computer in found}
+        listed: dict[str, Any] = {}
+        for computer, resources in found.items():
+            for each in resources:
+                uri = each["uri"]
+                if self._owners.setdefault(uri, computer) != computer:
+                    uri = f"{SCHEME}{quote(computer, safe='')}/{uri}"
+                listed.setdefault(uri, {**each, "uri": uri})
+        return fitting("resources/list", context, types.ListResourcesResult, "resources", list(listed.values()))
+
+    async def _list_templates(
+        self, context: Context, _: types.PaginatedRequestParams
+    ) -> types.ListResourceTemplatesResult:
+        async def of(computer: str) -> list[Mapping[str, Any]]:
+            return [each async for each in self._agent.iter_resource_templates(computer)]
+
+        found = await self._of_all(of)
+        listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
+        kind = types.ListResourceTemplatesResult
+        return fitting("resources/templates/list", context, kind, "resourceTemplates", list(listed.values()))
+
+    async def _read(self, _: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        found = (await self._first(params.uri, self._agent.read_contents))[2].raw
+        contents = [{**each, "uri": _as_asked(each["uri"], params.uri)} for each in found["contents"]]
+        return types.ReadResourceResult.model_validate({**found, "contents": contents})
+
+    async def _subscribe(self, _: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        await self._watch(params.uri)
+        return types.EmptyResult()
+
+    async def _unsubscribe(self, _: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        await self._unwatch(params.uri)
+        return types.EmptyResult()
+
+    async def _listen(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        watched: list[str] = []
+        try:
+            for uri in params.notifications.resource_subscriptions or ():
+                try:
+                    await self._watch(uri)
+                    watched.append(uri)
+                except MCPError as error:
+                    logger.warning("%s cannot be watched: %s", uri, error.error.message)
+            return await self._stream(context, params)
+        finally:  # a client that closes its stream cancels this
+            with anyio.move_on_after(UNWATCH_S, shield=True):
+                for uri in watched:
+                    await self._unwatch(uri)
+
+    async def _watch(self, uri: str) -> None:
+        if uri not in self._watched:
+            computer, own, _ = await self._first(uri, self._agent.subscribe_resource)
+            self._watched[uri] = (computer, own)
+        self._watchers[uri] += 1
+
+    async def _unwatch(self, uri: str) -> None:
+        self._watchers[uri] -= 1
+        if self._watchers[uri] > 0:
+            return
+        del self._watchers[uri]
+        if (watched := self._watched.pop(uri, None)) is not None:
+            try:
+                await self._agent.unsubscribe_resource(*watched)
+            except SmcpError as error:
+                logger.warning("%s may still be watched: %s", uri, error.message)
+
+    async def _of_all(self, ask: Callable[[str], Awaitable[_Answer]]) -> dict[str, _Answer]:
+        """The answers of the Computers that answer, by name."""
+        found: dict[str, _Answer] = {}
+
+        async def one(computer: str) -> None:
+            try:
+                async with asyncio.timeout(LIST_S):
+                    found[computer] = await ask(computer)
+            except (SmcpError, TimeoutError) as error:
+                why = str(error) or f"no answer within {LIST_S:g} s"
+                logger.warning("the resources of %r are left out: %s", computer, why)
+
+        computers = self._agent.computers()
+        await asyncio.gather(*map(one, computers))
+        return {computer: found[computer] for computer in computers if computer in found}
+
+    async def _first(self, uri: str, ask: Callable[[str, str], Awaitable[_Answer]]) -> tuple[str, str, _Answer]:
+        """The first answer to a question about a URI, with its Computer and the URI there. Raises MCPError."""
+        refused: SmcpError = NotFound("there is no Computer in the office")
+        computers, own = self._candidates(uri)
+        for computer in computers:
+            try:
+                return computer, own, await ask(computer, own)
+            except SmcpError as error:
+                refused = error
+                if isinstance(error, McpError) and error.smcp_code is None:
+                    break  # an MCP server has it, and does not give it
+        if isinstance(refused, McpError):
+            raise MCPError(refused.rpc_code, refused.message, refused.data) from None
+        raise MCPError(types.INTERNAL_ERROR, f"error {int(refused.code)}: {refused.message}") from None
+
+    def _candidates(self, uri: str) -> tuple[list[str], str]:
+        if uri.startswith(SCHEME):
+            computer, _, own = uri.removeprefix(SCHEME).partition("/")
+            return [unquote(computer)], own
+        if uri in self._owners:
+            return [self._owners[uri]], uri
+        host = uri.split("/", 3)[:3]
+        near = {computer for listed, computer in self._owners.items() if listed.split("/", 3)[:3] == host}
+        return sorted(self._agent.computers(), key=lambda computer: computer not in near), uri
+
+
+def _as_asked(uri: str, asked: str) -> str:
+    """The URI of a content, with the Computer before it where the client asked so."""
+    return asked if asked.startswith(SCHEME) and asked.endswith(f"/{uri}") else uri

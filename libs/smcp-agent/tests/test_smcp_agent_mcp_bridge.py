@@ -1,0 +1,195 @@
+"""The MCP server of an office, asked by the MCP SDK's client of both eras; what is behind it is scripted."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from smcp_testing.bridged import ERAS, Bridged, bridged
+from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.waiting import eventually
+
+LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
+
+
+@ERAS
+async def test_a_tool_is_listed_as_its_mcp_server_lists_it(era: str) -> None:
+    async with fake_gateway() as gateway:
+        meta = {
+            "owner": "math",
+            "ui": '{"resourceUri": "ui://add"}',
+            "said": '["a"]',
+            "a2c_tool_meta": '{"tags": ["x"]}',
+            "MCP_TOOL_ANNOTATION": '{"title": "Adder", "readOnlyHint": true}',
+            "a2c_mcp_tool": '{"title": "Add", "icons": [{"src": "https://example.com/i.png"}]}',
+        }
+        listed = {**tool("add", "Adds."), "params_schema": SCHEMA, "return_schema": SCHEMA, "meta": meta}
+        gateway.computers["red"] = [listed]
+        async with bridged(gateway, era) as bridge:
+            (found,) = (await bridge.client.list_tools()).tools
+    assert found.model_dump(by_alias=True, mode="json", exclude_none=True) == {
+        "name": "add",
+        "title": "Add",
+        "description": "Adds.",
+        "inputSchema": SCHEMA,
+        "outputSchema": SCHEMA,
+        "annotations": {"title": "Adder", "readOnlyHint": True},
+        "icons": [{"src": "https://example.com/i.png"}],
+        "_meta": {"owner": "math", "ui": {"resourceUri": "ui://add"}, "said": '["a"]'},
+    }
+
+
+async def test_names_are_legal_sorted_and_qualified_only_where_two_computers_share_one() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers |= {"red": [tool("stop"), tool("echo")], "blue": [tool("echo"), tool("回声")]}
+        async with bridged(gateway) as bridge:
+            names = await bridge.names()
+            assert names == sorted(names)
+            assert {"stop", "red__echo", "blue__echo"} < set(names)
+            assert all(map(LEGAL.fullmatch, names))
+            assert await bridge.text("red__echo") == "echo"
+            assert [data["computer"] for data in gateway.seen("client:tool_call")] == ["red"]
+
+
+@ERAS
+async def test_a_name_stays_with_the_tool_that_had_it_first(era: str) -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo")]
+        async with bridged(gateway, era) as bridge:
+            assert await bridge.names() == ["echo"]
+            await gateway.enter("blue", [tool("echo")])
+            await eventually(lambda: len(gateway.seen("client:get_tools")) == 2)
+            await eventually(lambda: _is(bridge, ["blue__echo", "echo"]))
+            await gateway.leave("red")
+            await eventually(lambda: _is(bridge, ["blue__echo"]))
+            assert await bridge.text("echo") == "!Error 404: there is no tool 'echo' in the office now"
+            await gateway.enter("red", [tool("echo")])
+            await eventually(lambda: _is(bridge, ["blue__echo", "echo"]))
+
+
+async def _is(bridge: Bridged, names: list[str]) -> bool:
+    return await bridge.names() == names
+
+
+async def test_a_client_hears_of_computers_that_come_and_go() -> None:
+    async with fake_gateway() as gateway:
+        async with bridged(gateway) as bridge:
+            assert await bridge.names() == []
+            await gateway.enter("red", [tool("echo")])
+            await eventually(lambda: bridge.heard.count("notifications/tools/list_changed") == 1)
+            assert await bridge.names() == ["echo"]
+            await gateway.leave("red")
+            await eventually(lambda: bridge.heard.count("notifications/tools/list_changed") == 2)
+            assert await bridge.names() == []
+
+
+async def test_a_client_of_2026_hears_of_changes_that_it_asked_to_hear() -> None:
+    async with fake_gateway() as gateway:
+        async with bridged(gateway, "2026-07-28") as bridge, bridge.client.listen(tools_list_changed=True) as changes:
+            await gateway.enter("red", [tool("echo")])
+            async with asyncio.timeout(30):
+                assert type(await anext(aiter(changes))).__name__ == "ToolsListChanged"
+            assert await bridge.names() == ["echo"]
+
+
+@ERAS
+async def test_a_result_passes_as_the_tool_gave_it(era: str) -> None:
+    said = {
+        "content": [
+            {"type": "text", "text": "two", "annotations": {"priority": 0.5}},
+            {"type": "image", "data": "aGk=", "mimeType": "image/png", "_meta": {"a": 1}},
+            {"type": "resource_link", "uri": "file:///a", "name": "a"},
+        ],
+        "structuredContent": {"n": None, "list": [1, "二"]},
+        "isError": True,
+        "meta": {"example.com/x": {"deep": [1]}},
+    }
+
+    async def answer(_: dict[str, Any]) -> Any:
+        return said
+
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("look")]
+        gateway.answers["client:tool_call"] = answer
+        async with bridged(gateway, era) as bridge:
+            result = await bridge.client.call_tool("look", {"x": 1})
+        (call,) = gateway.seen("client:tool_call")
+    found = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    assert (call["params"], call["tool_name"], call["timeout"]) == ({"x": 1}, "look", 3600)
+    assert found["content"] == said["content"]
+    assert found["structuredContent"] == said["structuredContent"]
+    assert found["isError"] is True
+    assert found["_meta"]["example.com/x"] == {"deep": [1]}
+
+
+async def test_an_error_of_the_office_is_a_result_that_a_model_can_read() -> None:
+    async def refuse(_: dict[str, Any]) -> Any:
+        return {"code": 403, "message": "not for you", "details": {}}
+
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo")]
+        gateway.answers["client:tool_call"] = refuse
+        async with bridged(gateway) as bridge:
+            assert await bridge.text("echo") == "!Error 403: not for you"
+            assert await bridge.text("nothing") == "!Error 404: there is no tool 'nothing' in the office now"
+
+
+@ERAS
+async def test_a_cancelled_call_is_cancelled_in_the_office(era: str) -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("sleep")]
+        gateway.answers["client:tool_call"] = gateway.never
+        async with bridged(gateway, era) as bridge:
+            call = asyncio.create_task(bridge.client.call_tool("sleep", {}))
+            await eventually(lambda: gateway.seen("client:tool_call"))
+            call.cancel()
+            await eventually(lambda: gateway.seen("server:tool_call_cancel"))
+            assert await bridge.names() == ["sleep"]
+        (cancelled,) = gateway.seen("server:tool_call_cancel")
+        assert cancelled["req_id"] == gateway.seen("client:tool_call")[0]["req_id"]
+
+
+@ERAS
+async def test_a_tool_that_mcp_cannot_express_costs_only_itself(era: str) -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [
+            {**tool("odd"), "params_schema": {"type": "object", "properties": 5, "required": 7}},
+            {**tool("bare"), "params_schema": {}, "meta": {"MCP_TOOL_ANNOTATION": "no JSON", "a2c_mcp_tool": "[]"}},
+        ]
+        async with bridged(gateway, era) as bridge:
+            assert "bare" in await bridge.names()
+
+
+async def test_a_computer_that_does_not_answer_delays_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_agent.mcp.bridge.FIRST_TOOLS_S", 0.05)
+    async with fake_gateway() as gateway:
+        gateway.computers |= {"hung": [], "red": [tool("echo")]}
+
+        async def answer(data: dict[str, Any]) -> Any:
+            if data["computer"] == "hung":
+                await gateway.never(data)
+            return {"tools": gateway.computers[data["computer"]], "req_id": data["req_id"]}
+
+        gateway.answers["client:get_tools"] = answer
+        async with bridged(gateway) as bridge:
+            assert await bridge.names() == ["echo"]
+
+
+async def test_calls_fail_while_the_office_is_away_and_work_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_agent.mcp.bridge.AWAY_S", 0.05)
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo")]
+        async with bridged(gateway) as bridge:
+            await gateway.stop()
+            await eventually(lambda: not bridge.agent.connected)
+            said = await bridge.text("echo")
+            assert said == "!Error 503: the office cannot be reached now"
+            assert await bridge.names() == ["echo"]
+            await gateway.start()
+            await eventually(lambda: _says(bridge, "echo"))
+
+
+async def _says(bridge: Bridged, text: str) -> bool:
+    return await bridge.text(text) == text

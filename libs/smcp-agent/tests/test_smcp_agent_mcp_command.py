@@ -1,0 +1,124 @@
+"""`smcp-agent mcp` as MCP clients start it: a process with three pipes."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from smcp_agent.cli.main import app
+from smcp_testing.agent_command import COMMAND, PATIENCE_S, Ended, ended, line
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.fork_server import born
+from smcp_testing.waiting import eventually
+
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+@asynccontextmanager
+async def started(gateway: FakeGateway, *options: str) -> AsyncIterator[Process]:
+    environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office"}
+    command = born(COMMAND, "mcp", *options, knows=("smcp_agent.cli.main", "smcp_agent.mcp.bridge"))
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+async def say(process: Process, method: str, id_: int | None = None, **params: Any) -> None:
+    assert process.stdin is not None
+    message = {"jsonrpc": "2.0", "method": method, "params": params} | ({} if id_ is None else {"id": id_})
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    await process.stdin.drain()
+
+
+async def serving(process: Process) -> None:
+    await say(process, "initialize", 1, **INITIALIZE)
+    answer = json.loads(await line(process.stdout))
+    assert (answer["id"], answer["result"]["serverInfo"]["name"]) == (1, "smcp-agent")
+    assert answer["result"]["capabilities"]["tools"] == {"listChanged": True}
+    await say(process, "notifications/initialized")
+    await say(process, "ping", 2)
+    assert json.loads(await line(process.stdout))["id"] == 2
+
+
+async def hung_up(process: Process) -> Ended:
+    assert process.stdin is not None
+    process.stdin.close()
+    return await ended(process)
+
+
+async def test_it_leaves_the_office_when_the_client_hangs_up_and_standard_output_is_mcp_alone() -> None:
+    async with fake_gateway() as gateway, started(gateway) as process:
+        gateway.computers["red"] = [tool("echo")]
+        await serving(process)
+        await gateway.enter("blue", [tool("sing")])
+        told = {json.loads(await line(process.stdout))["method"] for _ in range(2)}
+        assert told == {"notifications/tools/list_changed", "notifications/resources/list_changed"}
+        await say(process, "tools/call", 3, name="sing", arguments={})
+        assert json.loads(await line(process.stdout))["id"] == 3
+        code, out, err = await hung_up(process)
+        assert (code, out) == (0, b"")
+        assert all(each.startswith("smcp-agent mcp: ") for each in err.splitlines())
+        assert len(gateway.seen("server:leave_office")) == 1
+
+
+async def test_a_client_that_is_gone_ends_it_and_its_calls() -> None:
+    async with fake_gateway() as gateway, started(gateway) as process:
+        gateway.computers["red"] = [tool("sleep")]
+        gateway.answers["client:tool_call"] = gateway.never
+        await serving(process)
+        await say(process, "tools/call", 3, name="sleep", arguments={})
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        code, _, _ = await hung_up(process)
+        assert code == 0
+        assert len(gateway.seen("server:tool_call_cancel")) == 1
+
+
+async def test_sigterm_ends_it_while_standard_input_is_open() -> None:
+    async with fake_gateway() as gateway, started(gateway) as process:
+        await serving(process)
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await process.wait() == 0
+        assert len(gateway.seen("server:leave_office")) == 1
+
+
+async def test_an_office_that_has_an_agent_is_an_error_in_the_clients_log() -> None:
+    async with fake_gateway() as gateway:
+        gateway.refusal = "the office has an Agent already: 'ann@desk-7'"
+        async with started(gateway, "--json") as process:
+            code, out, err = await ended(process)
+    assert (code, out) == (1, b"")
+    assert "'ann@desk-7'" in err
+
+
+async def test_a_token_file_is_read_before_each_connection(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    async with fake_gateway() as gateway, started(gateway, "--token-file", str(file)) as process:
+        await serving(process)
+        file.write_text("second\n")
+        gateway.cut()
+        await eventually(lambda: len(gateway.auths) == 2)
+        await hung_up(process)
+    assert [each["token"] for each in gateway.auths] == ["first", "second"]
+
+
+def test_without_the_mcp_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    monkeypatch.delitem(sys.modules, "smcp_agent.mcp.bridge", raising=False)
+    result = CliRunner().invoke(app, ["mcp"])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == ["smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"]

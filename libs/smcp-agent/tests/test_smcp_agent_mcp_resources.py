@@ -1,0 +1,148 @@
+"""The resources of an office for MCP clients of both eras; the Computers behind it are scripted."""
+
+import asyncio
+from base64 import b64encode
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from smcp_testing.bridged import ERAS, Bridged, bridged
+from smcp_testing.context_computer import ContextComputer
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.mcp_servers.shelf import HOST, document
+from smcp_testing.waiting import eventually
+
+WINDOW = "window://com.example.desk/now"
+PICTURE = "file:///p.png"
+
+
+def computers_at(gateway: FakeGateway, *names: str) -> dict[str, ContextComputer]:
+    """Computers that each have the same window; each question goes to the one that it names."""
+    made = {name: ContextComputer(name) for name in names}
+    for name, computer in made.items():
+        computer.shelf.put(WINDOW, {"title": f"Now at {name}"}, [{"uri": WINDOW, "text": name}])
+        gateway.computers[name] = []
+    for event in next(iter(made.values())).answers:
+
+        async def answer(data: dict[str, Any], event: str = event) -> Any:
+            named = data.get("computerId") or data["computer"]
+            if named not in made:
+                return {"code": 404, "message": f"there is no Computer {named!r}", "details": {}}
+            return await made[named].answers[event](data)
+
+        gateway.answers[event] = answer
+    return made
+
+
+async def watch(bridge: Bridged, request: types.SubscribeRequest | types.UnsubscribeRequest) -> None:
+    # the SDK's own method warns that the era of 2026 has none
+    await bridge.client.session.send_request(request, types.EmptyResult)
+
+
+def text_of(result: types.ReadResourceResult) -> tuple[str, str]:
+    (content,) = result.contents
+    assert isinstance(content, types.TextResourceContents)
+    return content.uri, content.text
+
+
+@ERAS
+async def test_windows_and_documents_are_listed_and_read_as_their_mcp_server_has_them(era: str) -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        red.page_size = 1
+        red.shelf.put(
+            PICTURE, {"mimeType": "image/png", "size": 2}, [{"uri": PICTURE, "blob": b64encode(b"hi").decode()}]
+        )
+        uri = red.shelf.put_document(document("a", title="A report"))
+        async with bridged(gateway, era) as bridge:
+            listed = (await bridge.client.list_resources()).resources
+            assert [each.uri for each in listed] == [WINDOW, PICTURE, uri]
+            assert (listed[0].title, listed[1].size) == ("Now at red", 2)
+            assert text_of(await bridge.client.read_resource(WINDOW)) == (WINDOW, "red")
+            (picture,) = (await bridge.client.read_resource(PICTURE)).contents
+            assert isinstance(picture, types.BlobResourceContents)
+            assert picture.blob == "aGk="
+            templates = (await bridge.client.list_resource_templates()).resource_templates
+            assert [each.uri_template for each in templates] == [
+                f"dpe://{HOST}/{{doc_ref}}/pages/{{page_index}}",
+                f"dpe://{HOST}/{{doc_ref}}/elements/{{element_id}}",
+            ]
+            page = f"{uri}/pages/0?format=markdown"
+            assert text_of(await bridge.client.read_resource(page))[0] == page
+
+
+async def test_a_uri_that_two_computers_have_is_qualified_for_the_second() -> None:
+    async with fake_gateway() as gateway:
+        computers_at(gateway, "blue", "red 1")
+        async with bridged(gateway) as bridge:
+            uris = [each.uri for each in (await bridge.client.list_resources()).resources]
+            assert uris == [WINDOW, f"smcp://red%201/{WINDOW}"]
+            assert [text_of(await bridge.client.read_resource(uri)) for uri in uris] == [
+                (uris[0], "blue"),
+                (uris[1], "red 1"),
+            ]
+            assert text_of(await bridge.client.read_resource(f"smcp://blue/{WINDOW}"))[1] == "blue"
+
+
+async def test_what_no_list_names_is_asked_of_the_computers_in_turn() -> None:
+    async with fake_gateway() as gateway:
+        made = computers_at(gateway, "blue", "red")
+        made["red"].shelf.put("file:///only", None, [{"uri": "file:///only", "text": "here"}])
+        async with bridged(gateway) as bridge:
+            assert text_of(await bridge.client.read_resource("file:///only"))[1] == "here"
+            with pytest.raises(MCPError) as refused:
+                await bridge.client.read_resource("file:///nowhere")
+    assert (refused.value.error.code, refused.value.error.message) == (-32002, "Resource not found")
+
+
+@pytest.mark.parametrize("uri", ["smcp://gone/file:///a", "smcp://", "http://[", "window://x/y"])
+async def test_a_uri_that_nobody_has_is_an_error_and_no_more(uri: str) -> None:
+    async with fake_gateway() as gateway:
+        computers_at(gateway, "red")
+        async with bridged(gateway) as bridge:
+            with pytest.raises(MCPError):
+                await bridge.client.read_resource(uri)
+            assert len((await bridge.client.list_resources()).resources) == 1
+
+
+async def test_a_client_hears_that_a_watched_window_changed_until_it_says_enough() -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        async with bridged(gateway) as bridge:
+            await watch(bridge, types.SubscribeRequest(params=types.SubscribeRequestParams(uri=WINDOW)))
+            assert red.subscribed == {WINDOW}
+            await gateway.notify("notify:resources/updated", **red.says("resources/updated", uri=WINDOW))
+            await eventually(lambda: "notifications/resources/updated" in bridge.heard)
+            await watch(bridge, types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=WINDOW)))
+            assert red.subscribed == set()
+            await gateway.notify("notify:resources/list_changed", **red.says("resources/list_changed"))
+            await eventually(lambda: "notifications/resources/list_changed" in bridge.heard)
+
+
+async def test_a_client_of_2026_watches_as_long_as_its_stream_is_open() -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        async with bridged(gateway, "2026-07-28") as bridge:
+            async with bridge.client.listen(resource_subscriptions=[WINDOW, f"smcp://gone/{WINDOW}"]) as changes:
+                assert red.subscribed == {WINDOW}
+                await gateway.notify("notify:resources/updated", **red.says("resources/updated", uri=WINDOW))
+                async with asyncio.timeout(30):
+                    change = await anext(aiter(changes))
+                assert getattr(change, "uri", None) == WINDOW
+            await eventually(lambda: red.subscribed == set())
+
+
+async def test_a_computer_that_does_not_list_its_resources_costs_only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_agent.mcp.resources.LIST_S", 0.05)
+    async with fake_gateway() as gateway:
+        computers_at(gateway, "hung", "red")
+        listing = gateway.answers["client:resources/list"]
+
+        async def answer(data: dict[str, Any]) -> Any:
+            return await (gateway.never if data["computerId"] == "hung" else listing)(data)
+
+        gateway.answers["client:resources/list"] = answer
+        async with bridged(gateway) as bridge:
+            assert [each.uri for each in (await bridge.client.list_resources()).resources] == [WINDOW]
