@@ -95,12 +95,21 @@ def test_values_and_objects_come_from_files_and_single_values_win(tmp_path: Path
     (tmp_path / "note").write_text("several\nlines\n")
     words = ["count=3", f"@{tmp_path / 'all.json'}", f"text=@{tmp_path / 'note'}"]
     assert typed_words('{"x": 1, "count": 2}', words) == {"x": 1, "text": "several\nlines\n", "count": 3}
+    (tmp_path / "handles").write_text("@@not read on")
+    assert typed_words("{}", [f"text=@{tmp_path / 'handles'}"]) == {"text": "@@not read on"}
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(typer.BadParameter, match="it is not UTF-8 text"):
         typed_words("{}", [f"text=@{tmp_path / 'bytes'}"])
     (tmp_path / "list.json").write_text("[1]")
     with pytest.raises(typer.BadParameter, match="not a JSON object"):
         typed_words("{}", [f"@{tmp_path / 'list.json'}"])
+
+
+@pytest.mark.parametrize(
+    "schema", [{"properties": []}, {"properties": {"x": 1}}, {"$defs": 1, "properties": {"x": {"$ref": "#"}}}]
+)
+def test_a_schema_that_is_none_leaves_the_values_to_json(schema: JsonObject) -> None:
+    assert typed({"x": "12", "y": "words"}, schema) == {"x": 12, "y": "words"}
 
 
 async def test_parameters_are_typed_as_words_and_read_from_standard_input() -> None:

@@ -233,8 +233,7 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
     lines += [f"  Warning            {each}" for each in system.warnings]
     lines += ["", "Try it from another terminal:", f"  {agent} list", f"  {agent} tools {computer}"]
     if chosen.config is None and "time" in system.servers:
-        params = shlex.quote('{"timezone": "Asia/Shanghai"}')
-        lines.append(f"  {agent} call {computer} get_current_time --params {params}")
+        lines.append(f"  {agent} call {computer} get_current_time timezone=Asia/Shanghai")
     return "\n".join([*lines, "", "ctrl-C stops everything.", ""])
 
 

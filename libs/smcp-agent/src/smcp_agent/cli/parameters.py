@@ -25,19 +25,20 @@ def read_parameters(params: str, words: Sequence[str]) -> tuple[dict[str, Any], 
         elif not equals or not key or key in texts:
             _refuse(word, "is given twice" if key in texts else f"is not of the form {WORDS}")
         else:
-            texts[key] = _read(value[1:], key) if value.startswith("@") and value[1:2] != "@" else value
+            text = value.removeprefix("@")
+            texts[key] = _read(text, key) if value.startswith("@") and not text.startswith("@") else text
     return whole, texts
 
 
 def typed(texts: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the texts for a tool with this schema, which is empty where it is not known."""
-    properties = schema.get("properties") or {}
-    return {key: _typed(key, text, _kinds(properties.get(key), schema.get("$defs"))) for key, text in texts.items()}
+    properties, definitions = schema.get("properties"), schema.get("$defs")
+    about = properties if isinstance(properties, dict) else {}
+    return {key: _typed(key, text, _kinds(about.get(key), definitions)) for key, text in texts.items()}
 
 
 def _typed(key: str, text: str, kinds: set[str]) -> Any:
     """The value that the text is: JSON of a type that the schema allows, else the text itself where that may be."""
-    text = text[1:] if text.startswith("@@") else text
     if kinds != {"string"}:
         try:
             value = json.loads(text)
