@@ -8,6 +8,7 @@ exporter converts them to OpenTelemetry's (gRPC, console) or encodes them itself
 what they hold. OpenTelemetry's own spans, such as those of the MCP SDK, are children of these like of any others.
 """
 
+import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,9 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, Tracer, TraceState
+
+from smcp_bus.bus import RequestTimedOut
+from smcp_proto.errors import SmcpError
 
 MOST_EVENTS: Final = 32
 """Of one span: nearly all of these spans are dropped in the end."""
@@ -143,7 +147,8 @@ class RequestSpan(Span):
     def headers(self) -> dict[str, str]:
         """That carry the trace on."""
         request = self._request
-        headers = {"traceparent": f"00-{request.trace_id:032x}-{self.span_id:016x}-{request.flags:02x}"}
+        flags = "01" if request.flags else "00"
+        headers = {"traceparent": "00-%032x-%016x-%s" % (request.trace_id, self.span_id, flags)}  # noqa: UP031 -- quicker
         if request.state:
             headers["tracestate"] = request.state
         return headers
@@ -151,6 +156,21 @@ class RequestSpan(Span):
     def child(self, name: str, kind: SpanKind, attributes: Attributes) -> "RequestSpan":
         """A span below this one, with the request's labels."""
         return RequestSpan(self._request, name, kind, attributes, self)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End the span, with the error that leaves the block."""
+        match error:
+            case None:
+                pass
+            case SmcpError():
+                self.fail(str(int(error.code)))
+            case RequestTimedOut() | TimeoutError():
+                self.fail("timeout")
+            case asyncio.CancelledError():
+                self.fail("cancelled")
+            case _:
+                self.fail(type(error).__name__)
+        self.end()
 
     def end(self, end_time: int | None = None) -> None:
         if self.end_time:
@@ -160,7 +180,7 @@ class RequestSpan(Span):
         if request.is_kept is None:
             if request.spans[0] is not self:
                 return
-            request.is_kept = self.will_be_kept
+            request.is_kept = self.status is _FAILED or self.end_time - self.start_time >= request.slow_ns
             spans, request.spans = request.spans, []  # no circle is left for the collector of garbage
             for span in spans if request.is_kept else ():
                 span.record()

@@ -13,7 +13,6 @@ is asked for the sake of one. Nothing here costs more than a comparison while no
 spans are kept, and which requests are recorded only when they have failed, is for `request_spans`.
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -35,14 +34,13 @@ from opentelemetry.trace import (
 )
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.bus import RequestTimedOut
 from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_bus.request_spans import Attributes, Recorder, Request, RequestSpan, recorder
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG, Row, TimeClass
-from smcp_proto.errors import ErrorCode, SmcpError
+from smcp_proto.errors import ErrorCode
 from smcp_proto.trace_ids import hex_trace_id, trace_id
 
 LONGEST: Final = 256
@@ -110,7 +108,7 @@ def office_of(call: Call) -> str:
 def trace_id_of(call: Call) -> int:
     """The id of the trace that a request belongs to, whether it is recorded or not; for log lines."""
     parent, _ = _parent(call)
-    return _own_trace_id(call) if parent is None else parent.trace_id
+    return (hex_trace_id(call.req_id) or _own_trace_id(call)) if parent is None else parent.trace_id
 
 
 def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
@@ -120,24 +118,27 @@ def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
     )
 
 
-def sending(subject: str, current: Span | None = None) -> AbstractContextManager[Mapping[str, str]]:
+def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
     """A PRODUCER span round a message or a request to `subject`; gives the headers that carry the trace on.
 
-    An error that leaves the block marks it. Nothing is done where no request is traced. `current`: the current span,
-    where it is known.
+    An error that leaves the block marks it. Nothing is done where no request is traced.
     """
-    current = current or trace.get_current_span()
-    if type(current) is not RequestSpan:  # `isinstance` asks abc, for each call
-        return _NOTHING
+    span = sent(subject, trace.get_current_span())
+    return _Current(span, span.headers) if isinstance(span, RequestSpan) else _NOTHING
+
+
+def sent(subject: str, by: Span) -> Span:
+    """As `sending`, below a span that is known; it is not made the current one, which costs as much as the span."""
+    if type(by) is not RequestSpan:  # `isinstance` asks abc, for each call
+        return trace.INVALID_SPAN
     name, attributes = _destination("send", subject)
-    span = current.child(name, SpanKind.PRODUCER, attributes)
-    return _Current(span, span.headers)
+    return by.child(name, SpanKind.PRODUCER, attributes)
 
 
-def carried() -> Mapping[str, str]:
-    """The headers of the current span, for a peer that is asked without a span of its own; none: nothing is traced."""
-    current = trace.get_current_span()
-    return current.headers if isinstance(current, RequestSpan) else {}
+def carried(span: Span | None = None) -> Mapping[str, str]:
+    """The headers of the span (the current one), for a peer that is asked; none: nothing is traced."""
+    span = span or trace.get_current_span()
+    return span.headers if type(span) is RequestSpan else {}
 
 
 def event(name: str, **attributes: str | int) -> None:
@@ -218,10 +219,7 @@ class _Current(AbstractContextManager[Given]):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         otel_context.detach(self._token)
-        if error is not None:
-            self._span.fail(_kind(error))
-        if not self._span.end_time:
-            self._span.end()
+        self._span.__exit__(None, error, None)
 
 
 def _answered(span: RequestSpan, call: Call, answer: Answer) -> str:
@@ -299,18 +297,6 @@ def _own_trace_id(call: Call) -> int:
 def _text(payload: Mapping[str, Any], field: str) -> str:
     value = payload.get(field)
     return value if isinstance(value, str) else ""
-
-
-def _kind(error: BaseException) -> str:
-    match error:
-        case SmcpError():
-            return str(int(error.code))
-        case RequestTimedOut() | TimeoutError():
-            return "timeout"
-        case asyncio.CancelledError():
-            return "cancelled"
-        case _:
-            return type(error).__name__
 
 
 def tool_failure(answer: Answer) -> str:

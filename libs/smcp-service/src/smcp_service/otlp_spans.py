@@ -104,10 +104,13 @@ class OtlpHttpSpanExporter(RedactingSpanExporter):
 
 def export_request(resource: Resource, spans: Sequence[ReadableSpan]) -> bytes:
     """An ExportTraceServiceRequest, without the texts of errors."""
+    ours: list[bytes] = []  # beside the others, since to look a scope up costs as much as to write an attribute
     scopes: dict[InstrumentationScope, list[bytes]] = {}
     for span in spans:
-        scope = getattr(span, "instrumentation_scope", None) or SCOPE
-        scopes.setdefault(scope, []).append(_written(span))
+        scope = getattr(span, "instrumentation_scope", None)
+        (ours if scope is None else scopes.setdefault(scope, [])).append(_written(span))
+    if ours:
+        scopes.setdefault(SCOPE, []).extend(ours)
     parts = [
         ResourceSpans(
             resource=ProtoResource(attributes=_pairs(resource.attributes)), schema_url=resource.schema_url
@@ -136,7 +139,10 @@ def _written(span: Any) -> bytes:
         parts.append(_field(3, context.trace_state.to_header().encode()))
     if span.events or span.links:
         parts.append(_with_others(span))
-    parts += [_attribute(*pair) for pair in (span.attributes or {}).items()]
+    parts += [
+        _kept(name, value) if type(value) is str and len(value) <= LONGEST_KEPT else _of_span(name, value)
+        for name, value in (span.attributes or {}).items()
+    ]
     return _field(2, b"".join(parts))
 
 
@@ -165,10 +171,6 @@ def _with_others(span: Any) -> bytes:
         ],
     ).SerializeToString()
     return written
-
-
-def _attribute(name: str, value: Any) -> bytes:
-    return _kept(name, value) if isinstance(value, str) and len(value) <= LONGEST_KEPT else _of_span(name, value)
 
 
 def _of_span(name: str, value: Any) -> bytes:

@@ -238,7 +238,7 @@ def _event(
         event = Event("join", "ok" if session is None else session.joined_as)
     else:
         event = Event("cancel", "ok")
-    event.office = office_of(call)
+    event.office = caller.office or office_of(call)
     event.subject = _subject(session, caller)
     event.role = caller.role or payload.get("role")
     event.name = caller.name or payload.get("name")

@@ -186,7 +186,8 @@ class Socket(Transport):
             return
         first = not self._gathered
         self._gathered += parts
-        self._gathered_bytes += sum(map(len, parts))
+        for part in parts:
+            self._gathered_bytes += len(part)
         if self._gathered_bytes >= _MOST_GATHERED:
             self._write_gathered()
         elif first:

@@ -18,7 +18,6 @@ from smcp_bus.bus import Admit, BodyTooLarge, Bus, Headers, Incoming, Progress, 
 from smcp_bus.dispatch import RawJson
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.nats.serving import error_reply
-from smcp_bus.tracing import event
 from smcp_proto import tool_results
 from smcp_proto.errors import ErrorCode, SmcpError, Unavailable
 
@@ -250,8 +249,13 @@ class CallRoute:
         headers: Headers,
         progress: Progress,
         admit: Admit | None,
+        span: Span = INVALID_SPAN,
     ) -> Reply:
-        """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break."""
+        """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break.
+
+        Args:
+            span: of this request.
+        """
         computers = self._here.get(subjects.without_verb(subject)) if self._here else None
         handler = next((computer.handle for computer in computers if computer.takes_calls), None) if computers else None
         self.requests["bus" if handler is None else "here"] += 1
@@ -260,7 +264,7 @@ class CallRoute:
                 subject, body, timeout=timeout, headers=headers, progress=progress, admit=admit
             )
             if len(reply.body) > MAX_CHUNK:
-                event("smcp.answer_in_chunks", bytes=len(reply.body))
+                span.add_event("smcp.answer_in_chunks", {"bytes": len(reply.body)})
             return reply
         if len(body) > self.bus.max_body:
             raise BodyTooLarge(len(body), self.bus.max_body)

@@ -12,6 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final
 
 import orjson
+from opentelemetry.trace import Span, use_span
 from pydantic import BaseModel
 
 from smcp_bus import exact_json, subjects
@@ -21,7 +22,7 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import ERROR, NOT_RUN, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
-from smcp_bus.tracing import link, sending
+from smcp_bus.tracing import carried, link, sent
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall, TooManyCalls
 from smcp_gateway.sockets.packet import largest_reply
@@ -155,14 +156,14 @@ class Relay:
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
         body = exact_json.written(self._with_age(call) if REPEAT in call.payload else call.payload)
-        with sending(subject, pending.span) as trace_headers:
-            headers = {**call.headers, **trace_headers}
+        with sent(subject, call.span) as span:
+            headers = {**call.headers, **carried(span)}
             if call.caller.rights is not None:
                 headers |= to_headers(call.caller)
             if call.payload.get("req_id") != call.req_id:  # it has none: its owner is asked after it by ours
                 headers[REQ_ID] = call.req_id
             try:
-                reply = await self._until_run(subject, body, headers, pending, call)
+                reply = await self._until_run(subject, body, headers, pending, call, span)
                 if ERROR in reply.headers:
                     raise _error(reply)
                 if len(reply.body) > MAX_REPAIRED_BYTES:
@@ -195,7 +196,9 @@ class Relay:
                 return {**call.payload, REPEAT: True}
         return call.payload
 
-    async def _until_run(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
+    async def _until_run(
+        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call, span: Span
+    ) -> Reply:
         """Send the request, again and again for as long as nobody has run it. The first tries follow at once: a
         subscription may just be on its way between two nodes of NATS."""
         backoff: Backoff | None = None
@@ -213,6 +216,7 @@ class Relay:
                     headers=headers,
                     progress=pending,
                     admit=call.admit,
+                    span=span,
                 )
                 if NOT_RUN not in reply.headers:
                     return reply
@@ -228,7 +232,8 @@ class Relay:
             until = until or now + (RECONNECT_S if offline is not None and one_node else WAIT_S)
             if first or now >= until:
                 if offline is None:
-                    moving = await self._moves(pending, min(until + FIND_S, call.deadline) - now) or moving
+                    with use_span(span, record_exception=False, set_status_on_exception=False):
+                        moving = await self._moves(pending, min(until + FIND_S, call.deadline) - now) or moving
                     now = self._loop.time()
                 if not first and not moving:
                     raise offline or _not_available()
