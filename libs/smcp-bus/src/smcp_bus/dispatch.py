@@ -350,14 +350,10 @@ def failed(body: ErrorBody) -> Answer:
 
 
 def _answer(result: BaseModel | RawJson | None) -> Answer:
-    match result:
-        case None:
-            return Answer(b"")
-        case RawJson():
-            return Answer(result.body, failure=result.failure)
-        case _:
-            # what the handler set is what goes: the pages tell an absent key from a null one
-            return Answer(result.model_dump_json(by_alias=True, exclude_unset=True).encode())
+    if isinstance(result, RawJson):
+        return Answer(result.body, failure=result.failure)
+    # what the handler set is what goes: the pages tell an absent key from a null one
+    return Answer(b"" if result is None else result.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
 
 def _parse(body: object) -> dict[str, Any]:

@@ -96,23 +96,23 @@ _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 def encode_head(headers: Headers) -> bytes:
     """The block that goes before a body; empty where there are no headers. ValueError where one holds a line break."""
-    return _block([f"{name}: {value}" for name, value in headers.items()]) if headers else b""
+    return _block(headers) if headers else b""
 
 
 def encode_request_head(headers: Headers, budget_ms: int) -> bytes:
     """The block of a request: its time budget, then `headers`. ValueError where one holds a line break."""
-    if not headers:
-        return f"{_FIRST_LINE}{BUDGET}: {budget_ms}\r\n\r\n".encode()
-    return _block([f"{BUDGET}: {budget_ms}", *[f"{name}: {value}" for name, value in headers.items()]])
+    budget = f"{BUDGET}: {budget_ms}\r\n"
+    return _block(headers, budget) if headers else f"{_FIRST_LINE}{budget}\r\n".encode()
 
 
-def _block(lines: list[str]) -> bytes:
-    text = "\r\n".join(lines)
-    breaks = len(lines) - 1
+def _block(headers: Headers, text: str = "") -> bytes:
+    breaks = len(headers) + bool(text)
+    for name, value in headers.items():
+        text += f"{name}: {value}\r\n"
     # A value that came from a peer must not write a header of its own, or end the block.
     if text.count("\n") != breaks or text.count("\r") != breaks:
         raise ValueError("a header holds a line break")
-    return f"{_FIRST_LINE}{text}\r\n\r\n".encode()
+    return f"{_FIRST_LINE}{text}\r\n".encode()
 
 
 def decode_head(head: bytes) -> Headers:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -47,6 +48,7 @@ from smcp_proto.schemas.tools import REPEAT, ToolCallReq
 from smcp_proto.validation import mended
 
 _log = logging.getLogger("smcp_gateway.relay")
+_below: Final = partial(use_span, record_exception=False, set_status_on_exception=False)
 
 WAIT_S: Final = 4.5
 """How long a request waits for a member that nobody answers for until the registry is asked once more (seconds);
@@ -175,7 +177,8 @@ class Relay:
                 raise
             except RequestTimedOut:
                 if pending.tracked:
-                    self._cancel_late(pending, call.caller.subject)
+                    with _below(span):
+                        self._cancel_late(pending, call.caller.subject)
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
     async def _checked_in_slices(self, body: bytes) -> RawJson:
@@ -232,7 +235,7 @@ class Relay:
             until = until or now + (RECONNECT_S if offline is not None and one_node else WAIT_S)
             if first or now >= until:
                 if offline is None:
-                    with use_span(span, record_exception=False, set_status_on_exception=False):
+                    with _below(span):
                         moving = await self._moves(pending, min(until + FIND_S, call.deadline) - now) or moving
                     now = self._loop.time()
                 if not first and not moving:
