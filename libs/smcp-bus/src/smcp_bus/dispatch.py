@@ -377,8 +377,7 @@ def _not_read(body: bytes) -> Malformed:
 
 
 def _signed(row: Row, caller: Caller, payload: dict[str, Any]) -> dict[str, Any]:
-    """The request with the Agent's own name in `agent`, whatever it wrote there: published Agents write an id of
-    their own."""
+    """The request with the Agent's own name in `agent`: published Agents write an id of their own there."""
     if caller.role != "agent" or caller.name is None:
         return payload
     is_sender = row.event in SIGNED or row.event.startswith("client:")
