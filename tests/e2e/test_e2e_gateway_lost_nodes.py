@@ -160,7 +160,8 @@ async def test_a_new_call_waits_until_its_computer_has_found_another_node(
     box.released.set()
     async with scene(tmp_path, monkeypatch) as there, there.elsewhere.computer(OFFICE, "box", box):
         await there.hurt.kill()
-        assert await ask(there.anna, call(timeout=60), timeout=60) == {"content": "done"}
+        # the other nodes may not know yet that this one is gone, and lose the call
+        assert await repeated(there.anna, call(timeout=60), timeout=60) == {"content": "done"}
         assert box.runs == 1
 
 

@@ -15,13 +15,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.config.secret_detection import secrets_of
 from smcp_computer.mcp.errors import LONGEST_TEXT, RequestRefused
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.sdk_adapter import CONTENT_CHARS, CallSpan, Watch
 from smcp_computer.mcp.server_log import LONGEST_LINE, MAX_LINE, StderrLog
 from smcp_computer.mcp.stdio import parsed
-from smcp_computer.redaction import MAX_ERROR, SHOWN, Redactor
+from smcp_computer.redaction import MAX_ERROR, SHOWN, Redactor, secrets_of
 
 SECRET = 'p w/ö"\\+&=?ünd'
 FORMS = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from smcp_computer.config.file import parse_config, read_config
-from smcp_computer.config.secret_detection import literal_secrets, shown
+from smcp_computer.redaction import literal_secrets, shown
 
 DOCUMENT: dict[str, Any] = {
     "servers": {

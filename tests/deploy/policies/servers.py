@@ -6,8 +6,7 @@ from typing import Final
 
 from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.secret_detection import literal_secrets, shown
-from smcp_computer.redaction import REDACTED
+from smcp_computer.redaction import REDACTED, literal_secrets, shown
 from tests.deploy.objects import Manifests, title
 
 _FILE: Final = "computer.json"

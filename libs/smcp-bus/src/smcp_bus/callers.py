@@ -1,11 +1,11 @@
 """Who calls: the caller of a request, and what the holder of its key or token may ask of Computers.
 
-A gateway checks names, and leaves what is not allowed out of answers. It tells the owner of a Computer who calls: in
-headers of the request on the bus, where nats-server lets gateways alone send requests to Computers. The gateway of a
-Computer on Socket.IO passes it on in the field `a2c_caller`, if that Computer asked for it with a key of its own
-(`caller_key` in `auth`): a field without that key was written by an Agent, and an older gateway passed it on. It also
-holds the gateway's span, if the request is traced. The annotation of a tool is checked by the owner. A Computer's own
-`allow` is not here.
+What a key or token allows is checked twice. A gateway checks names, and leaves what is not allowed out of answers. It
+tells the owner of a Computer who calls: in headers of the request on the bus, where nats-server lets gateways alone
+send requests to Computers. The gateway of a Computer on Socket.IO passes it on in the field `a2c_caller`, if that
+Computer asked for it with a key of its own (`caller_key` in `auth`): a field without that key was written by an Agent,
+and an older gateway passed it on. It also holds the gateway's span, if the request is traced. The owner checks the
+annotation of a tool. A Computer's own `allow` is not here.
 """
 
 import hmac
@@ -134,7 +134,7 @@ def with_caller(
 def from_request(body: object, office: str, key: str) -> tuple[Caller, Headers]:
     """The caller of a request that a gateway sent to a Computer with that key, and the headers of its span."""
     match body:
-        case {"a2c_caller": {"key": str(said), "subject": str(subject), **more}} if _same(said, key):
+        case {"a2c_caller": {"key": str(said), "subject": str(subject), **more}} if _is_key(said, key):
             known = more.get("rights")
             allowed = None if known is None else _from_json(known)
             trace = {name: span for name in (TRACEPARENT, TRACESTATE) if isinstance(span := more.get(name), str)}
@@ -142,7 +142,7 @@ def from_request(body: object, office: str, key: str) -> tuple[Caller, Headers]:
     return Caller(role="agent", office=office), NO_HEADERS
 
 
-def _same(said: str, key: str) -> bool:
+def _is_key(said: str, key: str) -> bool:
     return hmac.compare_digest(said.encode(errors="replace"), key.encode())
 
 

@@ -15,7 +15,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from typing import Any, Final, TypeVar
 
-import orjson
 from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel, ValidationError
 
@@ -31,7 +30,6 @@ from smcp_proto.errors import (
     REQUEST_TOO_LARGE,
     ErrorBody,
     Internal,
-    Malformed,
     NotAllowed,
     NotInOffice,
     SmcpError,
@@ -40,7 +38,7 @@ from smcp_proto.errors import (
     Unavailable,
 )
 from smcp_proto.member_names import Role
-from smcp_proto.validation import HALF, MAX_TEXT, field_with_half, malformed
+from smcp_proto.validation import malformed
 
 
 @dataclass(slots=True)
@@ -199,9 +197,6 @@ SECONDS: Final[Mapping[TimeClass, float]] = {
 }
 """How long the server side takes at most; a CALL's request says it itself (`timeout`)."""
 
-NAMED_BYTES: Final = 1024 * 1024
-"""The largest invalid request in which the wrong field is looked for, to name it."""
-
 SIGNED: Final = frozenset({"server:list_room", "server:tool_call_cancel"})
 """Beside `client:*`: events in which the field `agent` is the Agent that sends them."""
 SUBSCRIBING: Final = frozenset({"client:resources/subscribe", "client:resources/unsubscribe"})
@@ -267,7 +262,7 @@ class Dispatcher:
             try:
                 if isinstance(body, bytes) and len(body) > exact_json.SMALL_BYTES:
                     body = await self._read_large(row, caller, body)
-                payload = _parse(body)
+                payload = exact_json.read_object(body)
                 exact_json.check_depth(payload)
                 payload = _signed(row, caller, payload)
                 request = row.request.model_validate(payload)
@@ -309,7 +304,7 @@ class Dispatcher:
             raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
         authorize_sender(row, caller)
         await exact_json.check_cost(body, self.max_values, "the request")
-        payload = _parse(body)
+        payload = exact_json.read_object(body)
         await asyncio.sleep(0)  # what 8 MiB of it cost to read and to write anew is not one step
         return payload
 
@@ -354,26 +349,6 @@ def _answer(result: BaseModel | RawJson | None) -> Answer:
         return Answer(result.body, failure=result.failure)
     # what the handler set is what goes: the pages tell an absent key from a null one
     return Answer(b"" if result is None else result.model_dump_json(by_alias=True, exclude_unset=True).encode())
-
-
-def _parse(body: object) -> dict[str, Any]:
-    if isinstance(body, bytes):
-        try:
-            body = exact_json.read(body) if body else {}
-        except orjson.JSONDecodeError:
-            assert isinstance(body, bytes)
-            raise _not_read(body) from None
-    if not isinstance(body, dict):
-        raise Malformed("the request is not a JSON object", details={"field": ""})
-    return body
-
-
-def _not_read(body: bytes) -> Malformed:
-    field = field_with_half(body) if len(body) <= NAMED_BYTES else None
-    if field is None:
-        return Malformed("the request is not JSON", details={"field": ""})
-    field = field[:MAX_TEXT]
-    return Malformed(f"{field}: {HALF}", details={"field": field, "reason": HALF})
 
 
 def _signed(row: Row, caller: Caller, payload: dict[str, Any]) -> dict[str, Any]:

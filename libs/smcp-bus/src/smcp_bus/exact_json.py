@@ -14,8 +14,8 @@ from typing import Any, Final
 import orjson
 from pydantic_core import from_json
 
-from smcp_proto.errors import TooLarge
-from smcp_proto.validation import refused
+from smcp_proto.errors import Malformed, TooLarge
+from smcp_proto.validation import HALF, MAX_TEXT, field_with_half, refused
 
 _AS_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG: Final = b"0" * len(str(2**63))
@@ -24,6 +24,8 @@ _BEYOND: Final = 2.0**63
 _FEW: Final = 64
 SHORT: Final = 4096
 """Up to this many bytes, searching the text for long numbers is faster than walking the parsed values."""
+NAMED_BYTES: Final = 1024 * 1024
+"""The largest invalid request in which the wrong field is looked for, to name it."""
 MANY: Final = 128
 """JSON nested deeper than orjson can write (254 levels) contains `[` or `{` at least this many times."""
 
@@ -43,6 +45,27 @@ def read(text: bytes) -> Any:
     if len(text) <= SHORT:
         return value if _LONG not in text.translate(_AS_ZEROS) else _exact(text, value)
     return value if _is_plain(value) else _exact(text, value)
+
+
+def read_object(body: object) -> dict[str, Any]:
+    """The JSON object of a request: bytes as they came, or what a transport has parsed. Raises Malformed."""
+    if isinstance(body, bytes):
+        try:
+            body = read(body) if body else {}
+        except orjson.JSONDecodeError:
+            assert isinstance(body, bytes)
+            raise _not_read(body) from None
+    if not isinstance(body, dict):
+        raise Malformed("the request is not a JSON object", details={"field": ""})
+    return body
+
+
+def _not_read(body: bytes) -> Malformed:
+    field = field_with_half(body) if len(body) <= NAMED_BYTES else None
+    if field is None:
+        return Malformed("the request is not JSON", details={"field": ""})
+    field = field[:MAX_TEXT]
+    return Malformed(f"{field}: {HALF}", details={"field": field, "reason": HALF})
 
 
 def has_many(text: bytes, mark: bytes) -> bool:

@@ -22,7 +22,6 @@ from smcp_computer.access import Access
 from smcp_computer.config.file import ComputerConfig, file_changes, load_config, read_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.secret_detection import shown
 from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.confirmation import Asker, ByProgram, Confirmation
 from smcp_computer.control_client import LOGS
@@ -33,6 +32,7 @@ from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import OfficeMembership
 from smcp_computer.metrics import calls_timed, measure, measure_calls, measure_resources
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient
+from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_computer.terminal import Terminal, hangups

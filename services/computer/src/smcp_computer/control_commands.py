@@ -1,21 +1,26 @@
 """The commands of `smcp-computer` that ask a running Computer, and those that change its configuration file.
 
-They talk to `control` over its socket and know nothing of MCP. A change of the file works without a Computer, too.
+They talk to `control` over its socket and know nothing of MCP. A change of the file works without a Computer, too. They
+print tables for people, JSON for programs (`--json`), and warnings to standard error.
 """
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from smcp_computer.control_client import LOGS, RunningComputer, find, running, seat_directory
-from smcp_computer.output import Json, Said, plain, print_answer, print_status, print_table, print_warnings, when
-from smcp_proto.printable import printable_json
-from smcp_service.lifecycle import Failure
+from smcp_proto.printable import printable, printable_json
+from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, did_you_mean
 
 if TYPE_CHECKING:  # with it comes pydantic, and a command should be quick
@@ -25,6 +30,15 @@ POLL_S: Final = 0.25
 """How often `logs -f` looks at the file: nobody reads faster."""
 CALL_GRACE_S: Final = 5.0
 """A Computer ends a call at its time; the answer may take so much longer."""
+
+COLOURS: Final = {
+    "ready": "green", "starting": "yellow", "degraded": "yellow", "backoff": "yellow", "failed": "red",
+}  # fmt: skip
+BYTES_PER_MB: Final = 1_000_000
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
+Said = Mapping[str, Any]
+"""An answer of `control`."""
 
 app = typer.Typer()
 servers = typer.Typer(no_args_is_help=True, help="Add, change, stop and restart MCP servers while the Computer runs.")
@@ -49,6 +63,85 @@ Config = Annotated[
     typer.Option(help="The file to change, if not the Computer's [SMCP_CONFIG]", envvar="SMCP_CONFIG"),
 ]
 Rewrite = Annotated[bool, typer.Option("--rewrite", help="Change a file with comments, too; they are removed")]
+
+
+def print_answer(said: Said, as_json: bool, show: Callable[[Said], None]) -> None:
+    """As JSON, or as `show` prints it for people."""
+    if as_json:
+        print_json(said)
+    else:
+        show(said)
+
+
+def print_json(value: object) -> None:
+    typer.echo(printable_json(value))
+
+
+def print_status(said: Said) -> None:
+    state = "ready" if said["ready"] else "not ready"
+    calls = counted(said["calls"], "call")
+    typer.echo(plain(f"{said['name']} in {said['office']}: {state}, {calls} running, process {said['pid']}"))
+    for what, why in said["problems"].items():
+        _warn(f"{what}: {why}")
+    if said["config_problem"]:
+        _warn(f"{said['config']} is invalid, the previous one stays in use: {said['config_problem']}")
+    rows = [
+        (
+            each["name"],
+            each["state"],
+            when(each["since"]),
+            str(each["restarts"]),
+            str(each["tools"]),
+            str(each["calls"]),
+            "" if each["pid"] is None else str(each["pid"]),
+            "" if each["cpu_s"] is None else f"{each['cpu_s']:.1f} s",
+            "" if each["memory_bytes"] is None else f"{each['memory_bytes'] / BYTES_PER_MB:.0f} MB",
+            each["reason"],
+        )
+        for each in said["servers"]
+    ]
+    columns = ("Server", "State", "Since", "Restarts", "Tools", "Calls", "PID", "CPU", "Memory", "Reason")
+    print_table(columns, rows, "No MCP servers: `smcp-computer servers add` adds one.")
+    for each in said["servers"]:
+        for warning in each["warnings"]:
+            _warn(f"{each['name']}: {warning}")
+    print_warnings(said)
+
+
+def print_warnings(said: Said) -> None:
+    """Those of a change of the file."""
+    for warning in said.get("warnings", ()):
+        _warn(f"warning: {warning}")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+    """The first column is never broken, since people copy it. Without rows, `empty` says so."""
+    if not rows:
+        typer.echo(empty, err=True)
+        return
+    table = Table()
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=not number)
+    for row in rows:
+        cells = [escape(plain(cell)) for cell in row]
+        table.add_row(*(f"[{COLOURS[cell]}]{cell}[/]" if cell in COLOURS else cell for cell in cells))
+    console = Console()
+    if not sys.stdout.isatty():
+        console.width = max(console.width, 200)  # a pipe has no edge
+    console.print(table)
+
+
+def _warn(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[yellow]{escape(plain(text))}[/yellow]", highlight=False)
+
+
+def plain(text: str) -> str:
+    """`text` as a terminal may get it."""
+    return printable(text, newline="\n")
+
+
+def when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _asks(command: str, show: Callable[[Said], None], what: str) -> None:

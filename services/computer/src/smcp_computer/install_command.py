@@ -15,7 +15,7 @@ import typer
 
 from smcp_computer.config.file import load_config
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.output import Json, print_json
+from smcp_computer.control_commands import Json, print_json
 from smcp_proto.member_names import check_name
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError

@@ -16,11 +16,10 @@ from smcp_computer.config.file import ComputerConfig, imported, read_config, rea
 from smcp_computer.config.host_checks import missing_on_host, unset_here
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.config.secret_detection import literal_secrets
-from smcp_computer.control_commands import Name, Office
+from smcp_computer.control_commands import Json, Name, Office, print_json
 from smcp_computer.control_commands import app as commands_app
 from smcp_computer.install_command import app as install_app
-from smcp_computer.output import Json, print_json
+from smcp_computer.redaction import literal_secrets
 from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.secrets_command import kept_secrets, store_of
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem

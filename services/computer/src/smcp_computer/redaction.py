@@ -1,17 +1,34 @@
-"""Keeps values of secrets out of all that this process says: logs, reasons, and the texts of errors that Agents get.
+"""Keeps secrets from being told: which strings of a configuration are secret, and the same values in any other text.
 
-`config.secret_detection` decides which values of a configuration are secret; here they are found again in any text,
-also in URL, base64 or JSON form, or as `repr` writes them. What a tool answers without an error is the Agent's, and is
-not changed.
+Agents may read the configuration without its secrets. Placeholders are kept, they tell nothing. Values of `env` and
+`headers` that are not placeholders alone, the default of a password input, an argument of an input's program that is
+named like a secret, arguments that are headers or variables, and what looks like a secret anywhere else become
+`"<redacted>"`; in a URL also the user, the values of the query, and long parts of the path with letters and digits.
 
-Who shows only a part of a text redacts it first: the beginning of a secret is not found.
+`Redactor` finds the values again in all that this process says (logs, reasons, and the texts of errors that Agents
+get), also in URL, base64 or JSON form, or as `repr` writes them. What a tool answers without an error is the Agent's,
+and is not changed. Who shows only a part of a text redacts it first: the beginning of a secret is not found.
 """
 
 import base64
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
+
+from smcp_computer.config.file import ComputerConfig
+from smcp_computer.config.lint import PARAMETERS, Placeholder, changed, is_pure, strings
+from smcp_proto.printable import SCHEME, SECRET_IN_TEXT, SECRET_WORD
+from smcp_proto.schemas.config import (
+    SERVER_CONFIG,
+    SERVER_INPUT,
+    GetComputerConfigRet,
+    MCPServerCommandInput,
+    MCPServerConfig,
+    MCPServerInput,
+    MCPServerPickStringInput,
+    MCPServerPromptStringInput,
+)
 
 REDACTED: Final = "<redacted>"
 MIN_LENGTH: Final = 4
@@ -133,3 +150,201 @@ def _in_base64(value: str) -> Iterator[str]:
         if last - first >= MIN_BASE64:
             for encode in (base64.b64encode, base64.urlsafe_b64encode):
                 yield encode(bytes(before) + raw).decode()[first:last]
+
+
+_SECRET_MAPS: Final = frozenset({"env", "headers"})
+_NAMES: Final = frozenset({"name", "type", "forbidden_tools"})
+"""Fields with names that Agents know anyway; a long one may look like a secret."""
+_IN_TEXT: Final = (
+    *SECRET_IN_TEXT,
+    # hexadecimal, or upper and lower case with digits: words of a language have no such mixture
+    re.compile(r"(?<!sha256:)\b(?P<secret>[0-9a-f]{32,}|(?=\w*[A-Z])(?=\w*[a-z])(?=\w*\d)\w{24,})\b"),
+)
+_IN_URL: Final = (
+    re.compile(r"[?&#][^=&#\s]+=(?P<secret>[^&#\s]+)"),
+    re.compile(r"(?<!/)/(?P<secret>(?=[\w.~%-]*\d)(?=[\w.~%-]*[A-Za-z])[\w.~%-]{20,})(?=[/?#\s]|$)"),
+)
+_PAIR_OPTIONS: Final = frozenset({"-H", "--header", "--headers", "-e", "--env"})
+_PAIR: Final = re.compile(rf"[\w.-]+\s*[:=]\s*{SCHEME}(?P<secret>.+)", re.DOTALL | re.IGNORECASE)
+"""A header or variable behind such an option."""
+_VARIABLE: Final = re.compile(
+    rf"(?:--(?:headers?|env)=[\w.-]+\s*[:=]|[A-Z][A-Z0-9_]+=)\s*{SCHEME}(?P<secret>.+)", re.DOTALL
+)
+"""The same in one argument, as for `env`."""
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
+_PUBLIC: Final = re.compile(
+    r"true|false|yes|no|on|off|none|null|auto|default|always|never|all|enabled?|disabled?|local(?:host)?"
+    r"|debug|trace|verbose|info|notice|warn(?:ing)?|error|critical|fatal|silent|quiet"
+    r"|prod(?:uction)?|dev(?:elopment)?|staging|test(?:ing)?|stdio|https?|sse|json|text|plain|utf-?8|ascii|utc"
+    r"|bearer|basic|token|digest|gzip|deflate|br|identity|keep-alive|close|no-cache|no-store"
+    r"|(?:application|text|image|\*)/[\w.+*-]+|q=[\d.]+|\d{1,5}|\d+(?:\.\d+){1,3}",
+    re.IGNORECASE,
+)
+"""Values that are no secrets, and would be missed in every log line."""
+_WORD_OF_TEXT: Final = re.compile(r"[A-Za-z]{1,12}|[\d.]{1,7}")
+"""One of several words of a value that is alone no secret."""
+SEEN: Final = ", which who reads this file can see"
+_WELL_KNOWN: Final = frozenset({"HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "LANG", "HOSTNAME"})
+"""Environment variables that are no secrets, and are parts of many texts."""
+
+
+def shown(config: ComputerConfig) -> GetComputerConfigRet:
+    """The reply to `client:get_config`."""
+    servers = {name: _server(server) for name, server in config.servers.items()}
+    inputs = [_input(definition) for definition in config.inputs.values()]
+    return GetComputerConfigRet(inputs=inputs, servers=servers) if inputs else GetComputerConfigRet(servers=servers)
+
+
+def _server(server: MCPServerConfig) -> MCPServerConfig:
+    dumped = server.model_dump()
+    body = {key: value if key in _NAMES else _hidden(value) for key, value in dumped.items()}
+    for key in _SECRET_MAPS & dumped[PARAMETERS].keys():
+        body[PARAMETERS][key] = _without_literals(dumped[PARAMETERS][key])
+    redacted: MCPServerConfig = SERVER_CONFIG.validate_python(body)
+    return redacted
+
+
+def _input(definition: MCPServerInput) -> MCPServerInput:
+    body = definition.model_dump()
+    if isinstance(definition, MCPServerPromptStringInput) and definition.password and definition.default is not None:
+        body["default"] = REDACTED
+    for field in {"default", "command", "args"} & body.keys():
+        body[field] = _hidden(body[field])
+    if isinstance(definition, MCPServerCommandInput) and definition.args:
+        body["args"] |= {key: REDACTED for key, _ in _secret_arguments(definition.args)}
+    redacted: MCPServerInput = SERVER_INPUT.validate_python(body)
+    return redacted
+
+
+def _without_literals(values: Any) -> Any:
+    if not isinstance(values, dict):
+        return values
+    return {key: value if isinstance(value, str) and is_pure(value) else REDACTED for key, value in values.items()}
+
+
+def _hidden(value: Any) -> Any:
+    def hide(text: str, path: str, before: str) -> str:
+        for start, end in reversed(_secret_parts(text, before, wide=True)):
+            text = text[:start] + REDACTED + text[end:]
+        return text
+
+    return changed(value, hide)
+
+
+def _secrets(value: Any, path: str = "", *, wide: bool) -> list[tuple[str, str]]:
+    """The path of each string that has a secret, and the secret. `wide`: also what may as well be none."""
+    return [
+        (where, text[start:end])
+        for where, text, before in strings(value, path)
+        for start, end in _secret_parts(text, before, wide=wide)
+    ]
+
+
+def _secret_arguments(arguments: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Those of an input's program whose name says that the value is a secret."""
+    return [(key, value) for key, value in arguments.items() if SECRET_WORD.search(key) and not is_pure(value)]
+
+
+def literal_secrets(config: ComputerConfig) -> list[str]:
+    """Warnings of literals that seem to be secret, each with its place and how to move it into an input."""
+    found = []
+    for name, server in config.servers.items():
+        written, place = config.without_env_files.get(name, server), config.places[name]
+        paths = [path for path, _ in _secrets(_without_maps(written, exclude_unset=True), wide=False)]
+        for path in dict.fromkeys([*paths, *_named_secrets(written)]):
+            advice = _advice(name, path) if path.startswith(f".{PARAMETERS}.") else SEEN
+            found.append(f"{place.field(path.removeprefix('.'))}: looks like a literal secret{advice}")
+    for index, definition in enumerate(config.inputs.values()):
+        if isinstance(definition, MCPServerCommandInput):
+            paths = [path for path, _ in _secrets(definition.args or {}, wide=False)]
+            paths += [f".{key}" for key, _ in _secret_arguments(definition.args or {})]
+            found += (f"inputs[{index}].args{path}: looks like a literal secret{SEEN}" for path in dict.fromkeys(paths))
+    return found
+
+
+def _advice(server: str, path: str) -> str:
+    """How to move a parameter, or a part of it, into an input."""
+    field = path.rpartition(".")[2]
+    said = f"{server}-{'secret' if field.isdecimal() else field}"
+    id_ = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")
+    return (
+        f': write ${{input:{id_}}} in its place, add {{"id": "{id_}", "type": "promptString", "password": true}} '
+        f'to "inputs", and keep the value by `smcp-computer secrets set {id_}`'
+    )
+
+
+def _named_secrets(server: MCPServerConfig) -> Iterator[str]:
+    """The paths of those in variables and headers."""
+    parameters = server.server_parameters.model_dump(exclude_unset=True)
+    for kind in sorted(_SECRET_MAPS & parameters.keys()):
+        for name, value in (parameters[kind] or {}).items():
+            is_named = SECRET_WORD.search(name) or name.lower() in _CREDENTIALS
+            literals = [word for word in str(value).split() if "${" not in word]
+            if (is_named and not _is_public(" ".join(literals))) or _secret_parts(str(value), "", wide=False):
+                yield f".{PARAMETERS}.{kind}.{name}"
+
+
+def secrets_of_input(definition: MCPServerCommandInput) -> Iterator[str]:
+    """The literals in the arguments of a program that must not be told."""
+    arguments = definition.args or {}
+    yield from (value for _, value in _secret_arguments(arguments))
+    yield from (secret for _, secret in _secrets(arguments, wide=True))
+
+
+def secrets_of(server: MCPServerConfig) -> Iterator[str]:
+    """The literals of a server that must not be told."""
+    parameters = server.server_parameters.model_dump()
+    for field in _SECRET_MAPS:
+        for name, value in (parameters.get(field) or {}).items():
+            if isinstance(value, str) and not is_pure(value):
+                yield from _secret_words(name, value)
+    yield from (secret for _, secret in _secrets(_without_maps(server), wide=True))
+
+
+def _without_maps(server: MCPServerConfig, *, exclude_unset: bool = False) -> dict[str, Any]:
+    body = server.model_dump(exclude_unset=exclude_unset)
+    return {**body, PARAMETERS: {key: each for key, each in body[PARAMETERS].items() if key not in _SECRET_MAPS}}
+
+
+def _secret_words(name: str, value: str) -> Iterator[str]:
+    """Of a variable or a header: its value, and the words of it, as a token stands behind `Bearer`."""
+    words = value.split()
+    if SECRET_WORD.search(name) or name.lower() in _CREDENTIALS:
+        yield from words[-1:]
+    if not _is_public(value):
+        yield value
+        if len(words) > 1:
+            yield from (word for word in words if not _WORD_OF_TEXT.fullmatch(word))
+
+
+def _is_public(value: str) -> bool:
+    return all(_PUBLIC.fullmatch(part) for part in re.split(r"[\s,;]+", value) if part)
+
+
+def is_secret_value(placeholder: Placeholder, definition: MCPServerInput | None, value: str) -> bool:
+    """Whether what was put in for a placeholder must not be told."""
+    if isinstance(definition, MCPServerPickStringInput):
+        return False  # Agents see the options
+    if isinstance(definition, MCPServerPromptStringInput) and not definition.password:
+        return not _is_public(value)
+    return placeholder.kind == "input" or placeholder.name not in _WELL_KNOWN
+
+
+def _secret_parts(text: str, before: str, *, wide: bool) -> list[tuple[int, int]]:
+    """Where the secrets of a literal are, from the first to the last; they do not overlap.
+
+    `before`: what is before it in a list, as in `--token X`.
+    """
+    if before.startswith("-") and "=" not in before and SECRET_WORD.search(before):
+        return [] if is_pure(text) else [(0, len(text))]
+    patterns = (*_IN_TEXT, *_IN_URL) if wide and "://" in text else _IN_TEXT
+    found = [match for pattern in patterns for match in pattern.finditer(text)]
+    if wide and (pair := (_PAIR if before in _PAIR_OPTIONS else _VARIABLE).fullmatch(text)):
+        found += [] if _is_public(pair["secret"]) else [pair]
+    parts: list[tuple[int, int]] = []
+    for start, end in sorted(match.span("secret") for match in found if "${" not in match["secret"]):
+        if parts and start < parts[-1][1]:
+            parts[-1] = (parts[-1][0], max(end, parts[-1][1]))
+        else:
+            parts.append((start, end))
+    return parts

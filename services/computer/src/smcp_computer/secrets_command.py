@@ -12,8 +12,7 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretsError, SecretStore, is_sealed, unseal_file, write_private
 from smcp_computer.control_client import RunningComputer, find
-from smcp_computer.control_commands import Name, Office
-from smcp_computer.output import Json, plain, print_json
+from smcp_computer.control_commands import Json, Name, Office, plain, print_json
 from smcp_computer.settings import ComputerSettings, state_path
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError, did_you_mean, load_settings

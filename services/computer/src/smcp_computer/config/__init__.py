@@ -1,1 +1,1 @@
-"""The configuration file: reading, checks, placeholders and redaction."""
+"""The configuration file: reading, checks and placeholders."""

@@ -29,9 +29,8 @@ from smcp_computer.config.lint import (
     placed,
     replace_all,
 )
-from smcp_computer.config.secret_detection import is_secret_value, secrets_of, secrets_of_input
 from smcp_computer.config.secret_store import SecretsError, SecretStore
-from smcp_computer.redaction import Redactor
+from smcp_computer.redaction import Redactor, is_secret_value, secrets_of, secrets_of_input
 from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone
 from smcp_proto.printable import printable
 from smcp_proto.schemas.config import (

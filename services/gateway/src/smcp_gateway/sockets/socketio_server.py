@@ -83,7 +83,6 @@ _PAUSES_END: Final[ContextVar[float]] = ContextVar("pauses_end", default=math.in
 """From then on (loop time) no pause is made for what a polling request holds: its handler would be cancelled."""
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
-
 Work = Coroutine[Any, Any, None]
 
 
@@ -240,14 +239,13 @@ class SocketIoServer:
             principal = None if self._guard is None else await self._guard.admit(request, auth)
             if self._engine.outbox(engine_id) is None:
                 raise Unavailable("the connection ended while its token was checked")
-            address = self._source(request)
-            session = Session(sid, engine_id, *said, principal, replies=replies, address=address)
+            session = Session(sid, engine_id, *said, principal, replies=replies, address=self._source(request))
             self._quotas.connected(session)
         except SmcpError as error:
             self._audit.not_connected(self._source(request), error)
             said_no = error.message, error.body().model_dump()  # as data the flat error
             raise ConnectionRefusedError(*said_no) from None  # type: ignore[no-untyped-call]
-        session.connected_at = asyncio.get_running_loop().time()
+        session.connected_at = self._loop.time()
         self._sessions.add(session)
         self._arrivals.ended(engine_id)
         if (outbox := self._engine.outbox(engine_id)) is not None:
