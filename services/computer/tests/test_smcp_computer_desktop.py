@@ -6,6 +6,7 @@ from typing import Any
 import psutil
 import pytest
 
+from smcp_computer.handlers import get_desktop
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import Stopwatch, eventually, within
@@ -53,6 +54,17 @@ async def test_the_windows_of_all_servers_are_shown_those_of_the_server_used_las
         assert await desktop(here) == [shown("b", 0), shown("a", 0), shown("a", 1)]
         await here.call("alpha__reads", req_id="r3")
         assert await desktop(here, desktop_size=1) == [shown("a", 0)]
+
+
+async def test_a_desktop_has_so_many_windows_of_a_server_and_each_one_by_its_uri(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(get_desktop, "MOST_WINDOWS", 2)
+    many, few = configs.context("2025", windows=3, host="a"), configs.context("2026", windows=2, host="b")
+    async with world(nats_url, many=many, few=few) as here:
+        assert await desktop(here) == [shown("b", 0), shown("b", 1), shown("a", 0), shown("a", 1)]
+        assert "'many': lists 3 windows; a desktop has the first 2" in caplog.text
+        assert await desktop(here, window=window("a", 2)) == [shown("a", 2)]
 
 
 @pytest.mark.rule("desktop.changes.pull", "answers.desktop.window")

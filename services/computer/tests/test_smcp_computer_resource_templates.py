@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
+from smcp_computer.mcp import resources
 from smcp_computer.mcp.events import ResourcesChanged, ServerEvent
 from smcp_computer.resources import routing
 from smcp_testing.computer_office import world
@@ -83,3 +84,12 @@ async def test_changed_templates_are_announced_as_list_changed(nats_url: str, er
         await eventually(lambda: here.told("resources_list_changed"))
         assert here.told("resources_list_changed")[0]["serverId"] == "one"
         assert names(await alice.result(TEMPLATES)) == ["page", "element", "notes"]
+
+
+async def test_a_server_has_so_many_templates(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resources, "MAX_TEMPLATES", 1)
+    async with world(nats_url, desk=configs.context("2025")) as here:
+        assert names(await ResourceAgent(here).result(TEMPLATES)) == ["page"]
+        assert "its list of resourceTemplates is too long, or has no end; 1 are taken" in caplog.text

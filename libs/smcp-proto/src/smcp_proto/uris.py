@@ -1,8 +1,10 @@
 """`window://` and `dpe://` URIs: reads and checks them, and says which name the same (desktop.txt, finder.txt)."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -234,16 +236,12 @@ def host_of(uri: str) -> str | None:
     return None
 
 
-def host_conflicts(listed: Mapping[str, Iterable[str]]) -> list[tuple[str, tuple[str, ...]]]:
+def host_conflicts(hosts: Mapping[str, Set[str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The hosts that more than one MCP server uses, in order, each with the names of those servers.
 
     Args:
-        listed: the URIs of the resources of each MCP server; those of other schemes and invalid ones do not count.
+        hosts: of what each MCP server lists (`host_of`).
     """
-    servers: dict[str, set[str]] = {}
-    for server, uris in listed.items():
-        for uri in uris:
-            host = host_of(uri)
-            if host is not None:
-                servers.setdefault(host, set()).add(server)
-    return [(host, tuple(sorted(names))) for host, names in sorted(servers.items()) if len(names) > 1]
+    uses = Counter(chain.from_iterable(hosts.values()))
+    for host in sorted(host for host, servers in uses.items() if servers > 1):
+        yield host, tuple(sorted(server for server, own in hosts.items() if host in own))

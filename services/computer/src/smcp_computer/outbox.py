@@ -1,8 +1,9 @@
 """The notifications of a Computer: of changes of itself, and of its MCP servers' resources."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import orjson
@@ -10,6 +11,7 @@ import orjson
 from smcp_bus.outbox import LIST_CHANGED, RESOURCES, UPDATED, Key, Notification, Outbox, resources_body
 from smcp_computer.finder import MetadataCache
 from smcp_computer.mcp.events import (
+    MOST_WARNINGS,
     ResourcesSubscribed,
     ResourcesUnsubscribed,
     ResourceUpdated,
@@ -22,7 +24,7 @@ from smcp_computer.mcp.events import (
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_proto.member_names import Role
-from smcp_proto.uris import DPE, HOSTED, WINDOW, host_conflicts, scheme_of, without_query
+from smcp_proto.uris import DPE, WINDOW, host_conflicts, scheme_of, without_query
 from smcp_service.lifecycle import Background
 
 TOOL_LIST: Final = "update_tool_list"
@@ -154,8 +156,8 @@ class ResourceChanges:
     outbox: ComputerOutbox
 
     def __post_init__(self) -> None:
-        self._hosts: dict[str, frozenset[str]] = {}
-        """By server, as URIs that name nothing else."""
+        self._hosts: dict[str, Set[str]] = {}
+        """By server."""
         self._schemes: Mapping[str, _Scheme] = {WINDOW: _Scheme(DESKTOP, without_query), DPE: _Scheme(FINDER, str)}
         self._entered = False
         self._capabilities = self.index.capabilities
@@ -215,7 +217,7 @@ class ResourceChanges:
         if self.index.capabilities != self._capabilities:
             self._capabilities = self.index.capabilities
             self.outbox.changed(CAPABILITIES, capabilities=self._capabilities)
-        self._compare_hosts(server, known)
+        self._compare_hosts(server)
         self._announce(server, known)
         if features is not None and not features.subscribe:
             return
@@ -233,13 +235,12 @@ class ResourceChanges:
             if self._entered:
                 self.outbox.list_changed(server)
 
-    def _compare_hosts(self, server: str, listing: Listing) -> None:
-        # a host stands many times in a long list, and is parsed once
-        hosts = frozenset("/".join(without_query(uri).split("/", 3)[:3]) for uri in listing if scheme_of(uri) in HOSTED)
+    def _compare_hosts(self, server: str) -> None:
+        hosts = self.index.names(server).hosts
         if self._hosts.get(server, frozenset()) == hosts:
             return
         self._hosts[server] = hosts
-        for host, (first, *others) in host_conflicts(self._hosts):
+        for host, (first, *others) in islice(host_conflicts(self._hosts), MOST_WARNINGS):
             why = "give each its own: a dpe:// URI is routed by its host"
             self.events.warn(first, f"uses the same host {host!r} as {' and '.join(map(repr, others))}; {why}")
 

@@ -19,7 +19,7 @@ from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents,
 from smcp_computer.mcp.resources import Json, Resources
 from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_computer.reply_limits import giving_way, reply_limit
-from smcp_computer.resources.index import Listing, ResourceIndex
+from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.desktop import UNREAD, OrganizedDesktop, Window, is_certain, organize_desktop, read_metadata
 from smcp_proto.errors import TooLarge
@@ -31,6 +31,8 @@ ANSWER_S: Final = 1.0
 """Reserved for the answer, out of the time that the caller waits."""
 AT_ONCE: Final = 16
 """Windows that one server is asked for at a time."""
+MOST_WINDOWS: Final = 2000
+"""Of one server; more than models can read. A server may list 50,000, and starting to read so many takes a second."""
 KEPT_BYTES: Final = 16 * 1024 * 1024
 """At most this many bytes of windows are kept: hundreds of times what a model can read."""
 _LATE: Final = "did not answer in time: its windows are from an earlier read, or left out"
@@ -254,7 +256,8 @@ class Desktop:
 
     async def _list(self, part: _Part, only: WindowUri | None, within: float, came: asyncio.Event) -> None:
         try:
-            listing = _windows(await self.index.list(part.server, within), only)
+            await self.index.list(part.server, within)
+            listing = self._windows(part.server, only)
             resources = self.index.connection(part.server)
         except ServerError as error:
             part.error = error
@@ -316,8 +319,19 @@ class Desktop:
             ]
         is_late = answered if part.error is None else isinstance(part.error, ServerTimedOut)
         if is_late and self.index.is_listed(part.server):  # its last list tells what may be there
-            return [(resource, part.error) for resource in _windows(self.index.known(part.server), only)]
+            return [(resource, part.error) for resource in self._windows(part.server, only)]
         return [(_NOT_LISTED, part.error)]
+
+    def _windows(self, server: str, only: WindowUri | None) -> list[Json]:
+        """The windows of the server's last list; `only`: this one, by its first URI there."""
+        listing = self.index.known(server)
+        if only is not None:
+            uri = self.index.names(server).windows.get(only)
+            return [] if uri is None else [listing[uri]]
+        windows = [each for uri, each in listing.items() if scheme_of(uri) == WINDOW]
+        if len(windows) > MOST_WINDOWS:
+            self.events.warn(server, f"lists {len(windows)} windows; a desktop has the first {MOST_WINDOWS}")
+        return windows[:MOST_WINDOWS]
 
     def _fitting(self, organized: OrganizedDesktop, room: int) -> list[int]:
         """The numbers of the windows for which there is room."""
@@ -327,11 +341,6 @@ class Desktop:
             why = "together the windows are larger than the answer may be"
             self.events.warn(server, f"{self.events.shown(uri)} is left out of the desktop: {why}")
         return [number for number in range(len(organized.desktops)) if number not in gone]
-
-
-def _windows(listing: Listing, only: WindowUri | None) -> list[Json]:
-    listed = [each for uri, each in listing.items() if scheme_of(uri) == WINDOW]
-    return [each for each in listed if only is None or window_uri(each["uri"]) == only]
 
 
 def _rank(resource: Json) -> tuple[bool, float]:

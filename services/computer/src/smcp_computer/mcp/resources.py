@@ -33,6 +33,8 @@ Json = Mapping[str, Any]
 SUBSCRIBE_S: Final = 10.0
 """Shorter than a request: a silent server must not hold the few places for subscriptions."""
 MAX_ITEMS: Final = 50_000
+MAX_TEMPLATES: Final = 1000
+"""They are looked through, one by one, for a URI that no server lists."""
 LIST_BYTES: Final = 16 * 1024 * 1024
 """Of one list with all its pages: 300 for each item. It stays in memory, in several times its bytes."""
 AT_ONCE: Final = 8
@@ -281,10 +283,10 @@ class Resources:
         return await self._page("resources/list", "resources", cursor, timeout)
 
     async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
-        return await self._all("resources/list", "resources", "uri", timeout)
+        return await self._all("resources/list", "resources", "uri", MAX_ITEMS, timeout)
 
     async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
-        return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", timeout)
+        return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", MAX_TEMPLATES, timeout)
 
     async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `resources/read`. Its `contents` are a list; what is in it is not checked."""
@@ -321,7 +323,7 @@ class Resources:
             raise BadAnswer(self.server, "sent a cursor that is no string")
         return items, following
 
-    async def _all(self, method: str, key: str, name: str, timeout: float) -> Listed:
+    async def _all(self, method: str, key: str, name: str, most: int, timeout: float) -> Listed:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         found: dict[str, Json] = {}
@@ -342,9 +344,9 @@ class Resources:
                 else:
                     found[identity] = item
             size += len(exact_json.written(page))
-            if cursor is None:
+            if cursor is None and len(found) <= most:
                 break
-            if len(found) >= MAX_ITEMS or size > LIST_BYTES or (page and len(found) == known):
-                problems.append(f"its list of {key} has no end; {min(len(found), MAX_ITEMS)} are taken")
+            if len(found) >= most or size > LIST_BYTES or (page and len(found) == known):
+                problems.append(f"its list of {key} is too long, or has no end; {min(len(found), most)} are taken")
                 break
-        return Listed(tuple(found.values())[:MAX_ITEMS], tuple(dict.fromkeys(problems)))
+        return Listed(tuple(found.values())[:most], tuple(dict.fromkeys(problems)))
