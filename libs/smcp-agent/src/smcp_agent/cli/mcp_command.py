@@ -1,6 +1,8 @@
-"""The command `smcp-agent mcp`: an office for MCP clients, on standard input and output."""
+"""The commands `smcp-agent mcp` and `smcp-agent mcp install`: an office for MCP clients."""
 
 import logging
+import re
+import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -9,8 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
-from smcp_agent.cli.output import print_failure
-from smcp_agent.cli.run_command import WRONG_USAGE, Options, run
+from smcp_agent.cli.output import print_failure, print_hint
+from smcp_agent.cli.run_command import FAILED, WRONG_USAGE, Options, run
+from smcp_agent.mcp.client_configs import CLIENTS, VARIABLE, ConfigFileError, read, write
 
 NEEDS_EXTRA: Final = "smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"
 TokenFile = Annotated[
@@ -55,3 +58,53 @@ def _from_file(path: Path) -> Callable[[], Awaitable[str]]:
         return path.read_text(encoding="utf-8").strip()  # noqa: ASYNC240 -- a line of a local file
 
     return read
+
+
+@app.command()
+def install(
+    context: typer.Context,
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}.")],
+    entry: Annotated[str, typer.Option(metavar="NAME", help="What the client calls the server.")] = "smcp",
+    only_print: Annotated[bool, typer.Option("--print", help="Print the entry, and write nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
+    token_file: TokenFile = None,
+) -> None:
+    """Add `smcp-agent mcp` to the file of an MCP client. It shows file and entry first, and keeps a copy."""
+    if client not in CLIENTS:
+        raise typer.BadParameter(f"{client!r} is none of {', '.join(CLIENTS)}", param_hint="CLIENT")
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", entry) is None:
+        raise typer.BadParameter("takes 1 to 64 letters, digits, _ and -", param_hint="--entry")
+    chosen: Options = context.obj
+    known = CLIENTS[client]
+    token = chosen.token if isinstance(chosen.token, str) and token_file is None else None
+    arguments = ["mcp", "--url", ",".join(chosen.urls), "--office", chosen.office]
+    arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
+    wanted = known.entry(_command(), arguments, token)
+    print_hint(f"The entry for {known.title}, whose file is {known.path}:")
+    typer.echo(known.text(entry, wanted), nl=False)
+    if only_print:
+        return
+    try:
+        before = read(known.path)
+        after = known.changed(before or "", entry, wanted)
+        if after is None:
+            print_hint("It is there already.")
+            return
+        if not yes:
+            typer.confirm("Write it?", abort=True, err=True)
+        private = token is not None and known.reference is None
+        backup = write(known.path, before, after, private=private)
+    except ConfigFileError as error:
+        print_failure(f"{known.path} is left as it is: {error}")
+        raise typer.Exit(FAILED) from None
+    print_hint(f"Written. {f'The former file is {backup}. ' if backup else ''}Restart {known.title}.")
+    if private:
+        print_hint("The token stands in that file, which nobody else may read now. --token-file keeps it out.")
+    elif token is not None:
+        print_hint(f"The token is not in that file: {known.title} asks for it, or takes it from {VARIABLE}.")
+
+
+def _command() -> str:
+    """The absolute path of `smcp-agent`: applications with windows do not have a terminal's PATH."""
+    beside = Path(sys.executable).with_name("smcp-agent")
+    return str(beside) if beside.is_file() else shutil.which("smcp-agent") or "smcp-agent"

@@ -1,0 +1,238 @@
+"""`smcp-agent mcp install`: what it writes into the files of MCP clients, and what it leaves alone."""
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from smcp_agent.cli.main import app
+from smcp_agent.mcp.client_configs import CLIENTS
+
+CLAUDE_DESKTOP = {
+    "globalShortcut": "Ctrl+Space",
+    "mcpServers": {
+        "filesystem": {
+            "command": "npx",
+            "args": ["-y", "@modelcontextprotocol/server-filesystem", "/srv/ann/Documents"],
+            "env": {"API_KEY": "kept"},
+        }
+    },
+}
+CLAUDE_CODE = {
+    "numStartups": 42,
+    "projects": {"/srv/ann/code": {"allowedTools": [], "mcpServers": {}, "hasTrustDialogAccepted": True}},
+    "mcpServers": {"docs": {"type": "http", "url": "https://mcp.example.com/mcp", "headers": {"X-Team": "ü"}}},
+}
+CURSOR = {"mcpServers": {"github": {"command": "docker", "args": ["run", "-i"], "env": {"T": "${env:GH}"}}}}
+VSCODE = {
+    "inputs": [{"type": "promptString", "id": "key", "description": "A key", "password": True}],
+    "servers": {"memory": {"type": "stdio", "command": "npx", "args": ["-y", "server-memory"]}},
+}
+ZED = {
+    "theme": {"mode": "system", "light": "One Light", "dark": "One Dark"},
+    "context_servers": {"postgres": {"source": "custom", "command": "pg-mcp", "args": [], "env": {}}},
+}
+CODEX = """\
+# my settings
+model = "gpt-5.5"  # the large one
+
+[projects."/srv/ann/code"]
+trust_level = "trusted"
+
+[mcp_servers.context7]
+command = "npx"
+args = ["-y", "@upstash/context7-mcp"]
+
+[mcp_servers.context7.env]
+KEY = "kept"
+"""
+FILES: dict[str, tuple[str, dict[str, Any] | str]] = {
+    "claude-desktop": (".config/Claude/claude_desktop_config.json", CLAUDE_DESKTOP),
+    "claude-code": (".claude.json", CLAUDE_CODE),
+    "cursor": (".cursor/mcp.json", CURSOR),
+    "vscode": (".config/Code/User/mcp.json", VSCODE),
+    "codex": (".codex/config.toml", CODEX),
+    "zed": (".config/zed/settings.json", ZED),
+}
+ARGUMENTS = ["mcp", "--url", "http://127.0.0.1:8000", "--office", "lab"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "SMCP_TOKEN", "SMCP_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def install(client: str, *options: str, says: str | None = None) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error."""
+    result = CliRunner().invoke(app, ["--office", "lab", "mcp", "install", client, *options], input=says)
+    return result.exit_code, result.stdout, " ".join(result.stderr.split())
+
+
+def put(home: Path, client: str) -> Path:
+    """The client's file as the client documents it."""
+    where, content = FILES[client]
+    path = home / where
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = content if isinstance(content, str) else json.dumps(content, indent=4, ensure_ascii=False)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+
+
+@pytest.mark.parametrize("client", FILES)
+def test_the_entry_is_added_and_the_rest_of_the_file_stays(home: Path, client: str) -> None:
+    path = put(home, client)
+    before, former = path.read_text(encoding="utf-8"), read(path)
+    code, out, err = install(client, "--yes")
+    assert (code, str(path) in err) == (0, True)
+    after = read(path)
+    entry = after[CLIENTS[client].section].pop("smcp")
+    assert after == former
+    assert Path(entry["command"]).name == "smcp-agent"
+    assert entry["args"] == ARGUMENTS
+    assert {**CLIENTS[client].fields, "command": entry["command"], "args": ARGUMENTS} == entry
+    assert "--office" in out
+    [backup] = path.parent.glob(f"{path.name}.*.bak")
+    assert backup.read_text(encoding="utf-8") == before
+
+
+@pytest.mark.parametrize("client", FILES)
+def test_a_file_that_is_missing_is_made(home: Path, client: str) -> None:
+    assert install(client, "--yes")[0] == 0
+    path = home / FILES[client][0]
+    assert list(read(path)) == [CLIENTS[client].section]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in path.parent.iterdir() if path.name in each.name] == [path.name]
+
+
+@pytest.mark.parametrize("client", FILES)
+def test_print_gives_the_entry_and_writes_nothing(home: Path, client: str) -> None:
+    code, out, _ = install(client, "--print")
+    parsed = tomllib.loads(out) if client == "codex" else json.loads(out)
+    assert (code, list(parsed[CLIENTS[client].section])) == (0, ["smcp"])
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("client", FILES)
+def test_it_is_written_once_and_renewed_where_the_command_changed(home: Path, client: str) -> None:
+    path = put(home, client)
+    install(client, "--yes")
+    written = path.read_bytes()
+    code, _, err = install(client)
+    assert (code, path.read_bytes()) == (0, written)
+    assert "there already" in err
+    assert install(client, "--yes", "--url", "http://lab.example:8000")[0] == 0
+    servers = read(path)[CLIENTS[client].section]
+    assert servers["smcp"]["args"][2] == "http://lab.example:8000"
+    assert len(servers) == 2
+
+
+def test_a_token_is_a_reference_where_the_client_has_one_and_private_elsewhere(home: Path) -> None:
+    entries = {}
+    for client in FILES:
+        path = put(home, client)
+        path.chmod(0o644)
+        assert install(client, "--yes", "--token", "smcp_secret")[0] == 0
+        entries[client] = read(path)[CLIENTS[client].section]["smcp"]
+        held = "smcp_secret" in path.read_text(encoding="utf-8")
+        assert held is (client in ("claude-desktop", "zed"))
+        assert stat.S_IMODE(path.stat().st_mode) == (0o600 if held else 0o644)
+    assert entries["claude-code"]["env"] == {"SMCP_TOKEN": "${SMCP_TOKEN}"}
+    assert entries["cursor"]["env"] == {"SMCP_TOKEN": "${env:SMCP_TOKEN}"}
+    assert entries["vscode"]["env"] == {"SMCP_TOKEN": "${input:smcp-token}"}
+    assert entries["codex"]["env_vars"] == ["SMCP_TOKEN"]
+    assert entries["zed"]["env"] == entries["claude-desktop"]["env"] == {"SMCP_TOKEN": "smcp_secret"}
+    inputs = read(home / FILES["vscode"][0])["inputs"]
+    assert [each["id"] for each in inputs] == ["key", "smcp-token"]
+
+
+def test_a_token_file_keeps_the_token_out(home: Path) -> None:
+    code, out, _ = install("claude-desktop", "--token", "smcp_secret", "--token-file", "key", "--print")
+    entry = json.loads(out)["mcpServers"]["smcp"]
+    assert (code, entry["args"], "env" in entry) == (
+        0,
+        [*ARGUMENTS, "--token-file", str(Path("key").absolute())],
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("client", "content", "why"),
+    [
+        (
+            "vscode",
+            '{\n  // mine\n  "servers": {}\n}',
+            "JSON without comments and trailing commas, which would be lost",
+        ),
+        (
+            "zed",
+            '{"theme": "One // Dark", "context_servers": {},}',
+            "it is not JSON without comments and trailing commas",
+        ),
+        ("cursor", '{"mcpServers": {', "line 1 column 17"),
+        ("cursor", '{"mcpServers": []}', "it has no object 'mcpServers'"),
+        ("cursor", "[]", "it has no object 'mcpServers'"),
+        ("cursor", "\udc80", "it is not UTF-8"),
+        ("cursor", '{"mcpServers": {"smcp": {"command": "mine"}}}', "'smcp' is another MCP server there"),
+        ("codex", "model = ", "it is not TOML ("),
+        (
+            "codex",
+            'mcp_servers = { a = { command = "x" } }',
+            "its 'mcp_servers' is written in a way that cannot be added to",
+        ),
+        ("codex", "mcp_servers = 5", "it has no object 'mcp_servers'"),
+    ],
+)
+def test_a_file_that_would_lose_something_is_left_as_it_is(home: Path, client: str, content: str, why: str) -> None:
+    path = put(home, client)
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    code, out, err = install(client, "--yes")
+    assert (code, path.read_bytes()) == (1, content.encode("utf-8", "surrogateescape"))
+    assert f"{path} is left as it is: " in err
+    assert why in err
+    assert "--office" in out
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_nothing_is_written_without_a_yes(home: Path) -> None:
+    path = put(home, "cursor")
+    before = path.read_bytes()
+    assert install("cursor", says="n\n")[0] == 1
+    assert path.read_bytes() == before
+    assert install("cursor", says="y\n")[0] == 0
+    assert path.read_bytes() != before
+
+
+def test_a_link_to_the_file_stays_one(home: Path) -> None:
+    path = put(home, "zed")
+    target = home / "dotfiles.json"
+    path.rename(target)
+    path.symlink_to(target)
+    assert install("zed", "--yes")[0] == 0
+    assert path.is_symlink()
+    assert "smcp" in read(target)["context_servers"]
+
+
+def test_what_cannot_be_written_is_an_error_in_one_line(home: Path) -> None:
+    (home / ".cursor").write_text("a file where a directory should be")
+    code, _, err = install("cursor", "--yes")
+    assert code == 1
+    assert f"{home / '.cursor' / 'mcp.json'} is left as it is: it cannot be written: " in err
+
+
+def test_an_unknown_client_is_refused_with_those_that_are_known() -> None:
+    code, _, err = install("emacs")
+    assert code == 2
+    assert all(client in err for client in ("claude-desktop", "codex", "zed"))
