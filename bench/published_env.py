@@ -1,8 +1,7 @@
-"""Environments below `build`, such as that of the published package; made once by pip, so all settings of pip count."""
+"""Environments below `build`, such as that of the published package; made once by uv."""
 
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ INSTALL_S: Final = 300.0
 
 
 class NotInstalled(Exception):
-    """The packages could not be installed; the text ends with what pip said."""
+    """The packages could not be installed; the text ends with what uv said."""
 
 
 def python(name: str = "published", lock: Path = LOCK) -> Path:
@@ -33,16 +32,16 @@ def python(name: str = "published", lock: Path = LOCK) -> Path:
     env.parent.mkdir(exist_ok=True)
     with _alone(env.parent / f"{name}.busy"):
         if not made.exists() or made.read_text(encoding="utf-8") != wanted:
-            shutil.rmtree(env, ignore_errors=True)
-            _run(sys.executable, "venv", env)  # with a pip of its own: ours may come from uv, and have none
-            _run(interpreter, "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", lock)
+            _uv("venv", "--quiet", "--clear", "--python", sys.executable, env)
+            _uv("pip", "install", "--quiet", "--python", interpreter, "--no-deps", "--require-hashes", "-r", lock)
             made.write_text(wanted, encoding="utf-8")
     return interpreter
 
 
-def _run(interpreter: str | Path, module: str, *arguments: str | Path) -> None:
-    command = [str(interpreter), "-m", module, *map(str, arguments)]
-    env = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+def _uv(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "uv", *map(str, arguments)]
+    index = os.environ.get("PIP_INDEX_URL")  # uv does not read it, and a mirror counts for it, too, as in the Makefile
+    env = ({"UV_DEFAULT_INDEX": index} if index else {}) | os.environ
     try:
         subprocess.run(
             command, check=True, timeout=INSTALL_S, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
