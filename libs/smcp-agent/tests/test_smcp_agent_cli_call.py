@@ -144,7 +144,9 @@ async def test_one_of_several_urls_is_enough() -> None:
         code, _, err = await run(gateway, "--url", f"http://127.0.0.1:1, {gateway.url}", "list")
         assert (code, err) == (0, "")
         code, _, err = await run(gateway, "--url", f"{gateway.url},", "list")
-        assert (code, err) == (2, "error 400: url: '' is not like http://host:port\n")
+        assert (code, err) == (2, "error 400: --url: '' is not like http://host:port\n")
+        code, _, err = await run(gateway, "--office", "", "list")
+        assert (code, err) == (2, "error 400: --office: a name has 1 to 128 characters, this one has 0\n")
 
 
 def test_h_is_help_for_every_command() -> None:

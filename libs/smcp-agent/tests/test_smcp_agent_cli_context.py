@@ -126,12 +126,12 @@ async def test_a_request_that_cannot_be_sent_ends_with_2_and_one_line() -> None:
         computer_at(gateway)
         code, out, err = await run(gateway, "read", "red", "")
         assert (code, out) == (2, b"")
-        assert err.startswith("error 400: payload.params.uri: ")
+        assert err.startswith("error 400: URI: ")
         assert err.count("\n") == 1
         code, _, err = await run(gateway, "finder", "red", "--keyword", os.fsdecode(b"\xff"))
         assert (code, err) == (
             2,
-            "error 400: keywords.0: holds half of a surrogate pair, which no text has\n",
+            "error 400: --keyword: holds half of a surrogate pair, which no text has\n",
         )
 
 

@@ -100,12 +100,23 @@ def trace_command(trace_id: str) -> str:
     return f"if it was traced: smcp trace {trace_id}"
 
 
+_GIVEN_AS: Final = {
+    **{name: f"--{name}" for name in ("name", "url", "token", "params", "timeout", "window", "offset", "limit")},
+    "office_id": "--office", "desktop_size": "--size", "keywords": "--keyword", "file_type": "--type",
+    "serverId": "--server", "computer": "COMPUTER", "computerId": "COMPUTER", "tool_name": "TOOL",
+    "payload.params.uri": "URI",
+}  # fmt: skip
+"""How a field of a request is given at the command line."""
+
+
 def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping[str, str] | None = None) -> None:
     """The flat error with the `ids` of a call on standard output for programs, a line on standard error for people."""
     if as_json:
         print_json({**error.body().model_dump(), **(ids or {})})
     ran = " (the tool may have run nevertheless)" if ids and may_have_run(error) else ""
-    print_failure(f"error {int(error.code)}: {error.message}{ran}")
+    field, colon, reason = error.message.partition(": ")
+    message = f"{_GIVEN_AS.get(field.removesuffix('.0'), field)}{colon}{reason}"
+    print_failure(f"error {int(error.code)}: {message}{ran}")
     if ids:
         print_hint(trace_command(ids["trace_id"]))
     if hint:
