@@ -31,9 +31,10 @@ def records(file: Path) -> list[dict[str, Any]]:
 
 
 async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_subject(
-    nats_url: str, tmp_path: Path
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "trail"
+    caplog.set_level(logging.INFO, LOG.name)
     forged = {"kind": "call", "office": "attic", "computer": "other", "writer": "gateway-1/x", "seq": 7, "role": "x"}
     async with (
         open_bus(BusConfig(url=nats_url)) as bus,
@@ -52,6 +53,8 @@ async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_s
     assert (record["writer"], record["seq"], record["role"]) == ("registry-1/a", 1, "agent")
     assert record["source"] == "gateway-1/x 7"
     assert "source" not in of_an_older_one
+    # the Computer has a line of the other one, under `smcp up` in this very log
+    assert len([line for line in caplog.records if line.name == LOG.name]) == 1
 
 
 @pytest.mark.parametrize("written", [True, False])

@@ -109,7 +109,7 @@ class Trail:
     """The events of one process.
 
     Args:
-        log: where their lines go; those of calls at `debug`.
+        log: where their lines go; those of calls, and of approvals at another process, at `debug`.
         writer: the name of this process in its records, new at each start.
         open_sink: None: there are lines of the log only.
         required: whether the caller of `write` is to wait, and `check` refuses while records are not taken.
@@ -283,7 +283,8 @@ class Trail:
 
     def _say(self, record: dict[str, Any]) -> None:
         kind = record["kind"]
-        level = logging.DEBUG if kind == "call" else logging.INFO
+        is_elsewhere = "source" in record  # the Computer has said it, perhaps in this very log
+        level = logging.DEBUG if kind == "call" or is_elsewhere else logging.INFO
         if not self.log.isEnabledFor(level):
             return
         if kind == "refusal":
