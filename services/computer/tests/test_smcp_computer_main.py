@@ -221,6 +221,15 @@ async def test_an_unknown_user_is_told_together_with_the_other_mistakes_of_its_s
         assert (code, other in err, err.count(f"{kind}: {unknown}\n")) == (2, True, 1), err
 
 
+async def test_an_unknown_user_of_the_defaults_is_told_together_with_another_mistake_there(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    defaults = {"user": "nobody-of-that-name", "limits": {"files": 0}}
+    file.write_text(json.dumps({"defaults": defaults, "servers": {"git": {"command": "cat"}}}))
+    code, _, err = await run("validate", "--config", str(file))
+    assert (code, f"error: {file}: defaults.limits" in err) == (2, True)
+    assert err.count(f"error: {file}: servers.git.user: this host has no user 'nobody-of-that-name'\n") == 1
+
+
 async def test_a_file_without_servers_is_refused_by_validate(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text("{}")

@@ -6,6 +6,7 @@ The unit is the one of deploy/systemd, with the paths of this host. Nothing is s
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Annotated, Final
 
 import typer
 
-from smcp_computer.config.file import load_config
-from smcp_computer.config.lint import ConfigError
+from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.config.lint import PARAMETERS, ConfigError
 from smcp_computer.control_commands import Json, print_json
 from smcp_proto.member_names import check_name
+from smcp_proto.schemas.config import MCPServerStdioConfig
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError
 
@@ -53,7 +55,7 @@ def install(
     """Show the hardened unit of systemd for this Computer and its files; --write writes them."""
     if (gateway is None) == (nats is None):
         raise typer.BadParameter("say either --gateway or --nats", param_hint="--gateway")
-    _check(config, office, name, gateway, user)
+    servers = _check(config, office, name, gateway, user)
     command = _command()
     text = config.read_text(encoding="utf-8")
     wanted = [
@@ -84,11 +86,28 @@ def install(
             else:
                 typer.echo(f"# {each.path}\n{each.text}")
         typer.echo("\n".join(["", "# Next, as root:" if write else "# Then, as root:", *steps]))
-    if str(command).startswith(HIDDEN):
+    if _is_hidden(str(command)):
         typer.echo(f"warning: {command} is hidden from the service: install it in /opt/smcp, say", err=True)
+    for field, path in _hidden(servers):
+        typer.echo(f"warning: {config}: {field}: {path} is hidden from the service: move it to /opt, say", err=True)
 
 
-def _check(config: Path, office: str, name: str, gateway: str | None, user: str) -> None:
+def _hidden(config: ComputerConfig) -> Iterator[tuple[str, str]]:
+    """The fields of servers that name a path which the service does not see."""
+    for name, server in config.servers.items():
+        if isinstance(server, MCPServerStdioConfig) and not server.disabled:
+            own = server.server_parameters
+            args = {f"args.{number}": each for number, each in enumerate(own.args)}
+            for field, value in {"command": own.command, "cwd": own.cwd or "", **args}.items():
+                if _is_hidden(value):
+                    yield config.places[name].field(f"{PARAMETERS}.{field}"), value
+
+
+def _is_hidden(path: str) -> bool:
+    return any(f"{path}/".startswith(f"{directory}/") for directory in HIDDEN)
+
+
+def _check(config: Path, office: str, name: str, gateway: str | None, user: str) -> ComputerConfig:
     """Raises SettingsError with all that would keep the service from running: systemd does not start it again then."""
     from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
     from smcp_agent.errors import Malformed  # noqa: PLC0415
@@ -106,12 +125,14 @@ def _check(config: Path, office: str, name: str, gateway: str | None, user: str)
             problems.append(f"--gateway: {error.message.removeprefix('url: ')}")
     if not _USER.fullmatch(user):
         problems.append(f"--user: {user!r} is no name of a user of Linux")
+    read = ComputerConfig()
     try:
-        load_config(config)
+        read = load_config(config)
     except ConfigError as error:
         problems += [f"--config: {problem}" for problem in error.problems]
     if problems:
         raise SettingsError(*problems)
+    return read
 
 
 def unit_text(command: Path, user: str) -> str:
