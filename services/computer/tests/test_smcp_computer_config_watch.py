@@ -85,26 +85,6 @@ async def test_a_file_that_changed_since_it_was_read_is_noticed_at_once(tmp_path
         await anext(changes)
 
 
-async def test_a_file_that_changes_all_the_time_is_noticed(tmp_path: Path) -> None:
-    file = tmp_path / "computer.json"
-
-    async def keep_writing() -> None:
-        with file.open("a", buffering=1) as written:
-            while True:
-                written.write("more\n")
-                await asyncio.sleep(0.02)
-
-    async with aclosing(file_changes(lambda: [file])) as changes:
-        await anext(changes)
-        writing = asyncio.create_task(keep_writing())
-        try:
-            for _ in range(2):
-                async with within(NOTICED_S):
-                    await anext(changes)
-        finally:
-            writing.cancel()
-
-
 async def test_the_signal_reloads_while_the_file_is_followed_and_does_nothing_afterwards() -> None:
     reloads: list[None] = []
     with hangups(lambda: reloads.append(None)):

@@ -32,10 +32,10 @@ from smcp_proto.schemas.config import (
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
-LOOK_S: Final = 0.2
-"""Between two looks. A change counts once two of them saw the same, since an editor makes several in a row."""
-MOST_LOOKS: Final = 5
-"""A file that changes all the time counts after so many looks, which is 1 s."""
+LOOK_S: Final = 0.5
+"""Between two looks, each of which wakes an idle Computer."""
+AGAIN_S: Final = 0.2
+"""The same after a change. It counts once two looks saw the same, since an editor makes several in a row."""
 _EDITORS: Final = (".vscode", ".cursor", ".roo")
 """Directories for the files of an editor, in the folder that it has open."""
 
@@ -134,14 +134,12 @@ async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[
     configuration file names some of them.
     """
     read = seen = _state(files())
-    looks = 0
     yield
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(LOOK_S if seen == read else AGAIN_S)
         before, seen = seen, _state(files())
-        looks = 0 if seen == read else looks + 1
-        if looks and (before == seen or looks == MOST_LOOKS):
-            read, looks = seen, 0
+        if before == seen != read:
+            read = seen
             yield
 
 
@@ -231,7 +229,9 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     input_ids = _ids(document.get("inputs"))
     defaults = document.get(DEFAULTS, {}) if above else {}
     if checked(HostSettings.model_validate, defaults, problems, _below(DEFAULTS)) is None:
-        defaults = {}
+        # as for a server: where other fields are wrong, its user is looked for all the same
+        user = {"user": defaults.get("user")} if isinstance(defaults, dict) else {}
+        defaults = {} if checked(HostSettings.model_validate, user, []) is None else user
     servers: dict[str, MCPServerConfig] = {}
     host: dict[str, HostSettings] = {}
     places: dict[str, Place] = {}
