@@ -215,8 +215,7 @@ def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
 
 def _console_renderers(stream: TextIO) -> list[Processor]:
     colors = stream.isatty() and "NO_COLOR" not in os.environ
-    formatter = structlog.dev.RichTracebackFormatter(show_locals=False) if colors else structlog.dev.plain_traceback
-    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=formatter)
+    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
     width = 0
 
     def render(logger: WrappedLogger, method: str, event: EventDict) -> str:

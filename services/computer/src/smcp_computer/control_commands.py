@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from smcp_computer.control_client import LOGS, RunningComputer, find, running, seat_directory
 from smcp_proto.printable import printable, printable_json
@@ -119,20 +116,22 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: st
     if not rows:
         typer.echo(empty, err=True)
         return
-    table = Table()
+    from rich import console, markup, table  # noqa: PLC0415 -- take memory that a Computer which runs does not need
+
+    shown = table.Table()
     for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=not number)
+        shown.add_column(column, overflow="fold", no_wrap=not number)
     for row in rows:
-        cells = [escape(plain(cell)) for cell in row]
-        table.add_row(*(f"[{COLOURS[cell]}]{cell}[/]" if cell in COLOURS else cell for cell in cells))
-    console = Console()
+        cells = [markup.escape(plain(cell)) for cell in row]
+        shown.add_row(*(f"[{COLOURS[cell]}]{cell}[/]" if cell in COLOURS else cell for cell in cells))
+    out = console.Console()
     if not sys.stdout.isatty():
-        console.width = max(console.width, 200)  # a pipe has no edge
-    console.print(table)
+        out.width = max(out.width, 200)  # a pipe has no edge
+    out.print(shown)
 
 
 def _warn(text: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"[yellow]{escape(plain(text))}[/yellow]", highlight=False)
+    typer.secho(plain(text), fg="yellow", err=True)
 
 
 def plain(text: str) -> str:
