@@ -18,6 +18,8 @@ def asyncapi() -> Document:
     spoken = messages.messages(rows)
     channels = {SOCKET_CHANNEL: socket_channel(messages.socket_messages())}
     for row in rows:
+        if row.event in messages.NOT_ON_BUS:
+            continue
         key = messages.key_of(row)
         channels[f"nats.{key}"] = BUS_CHANNELS[messages.prefix_of(row)](row.verb, key)
     channels["nats.inbox"] = inbox([*(key for key in spoken if key.endswith(".reply")), messages.ERROR])

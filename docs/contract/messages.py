@@ -28,6 +28,8 @@ INTERNAL: Final = (
     *registry_contract.OPERATOR_ROWS.values(),
 )  # fmt: skip
 """What processes ask each other beside the events."""
+NOT_ON_BUS: Final = frozenset({"server:tool_progress", "notify:tool_progress"})
+"""Events between a client and its gateway: over the bus they go as notes before a reply (ADR 0045)."""
 BUS_REPLIES: Final[Mapping[str, type[BaseModel]]] = {"server:join_office": Joined, "server:leave_office": Left}
 """Where the registry's reply says more than the client's acknowledgement."""
 

@@ -5,7 +5,17 @@ from typing import Final
 
 from docs.contract import words
 from docs.contract.channels import NAMESPACE, SOCKET_CHANNEL
-from docs.contract.messages import BUS_REPLIES, ERROR, INTERNAL, NULL, PAIR, key_of, native_updates, prefix_of
+from docs.contract.messages import (
+    BUS_REPLIES,
+    ERROR,
+    INTERNAL,
+    NOT_ON_BUS,
+    NULL,
+    PAIR,
+    key_of,
+    native_updates,
+    prefix_of,
+)
 from docs.contract.schemas import Document
 from smcp_bus import registry_contract
 from smcp_bus.dispatch import SECONDS
@@ -18,6 +28,7 @@ BODY_BYTES: Final = 8 * 1024 * 1024
 """The same of `SizeClass.BODY`, unless a setting says otherwise."""
 TO_OFFICE: Final = "Sent to all members of the office except the one that caused it."
 TO_AGENT: Final = "Sent to the office's Agent."
+TO_CALLER: Final = "Sent to the Agent that waits for the call, if its request has `a2c_progress: true`."
 SAID: Final = "A Computer on Socket.IO says it itself; it is passed on to the office's Agent."
 
 
@@ -28,7 +39,8 @@ def operations() -> Document:
         name = key_of(row)
         if row not in native:
             if row.ack is Ack.NONE:
-                summary = TO_OFFICE if row.receivers == MEMBER else TO_AGENT
+                to_agent = TO_CALLER if row.event in NOT_ON_BUS else TO_AGENT
+                summary = TO_OFFICE if row.receivers == MEMBER else to_agent
                 found[f"gateway.{name}"] = _operation("send", SOCKET_CHANNEL, [name], row, summary)
                 if row.senders:
                     found[f"gateway.said.{name}"] = _said(row)
@@ -36,7 +48,8 @@ def operations() -> Document:
                 found[f"gateway.{name}"] = _acknowledged(row)
         if prefix_of(row) == "client":
             found[f"gateway.relayed.{name}"] = _relayed(row)
-        found[f"bus.{name}"] = _on_bus(row)
+        if row.event not in NOT_ON_BUS:
+            found[f"bus.{name}"] = _on_bus(row)
     for row in INTERNAL:
         found[f"bus.{key_of(row)}"] = _on_bus(row)
     return found | _unknown_operations()

@@ -76,6 +76,7 @@ HEADERS: Final[Mapping[str, str]] = {
     headers.NOTIFICATION_ID: "request for a notification, and that notification: receivers drop a second one",
     headers.SUBJECT: "request to a Computer, cancel: the identity of the Agent's key or token; absent without either",
     headers.RIGHTS: "request to a Computer: what the Agent's key or token allows, as JSON; absent as Smcp-Subject",
+    headers.PROGRESS: "request tool_call: `1` where the tool's progress is read; before the reply: a note of it",
     headers.TRACEPARENT: "W3C trace context",
     headers.TRACESTATE: "W3C trace context",
     headers.ERROR: "reply: the code of a flat error, which the body is; absent: a plain success",
@@ -86,7 +87,7 @@ HEADERS: Final[Mapping[str, str]] = {
 REQUEST_HEADERS: Final = (
     headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.PROOF, headers.AFTER,
     headers.REPLY_LIMIT, headers.NOTIFICATION_ID, headers.SUBJECT, headers.RIGHTS,
-    headers.TRACEPARENT, headers.TRACESTATE,
+    headers.PROGRESS, headers.TRACEPARENT, headers.TRACESTATE,
 )  # fmt: skip
 REPLY_HEADERS: Final = (headers.ERROR, headers.NOT_RUN)
 NOTICE_HEADERS: Final = (

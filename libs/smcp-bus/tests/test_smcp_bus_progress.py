@@ -23,6 +23,9 @@ class Told:
     def watched(self) -> None:
         self.what.append("answer")
 
+    def noted(self, body: bytes) -> None:
+        self.what.append("note")
+
 
 async def test_progress_is_reported_for_a_chunked_request_and_not_for_a_small_one(nats_url: str) -> None:
     at_delivery: list[str] = []

@@ -45,6 +45,7 @@ server:update_finder UpdateComputerConfigReq - computer update_finder nothing ro
 server:update_capabilities UpdateCapabilitiesReq - computer update_capabilities nothing room
 server:resources/list_changed ResourceListChangedNotification - computer resources_list_changed nothing room
 server:resources/updated ResourceUpdatedNotification - computer resources_updated nothing room
+server:tool_progress ToolProgressReq - computer tool_progress nothing room
 notify:enter_office EnterOfficeNotification - - enter_office none notice
 notify:leave_office LeaveOfficeNotification - - leave_office none notice
 notify:update_config UpdateMCPConfigNotification - - update_config none notice
@@ -55,6 +56,7 @@ notify:tool_call_cancel AgentCallData - - tool_call_cancel none notice
 notify:update_capabilities UpdateCapabilitiesReq - - update_capabilities none notice
 notify:resources/list_changed ResourceListChangedNotification - computer resources_list_changed none notice
 notify:resources/updated ResourceUpdatedNotification - computer resources_updated none notice
+notify:tool_progress ToolProgressNotification - - tool_progress none notice
 """
 """Event, request, reply, senders, verb, acknowledgement, time class."""
 
@@ -173,6 +175,7 @@ def test_notifications_go_to_everybody_except_resource_ones_to_agents() -> None:
     assert {row.event: set(row.receivers) for row in CATALOG.values() if row.receivers != {"agent", "computer"}} == {
         "notify:resources/list_changed": {"agent"},
         "notify:resources/updated": {"agent"},
+        "notify:tool_progress": {"agent"},
     }
 
 
@@ -181,7 +184,7 @@ def test_each_row_names_its_protocol_page() -> None:
         page, _, section = row.source.partition(", ")
         if "resources/" in row.event or "completion/" in row.event or row.verb == "update_capabilities":
             assert (page, section.split()[0]) in {("computer.txt", "Resources"), ("finder.txt", "自动补全")}
-        elif row.event == "client:get_status":
+        elif row.event == "client:get_status" or row.verb == "tool_progress":
             assert row.source == "ours, no page has it"
         elif row.event == "server:tool_call_cancel":
             assert row.source == "events.txt, Server 事件"  # a table's row; it has no section of its own

@@ -66,6 +66,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "UpdateComputerConfigReq": {"computer": "c"},
     "UpdateMCPConfigNotification": {"computer": "c"},
     "UpdateToolListNotification": {"computer": "c"},
+    "ToolProgressReq": {"agent": "a", "req_id": "r", "progress": 1.5, "total": 2.0, "message": "half"},
+    "ToolProgressNotification": {"agent": "a", "req_id": "r", "computer": "c", "progress": 1.5},
     "UpdateCapabilitiesReq": {"computer": "c", "capabilities": {"resources": {"subscribe": True, "listChanged": True}}},
     "EnterOfficeNotification": {"office_id": "o", "computer": "c"},
     "LeaveOfficeNotification": {"office_id": "o", "agent": "a"},

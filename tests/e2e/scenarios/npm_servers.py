@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from smcp_agent import CallResult, SmcpAgent
+from smcp_agent import CallResult, SmcpAgent, ToolProgress
 from smcp_agent.errors import Malformed
 from smcp_standalone.app import uvx_server
 from smcp_standalone.nats_server import find_command
@@ -106,6 +106,12 @@ async def everything_is_listed_and_called(world: World) -> None:
         said = "你好, everything"
         assert said in _good(await agent.call_tool(NAME, "everything__echo", {"message": said}, timeout=CALL_S)).text
         assert "42" in _good(await agent.call_tool(NAME, "get-sum", {"a": 20, "b": 22}, timeout=CALL_S)).text
+        heard: list[ToolProgress] = []
+        params, tool = {"duration": 2, "steps": 4}, "trigger-long-running-operation"
+        _good(await agent.call_tool(NAME, tool, params, timeout=CALL_S, on_progress=heard.append))
+        assert heard, "it reports each of its steps"
+        assert all(note.total == 4 for note in heard)
+        assert [note.progress for note in heard] == sorted({note.progress for note in heard} & {1, 2, 3, 4})
         weather = await agent.call_tool(NAME, "get-structured-content", {"location": "New York"}, timeout=CALL_S)
         assert isinstance(weather.structured_content, dict)
         image = await agent.call_tool(NAME, "get-tiny-image", timeout=CALL_S)

@@ -62,3 +62,4 @@ from smcp_agent.results import (
     ResourceContents as ResourceContents,
     TextContent as TextContent,
 )
+from smcp_proto.schemas import ToolProgress as ToolProgress

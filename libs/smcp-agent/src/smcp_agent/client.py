@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
+from pydantic import ValidationError
+
 from smcp_agent.cache import AnswerCache, ToolCache, Tools
 from smcp_agent.connecting.addresses import Addresses
 from smcp_agent.connecting.link import Link
@@ -38,6 +40,8 @@ from smcp_agent.rpc import (
 )
 from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.schemas import (
+    PROGRESS,
+    TOLD_OF_PROGRESS,
     EnterOfficeReq,
     GetComputerConfigReq,
     GetComputerConfigRet,
@@ -49,6 +53,8 @@ from smcp_proto.schemas import (
     ListRoomRet,
     SessionInfo,
     ToolCallReq,
+    ToolProgress,
+    ToolProgressNotification,
 )
 
 _Result = TypeVar("_Result")
@@ -118,6 +124,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, seat, options, self._room, self._on_notice)
         self._link.fail(not_open())
+        self._on_progress: dict[str, Callable[[ToolProgress], None]] = {}
+        """Of the calls in flight, by their req_id."""
         self._rpc = RpcClient(self.office, self.name, self._link, spawn, lambda: self._room.computers)
 
     @property
@@ -136,6 +144,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         timeout: float = DEFAULT_TIMEOUT_S,
         req_id: str | None = None,
         max_chars: int | None = None,
+        on_progress: Callable[[ToolProgress], None] | None = None,
     ) -> CallResult:
         """Call a tool of a Computer and wait for its result.
 
@@ -146,6 +155,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             timeout: seconds, up to 3600. A Computer gets whole ones, the next above; the call is cancelled at its time.
             max_chars: a longer text is cut, and its last content is a link for `read_result`; a tool that says
                 `anthropic/maxResultSizeChars` may give more. None: everything.
+            on_progress: called with what the tool reports while it runs, at most ten times a second, if its MCP server
+                reports anything. The loop handles its exceptions.
 
         Raises:
             Malformed: an argument is not what the protocol allows; `details.field` names it.
@@ -165,9 +176,12 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             tool_name=tool,
             params=mapping_of("params", params),
             timeout=math.ceil(seconds),
+            **({} if on_progress is None else {PROGRESS: True}),
         )
         if max_chars is not None:
             max_chars = allowed_chars(max_chars, self._tools.known(computer, tool))
+        if on_progress is not None:
+            self._on_progress[request.req_id] = on_progress
         loop = asyncio.get_running_loop()
         start = loop.time()
         attributes = {"smcp.computer": request.computer, "gen_ai.tool.name": request.tool_name}
@@ -180,6 +194,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
                 self._rpc.cancel(request.req_id, within=max(left, GRACE_S), fields=traced.fields)
                 raise
             finally:
+                self._on_progress.pop(request.req_id, None)
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
                 if self._answers.entries:
                     self._answers.outdate(
@@ -290,8 +305,18 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self._events.close()
 
     def _on_notice(self, event: str, data: Mapping[str, Any]) -> None:
-        if not self._background.stopped:
+        if event == TOLD_OF_PROGRESS:
+            self._progressed(data)
+        elif not self._background.stopped:
             self._room.on_notice(event, data)
+
+    def _progressed(self, data: Mapping[str, Any]) -> None:
+        try:
+            note = ToolProgressNotification.model_validate(data)
+        except ValidationError:
+            return
+        if (on_progress := self._on_progress.get(note.req_id)) is not None:
+            asyncio.get_running_loop().call_soon(on_progress, note)
 
 
 class Background:

@@ -90,6 +90,10 @@ class Reply:
     headers: Headers = field(default_factory=dict)
 
 
+Note = Callable[[bytes], None]
+"""Is given a note of a tool's progress, as JSON. It neither blocks nor raises; after the answer it does nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """A request or a notification."""
@@ -99,6 +103,8 @@ class Incoming:
     headers: Headers = field(default_factory=dict)
     deadline: float | None = None
     """When the sender stops waiting (the receiver's loop time, seconds); None for a notification."""
+    note: Note | None = None
+    """Sends a note to who asked; None: it reads none."""
 
 
 RequestHandler = Callable[[Incoming], Awaitable[Reply]]
@@ -130,6 +136,9 @@ class Progress(Protocol):
     def watched(self) -> None:
         """The first part of a chunked answer came. From here on the bus watches the responder; the caller need not
         probe it."""
+
+    def noted(self, body: bytes) -> None:
+        """A note of the tool's progress came. Anything may stand in it."""
 
 
 Admit = Callable[[int, Callable[[], None]], None]

@@ -19,7 +19,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import bus, exact_json
-from smcp_bus.bus import NO_HEADERS, Admit, Headers
+from smcp_bus.bus import NO_HEADERS, Admit, Headers, Note
 from smcp_bus.callers import Caller
 from smcp_bus.headers import REQ_ID
 from smcp_proto.catalog import Row, SizeClass, TimeClass
@@ -38,6 +38,7 @@ from smcp_proto.errors import (
     Unavailable,
 )
 from smcp_proto.member_names import Role
+from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_proto.validation import malformed
 
 
@@ -67,6 +68,8 @@ class Call:
     """It went to its Computer, which may have run it whatever it answers: a gateway's handler sets this."""
     span: Span = field(default=INVALID_SPAN, repr=False)
     """`Tracing` sets it."""
+    note: Note | None = None
+    """Sends a note of the tool's progress to who asks; None: it reads none."""
 
 
 Given = TypeVar("Given")
@@ -131,7 +134,7 @@ def authorize_sender(row: Row, caller: Caller) -> None:
         raise NotInOffice(NOT_A_MEMBER)
 
 
-_ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated"})
+_ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated", TOOL_PROGRESS})
 """Events of a Computer in which `agent` is the recipient and not the sender."""
 _OF_OFFICE: Final = ("office_id", "roomId")
 _IDENTITY: Final = ("agent", "computer", "computerId", *_OF_OFFICE)
@@ -245,6 +248,7 @@ class Dispatcher:
         headers: Headers = NO_HEADERS,
         subject: str = "",
         admit: Admit | None = None,
+        note: Note | None = None,
     ) -> Answer:
         """Answer one request.
 
@@ -272,7 +276,7 @@ class Dispatcher:
                 request = malformed(error)
             if deadline is None:
                 deadline = asyncio.get_running_loop().time() + _seconds(row, request)
-            call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, admit)
+            call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, admit, note=note)
             self.running.add(call)
             try:
                 with _NO_FIELDS if self.observe is None else self.observe(call):

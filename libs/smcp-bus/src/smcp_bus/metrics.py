@@ -33,6 +33,12 @@ def measure_owner(metrics: Instruments, owner: Owner) -> None:
         lambda: owner.repeats,
         label="found",
     )
+    metrics.counter(
+        "smcp_tool_progress_notes",
+        "Notes of the progress of tool calls, by what became of them",
+        lambda: owner.notes,
+        label="outcome",
+    )
 
 
 def measure_lease(metrics: Instruments, lease: LeaseKeeper) -> None:

@@ -18,13 +18,15 @@ from opentelemetry.trace import Span, get_current_span
 from xxhash import xxh3_128_digest
 
 from smcp_bus import exact_json
+from smcp_bus.bus import Note
 from smcp_bus.dispatch import Call
 from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
+from smcp_bus.tool_progress import ProgressFeed, note_counts
 from smcp_bus.tracing import event
 from smcp_proto import tool_results
 from smcp_proto.errors import Malformed, SmcpError, Unavailable, error_of
-from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq
+from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq, ToolProgressReq
 from smcp_proto.tool_results import time_limit
 
 _log = logging.getLogger("smcp_bus.owner")
@@ -95,6 +97,8 @@ class RunningCall:
     stop: Stop = field(default=lambda why: None, repr=False)
     span: Span = field(default_factory=get_current_span, repr=False)
     """Of the request that began it."""
+    progress: ProgressFeed | None = None
+    """None: who began it reads none."""
 
 
 async def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
@@ -127,6 +131,8 @@ class Owner:
         self._tidies: asyncio.TimerHandle | None = None
         self.repeats = {"running": 0, "kept": 0, "expired": 0}
         """Calls that were asked for again and not run again, by what there was of them."""
+        self.notes = note_counts()
+        """Notes of the progress of calls, by what became of them."""
 
     @property
     def running(self) -> int:
@@ -160,6 +166,7 @@ class Owner:
         *,
         subject: str = "",
         timed_out: Callable[[str, float], Mapping[str, Any]] = tool_results.timed_out,
+        note: Note | None = None,
     ) -> bytes:
         """Run a call, or join it, or give its kept result.
 
@@ -168,6 +175,7 @@ class Owner:
             start: begins to run it, without waiting; what it raises says that nothing was run.
             subject: who calls (`Caller.subject`). A name in an office may be one holder's today and another's tomorrow.
             timed_out: what is answered when its time is over, from its tool and its seconds.
+            note: for the notes of its progress, from now on; None: who asks reads none.
 
         Returns:
             A `CallToolResult` as JSON.
@@ -186,6 +194,8 @@ class Owner:
         if call is not None:
             _same(call, digest, subject)
             call.waiting.append(answer)
+            if call.progress is not None:
+                call.progress.goes_to(note)
             event("smcp.joined")
             call.asked_at = self._loop.time()
             self.repeats["running"] += 1
@@ -196,6 +206,8 @@ class Owner:
                 return known
             limit, now = time_limit(request.timeout, left), self._loop.time()
             call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer])
+            if note is not None:
+                call.progress = ProgressFeed(note, self.notes)
             self._running[key] = call  # `start` may settle it at once
             self._idle.clear()
             call.timers.append(self._loop.call_at(now + limit, self._expire, call, timed_out))
@@ -220,6 +232,14 @@ class Owner:
                 answer.set_result(outcome)
         body = None if isinstance(outcome, Exception) else outcome
         self._keep(call, body, outcome if isinstance(outcome, SmcpError) else None)
+
+    def progressed(self, seat: Seat, request: ToolProgressReq) -> None:
+        """A Computer on Socket.IO says how far a call is: it counts if the call runs there, and its Agent reads it."""
+        call = self._running.get((seat.office, seat.computer, request.agent, request.req_id))
+        if call is None or call.progress is None:
+            self.notes["dropped"] += 1
+        else:
+            call.progress.take(request)
 
     def cancel(self, seats: Iterable[Seat], office: str, agent: str, req_id: str, subject: str = "") -> bool:
         """Cancel the subject's call at each of the office's Computers that runs it, and say whether any did. One that
@@ -296,6 +316,8 @@ class Owner:
     def _remove(self, call: RunningCall) -> None:
         for timer in call.timers:
             timer.cancel()
+        if call.progress is not None:
+            call.progress.close()
         del self._running[call.key]
         if not self._running:
             self._idle.set()

@@ -196,6 +196,7 @@ def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
             deadline=incoming.deadline,
             headers=incoming.headers,
             subject=incoming.subject,
+            note=incoming.note,
         )
         return to_reply(answer)
 

@@ -41,6 +41,7 @@ from smcp_bus.request_spans import Attributes, Recorder, Request, RequestSpan, r
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG, Row, TimeClass
 from smcp_proto.errors import ErrorCode
+from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_proto.trace_ids import hex_trace_id, trace_id
 
 LONGEST: Final = 256
@@ -63,6 +64,7 @@ _MEMBER: Final = re.compile(
 Given = TypeVar("Given")
 _CURRENT: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
 """The key of the current span in OpenTelemetry's contexts: making one with it costs half of `set_span_in_context`."""
+_UNTRACED: Final[AbstractContextManager[Record]] = nullcontext(lambda answer: "")
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 
 
@@ -77,8 +79,11 @@ def client_spans() -> Tracing | None:
 
     The client's own trace is continued where the request says one (its optional field `traceparent`); otherwise
     the trace id follows from the request's id. Its sampled flag counts only where the client is authenticated.
+    Progress has none: a call may have hundreds.
     """
-    return None if (records := recorder()) is None else partial(_open, records)
+    if (records := recorder()) is None:
+        return None
+    return lambda call: _UNTRACED if call.row.event == TOOL_PROGRESS else _open(records, call)
 
 
 def bus_spans() -> Tracing | None:
@@ -91,7 +96,7 @@ def bus_spans() -> Tracing | None:
 
     def open_span(call: Call) -> AbstractContextManager[Record]:
         if registry_contract.is_internal(call.row) and TRACEPARENT not in call.headers:
-            return nullcontext(lambda answer: "")
+            return _UNTRACED
         name, attributes = _destination("process", call.subject)
         if group := subjects.queue(call.subject):
             attributes = {**attributes, "messaging.consumer.group.name": group}

@@ -92,6 +92,7 @@ _RESOURCES: Final = "computer.txt, Resources 能力扩展"
 _COMPLETION: Final = "finder.txt, 自动补全"
 _CAPABILITIES: Final = "computer.txt, Resources 能力扩展 4.2"
 _UNKNOWN: Final = "design, unknown events"
+_OURS: Final = "ours, no page has it"
 
 
 def verb_of(event: str) -> str:
@@ -141,7 +142,7 @@ _ROWS: Final = (
     ),
     _client("client:get_config", schemas.GetComputerConfigReq, schemas.GetComputerConfigRet),
     _client("client:get_tools", schemas.GetToolsReq, schemas.GetToolsRet),
-    _client("client:get_status", schemas.GetStatusReq, schemas.GetStatusRet, "ours, no page has it"),
+    _client("client:get_status", schemas.GetStatusReq, schemas.GetStatusRet, _OURS),
     _client("client:get_desktop", schemas.GetDeskTopReq, schemas.GetDeskTopRet, metered=True),
     _client("client:get_finder", schemas.GetFinderReq, schemas.GetFinderRet, metered=True),
     _client("client:resources/list", schemas.ListResourcesReq, schemas.ResourceRet, _RESOURCES, metered=True),
@@ -180,6 +181,10 @@ _ROWS: Final = (
     # what a native Computer tells the registry; one on Socket.IO says the notification itself
     _update("resources/list_changed", schemas.ResourceListChangedNotification, _RESOURCES),
     _update("resources/updated", schemas.ResourceUpdatedNotification, _RESOURCES),
+    Row(
+        schemas.TOOL_PROGRESS, schemas.ToolProgressReq, None, COMPUTER, "tool_progress",
+        Ack.NOTHING, TimeClass.ROOM, source=_OURS,
+    ),
     # registry → office
     _notify("enter_office", schemas.EnterOfficeNotification),
     _notify("leave_office", schemas.LeaveOfficeNotification),
@@ -191,6 +196,11 @@ _ROWS: Final = (
     _notify("update_capabilities", schemas.UpdateCapabilitiesReq, _CAPABILITIES),
     _said("resources/list_changed", schemas.ResourceListChangedNotification),
     _said("resources/updated", schemas.ResourceUpdatedNotification),
+    # the gateway of a call → the Agent that waits for it
+    Row(
+        schemas.TOLD_OF_PROGRESS, schemas.ToolProgressNotification, None, NOBODY, "tool_progress",
+        Ack.NONE, TimeClass.NOTICE, source=_OURS, receivers=AGENT,
+    ),
 )  # fmt: skip
 
 CATALOG: Final[Mapping[str, Row]] = MappingProxyType({row.event: row for row in _ROWS})

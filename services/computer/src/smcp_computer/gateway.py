@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final, Unpack
 
 from pydantic import ValidationError
@@ -28,6 +29,7 @@ from smcp_proto.errors import Malformed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
+from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS
 from smcp_service.lifecycle import background
 
 _log = logging.getLogger("smcp_computer.gateway")
@@ -191,8 +193,16 @@ class GatewayMembership:
         if row is None:
             return failed(Malformed("there is no such event", details={"field": ""}).body()).body
         caller, headers = from_request(body, self._office, self._caller_key)
-        answer = await self.computer.dispatcher.dispatch(row, caller, body, headers=headers)
+        note = None
+        if isinstance(body, dict) and body.get(PROGRESS_BY) == TOOL_PROGRESS:
+            note = partial(self._note, {"agent": body.get("agent"), "req_id": body.get("req_id")})
+        answer = await self.computer.dispatcher.dispatch(row, caller, body, headers=headers, note=note)
         return answer.body or b"null"
+
+    def _note(self, call: Mapping[str, object], note: bytes) -> None:
+        if (connection := self.link.connection) is not None:
+            told = connection.tell(TOOL_PROGRESS, {**call, **exact_json.read(note)})
+            self.computer.tasks.start(told, name="tool progress")
 
     def _heard(self, event: str, data: Mapping[str, Any]) -> None:
         """Follows cancels, and Agents that leave. Calls of an Agent that stays away are cancelled by the gateway."""

@@ -22,7 +22,7 @@ from smcp_gateway.calls.table import CallRoute, CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resources import ListResources, metered, resource_updated
-from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_room, update
+from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_room, tool_progress, update
 from smcp_gateway.handover import Moves
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import calls_timed, measure, measure_lists, measure_strangers
@@ -126,7 +126,16 @@ class Gateway:
             move_s=settings.move_s,
             spread_s=settings.rebalance_s,
         )
-        relay = Relay(self.route, registry, calls, sessions, self._background, max_values=settings.max_values)
+        relay = Relay(
+            self.route,
+            registry,
+            calls,
+            sessions,
+            self._background,
+            max_values=settings.max_values,
+            send=self.transport.send,
+            notes=self.computers.owner.notes,
+        )
         self.transport.dispatcher = self._client_dispatcher(relay, settings.max_values)
         self._lease = LeaseKeeper(
             registry,
@@ -238,6 +247,7 @@ class Gateway:
                 ),
                 "server:list_room": partial(list_room, sessions=sessions, offices=self.offices, registry=registry),
                 "server:tool_call_cancel": relay.cancel,
+                "server:tool_progress": partial(tool_progress, computers=self.computers),
                 "client:tool_call": before(relay),
                 "client:get_desktop": showing,
                 "client:get_finder": showing,

@@ -282,6 +282,9 @@ class _NoAnswer:
     def watched(self) -> None:
         """Nobody hears of it."""
 
+    def noted(self, body: bytes) -> None:
+        self._progress.noted(body)
+
 
 class _Notices:
     """One listener's notices, still one after another whatever their delays."""

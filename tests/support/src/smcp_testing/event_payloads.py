@@ -42,6 +42,7 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
     "server:update_config": {"computer": "box"},
     "server:update_tool_list": {"computer": "box"},
     "server:update_desktop": {"computer": "box"},
+    "server:tool_progress": {"agent": "anna", "req_id": "r", "progress": 1},
     "server:update_finder": {"computer": "box"},
     "server:update_capabilities": {"computer": "box", "capabilities": _CAPABILITIES},
     "server:resources/list_changed": _told("notifications/resources/list_changed", {}),

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import version as version_of
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
@@ -27,7 +28,9 @@ from smcp_agent.cli.output import (
     print_statuses,
     print_templates,
     print_tools,
+    show_progress,
     statuses_json,
+    working,
 )
 from smcp_agent.cli.parameters import WORDS, read_parameters, typed
 from smcp_agent.cli.run_command import (
@@ -178,7 +181,7 @@ def asks(what: str, name: str | None = None) -> Callable[[Question], Question]:
 
     def define(question: Question) -> Question:
         def command(context: typer.Context, timeout: float | None, **given: Any) -> None:
-            ask(context.obj, what.format(**given), lambda agent: question(agent, **given), timeout=timeout)
+            ask(context.obj, working(what.format(**given)), lambda agent: question(agent, **given), timeout=timeout)
 
         _, *parameters = signature(question).parameters.values()
         kinds = {"context": typer.Context, **{each.name: each.annotation for each in parameters}, "timeout": Limit}
@@ -253,19 +256,23 @@ def call(
         float, typer.Option(parser=_parse_limit, metavar="SECONDS", help="How long the call may take.")
     ] = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Call a tool and print its result. ctrl-C cancels the call."""
+    """Call a tool and print its result. ctrl-C cancels the call. At a terminal, it shows the tool's progress."""
     chosen: Options = context.obj
     (given, texts), req_id = read_parameters(params, words or ()), uuid4().hex
     ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
 
+    shown = working(f"{tool} on {computer}")
+
     async def question(agent: SmcpAgent) -> Answer:
         listed = await agent.tools(computer) if texts else ()
         schema = next((each.params_schema for each in listed if each.name == tool), {})
-        result = await agent.call_tool(computer, tool, given | typed(texts, schema), timeout=timeout, req_id=req_id)
+        typed_params = given | typed(texts, schema)
+        heard = None if shown.disable else partial(show_progress, shown)
+        result = await agent.call_tool(computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard)
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
         return Answer(found, lambda: print_result(result), failed=result.is_error)
 
-    ask(chosen, f"{tool} on {computer}", question, ids=ids)
+    ask(chosen, shown, question, ids=ids)
 
 
 @asks("asking {computer} for its desktop")

@@ -12,7 +12,7 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from smcp_agent import events
@@ -23,7 +23,7 @@ from smcp_agent.model_output import as_text
 from smcp_agent.resources import Completion, Resource, ResourceTemplate
 from smcp_agent.results import CallResult, ResourceContents
 from smcp_proto.printable import printable, printable_json
-from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool
+from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
@@ -138,6 +138,15 @@ def working(what: str) -> Progress:
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     progress.add_task(escape(plain(what)), total=None)
     return progress
+
+
+def show_progress(shown: Progress, note: ToolProgress) -> None:
+    """What a tool reports, in the line of `working`: its words, and a bar where it says how much there is to do."""
+    (task,) = shown.tasks
+    if note.total is not None and task.total is None:
+        shown.columns = (*shown.columns, BarColumn(), TaskProgressColumn())
+    words = task.description if note.message is None else escape(plain(note.message))
+    shown.update(task.id, description=words, completed=note.progress, total=note.total)
 
 
 def print_desktop(desktop: Desktop) -> None:

@@ -12,8 +12,9 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import typer
+from rich.progress import Progress
 
-from smcp_agent.cli.output import print_error, print_event, print_hint, print_json, working
+from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
 from smcp_agent.connecting.transport import CERTIFICATE
@@ -87,13 +88,13 @@ class Answer(NamedTuple):
 
 def ask(
     chosen: Options,
-    what: str,
+    shown: Progress,
     question: Callable[[SmcpAgent], Awaitable[Answer]],
     *,
     ids: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Run a command that asks one question within `timeout` seconds, and print the answer; `what` is shown meanwhile.
+    """Run a command that asks one question within `timeout` seconds, and print the answer; `shown` is shown meanwhile.
 
     `ids` are those of a call, for its error: none where nothing was sent.
     """
@@ -102,7 +103,7 @@ def ask(
     async def work() -> bool:
         try:
             async with asyncio.timeout(timeout):
-                with working(what):
+                with shown:
                     async with chosen.agent() as agent:
                         sent.update(ids or {})
                         answer = await question(agent)

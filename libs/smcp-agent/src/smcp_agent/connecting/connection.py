@@ -149,6 +149,12 @@ class Connection:
             return True
         return False
 
+    async def tell(self, event: str, data: Mapping[str, Any]) -> None:
+        """Send an event that nobody acknowledges; nothing where the connection has ended."""
+        if not self.lost.is_set():
+            with suppress(BadNamespaceError):
+                await self._sio.emit(event, dict(data), namespace=NAMESPACE)
+
     def give_up(self, reason: str, *, begun: bool = True) -> None:
         """Count the connection as lost; it still has to be closed. `begun`: what was sent last may have been begun."""
         if self.lost.is_set():

@@ -30,7 +30,7 @@ from smcp_bus.nats.config import BusStats as BusStats
 from smcp_bus.nats.inbox import ROOT, Awaited, Inbox
 from smcp_bus.nats.serving import Serving
 from smcp_bus.nats.transfers import Transfers
-from smcp_bus.nats.wire import decode_head, encode_head, encode_request_head, is_no_responders
+from smcp_bus.nats.wire import NOTE_HEAD, decode_head, encode_head, encode_request_head, is_no_responders
 
 _log = logging.getLogger(__name__)
 
@@ -48,17 +48,21 @@ RawAnswer = tuple[str, bytes, bytes]
 class PendingReply(Awaited[RawAnswer]):
     """A request that waits for its answer, and meanwhile gives the rest of its own body."""
 
-    __slots__ = ("outgoing", "subject")
+    __slots__ = ("outgoing", "progress", "subject")
 
-    def __init__(self, subject: str, outgoing: Outgoing | None, deadline: float) -> None:
+    def __init__(self, subject: str, outgoing: Outgoing | None, deadline: float, progress: Progress | None) -> None:
         super().__init__(deadline)
         self.subject = subject
         self.outgoing = outgoing
+        self.progress = progress
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
         if head and is_chunk(head):
             if self.outgoing is not None:
                 self.outgoing.answer(reply, head)
+        elif head == NOTE_HEAD:
+            if self.progress is not None:
+                self.progress.noted(body)
         elif not self.future.done():
             self.future.set_result((reply, head, body))
 
@@ -156,7 +160,7 @@ class NatsBus:
             await self.client.room(deadline)
         head = encode_request_head(headers, max(0, int(timeout * 1000)))
         self.client.check(subject, len(part), len(head))
-        pending = PendingReply(subject, outgoing, deadline)
+        pending = PendingReply(subject, outgoing, deadline, progress)
         token, reply_subject = self._inbox.enter(pending, deadline)
         try:
             self.client.send(subject, reply_subject, head, part)

@@ -95,6 +95,8 @@ class NatsClient:
         self._nats = Client()
         self._socket.carry(self._nats)
         self.node_left_at: float | None = None
+        self.connections = 0
+        """How many there were: nats-server forgets with each what may be answered."""
         self.max_payload = self._nats.max_payload
         self.chunk = MAX_CHUNK
 
@@ -181,6 +183,7 @@ class NatsClient:
         await self._socket.end(self._nats)
 
     def _came_up(self) -> None:
+        self.connections += 1
         self.max_payload = most = self._nats.max_payload
         self.chunk = min(MAX_CHUNK, max(most - _HEADROOM, most // 2))
         self._socket.send(b"".join(self._subscribed.values()))

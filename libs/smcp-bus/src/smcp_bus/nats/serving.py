@@ -4,16 +4,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from smcp_bus.bus import BodyTooLarge, Headers, Incoming, NotConnected, Reply
-from smcp_bus.headers import BUDGET, ERROR
+from smcp_bus.headers import BUDGET, ERROR, PROGRESS
 from smcp_bus.nats.chunks import CHUNKS, SIZE
 from smcp_bus.nats.inbox import is_inbox
-from smcp_bus.nats.wire import decode_head, encode_head
+from smcp_bus.nats.wire import NOTE_HEAD, decode_head, encode_head
 from smcp_proto.errors import ANSWER_TOO_LARGE, ErrorCode
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ class Serving:
         deadline = _deadline(headers, arrived) if self.answers else None
         if deadline is not None and deadline <= self._loop.time():
             return  # nobody waits for it any more
-        task = self._loop.create_task(self._run(Incoming(subject, body, headers, deadline), reply))
+        note = partial(self._note, reply, self.bus.client.connections) if reply and PROGRESS in headers else None
+        task = self._loop.create_task(self._run(Incoming(subject, body, headers, deadline, note), reply))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -163,13 +165,18 @@ class Serving:
         self.bus.client.check(subject, len(reply.body), len(head))
         self.bus.client.send(subject, "", head, reply.body)
 
+    def _note(self, subject: str, connection: int, body: bytes) -> None:
+        client = self.bus.client
+        if client.connections == connection and not client.congested:  # another note follows
+            client.send(subject, "", NOTE_HEAD, body)
+
     async def _answer(self, incoming: Incoming, reply: str) -> Reply | None:
         if self.answers and SIZE in incoming.headers:
             body = await self.bus.transfers.read_request(reply, incoming)
             if not isinstance(body, bytes):
                 return body
             headers = {name: value for name, value in incoming.headers.items() if name not in (SIZE, CHUNKS)}
-            incoming = Incoming(incoming.subject, body, headers, incoming.deadline)
+            incoming = replace(incoming, body=body, headers=headers)
         answer = await self.handler(incoming)
         if self.answers and not isinstance(answer, Reply):
             raise TypeError(f"a handler gave {type(answer).__name__} in place of a Reply")

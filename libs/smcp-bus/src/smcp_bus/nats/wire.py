@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from smcp_bus.bus import NO_HEADERS, Headers
-from smcp_bus.headers import BUDGET
+from smcp_bus.headers import BUDGET, PROGRESS
 
 Receiver = Callable[[bytes, bytes, bytes, bytes], None]
 """Takes subject, reply subject, header block and body of a message. Runs inside the read loop: it must neither
@@ -91,6 +91,8 @@ class Splitter:
 
 
 _FIRST_LINE: Final = "NATS/1.0\r\n"
+NOTE_HEAD: Final = f"{_FIRST_LINE}{PROGRESS}: 1\r\n\r\n".encode()
+"""The header block of a note."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 

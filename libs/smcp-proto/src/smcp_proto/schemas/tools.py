@@ -1,6 +1,6 @@
 """Calling tools and listing them (data-structures.txt, tools)."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PlainValidator
 
@@ -17,6 +17,11 @@ REPEAT: Final = "a2c_repeat"
 """The field of `ToolCallReq` that marks a repeat; no part of what the call asks for."""
 UNKNOWN_REPEAT: Final = "unknown_repeat"
 """In `details` of the 503 for a repeat that was not run. To repeat it once more is of no use."""
+PROGRESS: Final = "a2c_progress"
+PROGRESS_BY: Final = "a2c_progress_by"
+"""Fields of `ToolCallReq` about the tool's progress; no part of what the call asks for either."""
+TOOL_PROGRESS: Final = "server:tool_progress"
+TOLD_OF_PROGRESS: Final = "notify:tool_progress"
 
 
 def _check_repeat(value: object) -> object:
@@ -40,6 +45,35 @@ class ToolCallReq(AgentCallData):
     a2c_repeat: Repeat | None = absent()
     """This request may have arrived before: whole milliseconds since it was sent first, or true if that is not known.
     A Computer that does not know the call runs it only if it would know it had it run; otherwise it answers 503."""
+    a2c_progress: bool | None = absent()
+    """Not of the pages: true where the Agent reads `notify:tool_progress` of this call."""
+    a2c_progress_by: Literal["server:tool_progress"] | None = absent()
+    """Not of the pages: the event by which a Computer on Socket.IO may tell the progress. Its gateway writes this."""
+
+
+FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class ToolProgress(Wire):
+    """How far a tool has come, as its MCP server reports it (MCP, `notifications/progress`). Not of the pages."""
+
+    progress: FiniteNumber
+    total: FiniteNumber | None = absent()
+    """What `progress` will be at the end; absent: not known."""
+    message: Annotated[str, Field(max_length=1024)] | None = absent()
+    """A line for people."""
+
+
+class ToolProgressReq(AgentCallData, ToolProgress):
+    """`server:tool_progress`, not of the pages: a Computer on Socket.IO says how far a call is."""
+
+    computer: Name | None = absent()
+
+
+class ToolProgressNotification(AgentCallData, ToolProgress):
+    """`notify:tool_progress`, not of the pages: for the Agent whose call it is, if it asked for it."""
+
+    computer: Name
 
 
 class CallToolResult(Wire):

@@ -127,7 +127,7 @@ class ToolCalls:
 
         def start(running: RunningCall) -> Stop:
             # created here, so that the task has the request's context: its span is the parent of the tool's
-            work = self._run(request, running.limit, span, record, call.caller)
+            work = self._run(request, running, span, record, call.caller)
             task = asyncio.create_task(self._settle(running, work, record), name="tool_call")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -152,7 +152,7 @@ class ToolCalls:
                 self.access.check(call.caller, target)
             left = call.deadline - asyncio.get_running_loop().time()
             body = await self.owner.call(
-                self.seat, request, left, start, subject=call.caller.subject, timed_out=timed_out
+                self.seat, request, left, start, subject=call.caller.subject, timed_out=timed_out, note=call.note
             )
             if len(body) > self.max_body:
                 raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(body), "limit": self.max_body})
@@ -219,9 +219,9 @@ class ToolCalls:
             self._remember(record)
 
     async def _run(
-        self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord, caller: Caller
+        self, request: ToolCallReq, running: RunningCall, span: CallSpan, record: CallRecord, caller: Caller
     ) -> dict[str, Any]:
-        name = request.tool_name
+        name, limit = request.tool_name, running.limit
         record.ended("aborted")
         target = self.catalogue.find(name) or await self.catalogue.awaited(name, min(limit, self.start_s))
         if target is None:
@@ -245,7 +245,7 @@ class ToolCalls:
                 return tool_results.failed(f"the tool {name!r} {refusal}")
             self.history.called(target.ref.server)
             result = await target.supervisor.calls.run(
-                target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span
+                target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span, progress=running.progress
             )
         except AnswerTooLarge as error:
             raise too_large(error) from None

@@ -33,6 +33,7 @@ from pydantic_core import from_json
 
 from smcp_bus import exact_json
 from smcp_bus.request_spans import RequestSpan
+from smcp_bus.tool_progress import ProgressFeed
 from smcp_computer.mcp.errors import (
     SAID_ALOUD,
     BadAnswer,
@@ -149,6 +150,8 @@ class Watch:
         self._exchanges: dict[str | int, Exchange] = {}
         self._answers: dict[str | int, asyncio.Future[Answer]] = {}
         """Awaited past the SDK's session (`session`), by id."""
+        self.followed: dict[int, ProgressFeed] = {}
+        """Where the progress of calls goes, by their `progressToken`."""
 
     def wrap(self, streams: Streams) -> Streams:
         read, self._write = streams
@@ -163,9 +166,17 @@ class Watch:
         finally:
             del self._answers[id_]
 
+    def _progressed(self, params: Mapping[str, Any]) -> None:
+        match params:
+            case {"progressToken": int(token)} if (followed := self.followed.get(token)) is not None:
+                followed.read(params)
+            case _:
+                pass  # of a call that is over, or that nobody follows
+
     def answered(self, line: str | bytes) -> bool:
-        """Whether a line of a program was a result that is awaited past the SDK's session. The request has it now: on
-        the way through streams and tasks it would cost a third of the call (bench/README)."""
+        """Whether a line of a program was a result that is awaited past the SDK's session, or the progress of a call.
+        The request has it now: on the way through streams and tasks it would cost a third of the call (bench/README).
+        """
         if not self._answers:
             return False
         try:
@@ -176,6 +187,10 @@ class Watch:
             case {"jsonrpc": "2.0", "id": int(id_), "result": dict(result)} if id_ in self._answers:
                 self.heard = time.monotonic()
                 self._settle(id_, self._redacted(result))
+                return True
+            case {"jsonrpc": "2.0", "method": "notifications/progress", "params": dict(params)}:
+                self.heard = time.monotonic()
+                self._progressed(params)
                 return True
             case _:
                 return False
@@ -201,7 +216,7 @@ class Watch:
                 pass
 
     def received(self, item: SessionMessage | Exception) -> bool:
-        """Whether that was an answer which the SDK's session does not await."""
+        """Whether that is not for the SDK's session: an answer which it does not await, or the progress of a call."""
         self.heard = time.monotonic()
         if isinstance(item, Exception):
             return False
@@ -209,6 +224,9 @@ class Watch:
         match item.message:
             case JSONRPCResponse(id=id_, result=answer) | JSONRPCError(id=id_, error=answer) if id_ in self._answers:
                 self._settle(id_, answer)
+                return True
+            case JSONRPCNotification(method="notifications/progress", params=params):
+                self._progressed(params or {})
                 return True
             case JSONRPCResponse(id=id_, result=result):
                 if (exchange := self._exchanges.pop(id_, None)) is not None:

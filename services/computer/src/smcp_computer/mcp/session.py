@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 
 from smcp_bus import exact_json
 from smcp_bus.request_spans import child_span
+from smcp_bus.tool_progress import ProgressFeed
 from smcp_bus.tracing import configured
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import (
@@ -152,6 +153,7 @@ class Connection:
         self.list_s = list_s
         self._requests = requests
         self._client = client
+        self._tokens = count(1)
         self._deadlines: dict[object, float] = {}
         """Of the calls that run, by `time.monotonic()`."""
         # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
@@ -208,15 +210,29 @@ class Connection:
         _log.warning(what, self._requests.server, len(tools))
         return tuple(tools)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        span: CallSpan,
+        progress: ProgressFeed | None = None,
+    ) -> dict[str, Any]:
         """Run a tool: the result's JSON as the server sent it. Cancelling the caller cancels it at the server.
+
+        `progress` is given what the server reports of it; None: the server is not asked to.
 
         Raises:
             RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
             TimeoutError: no answer within `timeout` seconds.
         """
         span.goes_to(self._described, self._requests.redactor)
-        params = {"name": tool, "arguments": dict(arguments)}
+        params: dict[str, Any] = {"name": tool, "arguments": dict(arguments)}
+        token = next(self._tokens)
+        if progress is not None:
+            self.watch.followed[token] = progress
+            params["_meta"] = {"progressToken": token}
         self._deadlines[span] = time.monotonic() + timeout
         try:
             return await self._requests.send("tools/call", params, timeout=timeout, span=span, strict=True)
@@ -224,6 +240,7 @@ class Connection:
             raise TimeoutError from None
         finally:
             del self._deadlines[span]
+            self.watch.followed.pop(token, None)
 
 
 class ServerCalls:
@@ -281,7 +298,15 @@ class ServerCalls:
         """The connection, waited for at most `wait_s`. Raises ServerNotRunning."""
         return self._alive or await self._awaited(min(timeout, self._wait_s))
 
-    async def run(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
+    async def run(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        span: CallSpan,
+        progress: ProgressFeed | None = None,
+    ) -> dict[str, Any]:
         """Raises as `Connection.call`; also CallBrokenOff, and ServerNotRunning: nothing was run."""
         connection = await self.available(timeout)
         limit = asyncio.timeout(None)
@@ -289,7 +314,7 @@ class ServerCalls:
             async with limit:
                 self._running.add(limit)
                 self._idle.clear()
-                return await connection.call(tool, arguments, timeout=timeout, span=span)
+                return await connection.call(tool, arguments, timeout=timeout, span=span, progress=progress)
         except TimeoutError:
             if limit.expired():
                 why = "was restarted or removed on the Computer before the call ended"

@@ -16,8 +16,10 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from smcp_bus import ownership, subjects
 from smcp_bus.bus import Admit, BodyTooLarge, Bus, Headers, Incoming, Progress, Reply, RequestHandler, RequestTimedOut
 from smcp_bus.dispatch import RawJson
+from smcp_bus.headers import PROGRESS
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.nats.serving import error_reply
+from smcp_bus.tool_progress import ProgressFeed
 from smcp_proto import tool_results
 from smcp_proto.errors import ErrorCode, SmcpError, Unavailable
 
@@ -64,6 +66,8 @@ class PendingCall:
     """Of its event."""
     events: tuple[str, ...] = ()
     """Of its span."""
+    progress: ProgressFeed | None = None
+    """To its Agent; None: that reads none."""
 
     def happened(self, what: str) -> None:
         """Record an event of its span, the first time: how often it happens depends on how long the call takes."""
@@ -98,6 +102,11 @@ class PendingCall:
     def watched(self) -> None:
         """Its owner is not to be asked after it any more."""
         self.ask_from = NOT_SENT
+
+    def noted(self, body: bytes) -> None:
+        """A note of its progress came."""
+        if self.progress is not None:
+            self.progress.read(body)
 
 
 class CallTable:
@@ -156,6 +165,8 @@ class CallTable:
             if not calls and self._by_session.get(call.session) is calls:
                 del self._by_session[call.session]
             call.task = None
+            if call.progress is not None:
+                call.progress.close()
 
     def settle(self, call: PendingCall, verdict: SmcpError | RawJson) -> None:
         """Answer a call that still waits; the first verdict counts."""
@@ -272,7 +283,8 @@ class CallRoute:
             raise TooManyCalls("too many calls run here; ask again", details={"may_have_run": False})
         progress.watched()
         deadline = self._loop.time() + timeout
-        task = self._loop.create_task(self._run(handler, Incoming(subject, body, headers, deadline)))
+        note = progress.noted if PROGRESS in headers else None
+        task = self._loop.create_task(self._run(handler, Incoming(subject, body, headers, deadline, note)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:

@@ -43,7 +43,8 @@ from smcp_proto.errors import (
     error_of_computer,
     flat_error,
 )
-from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
+from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
+from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS, ToolCallReq, ToolProgressReq
 from smcp_proto.tool_results import time_limit, with_meta
 
 CANCEL_EVENT: Final = "notify:tool_call_cancel"
@@ -225,6 +226,8 @@ class SocketIoComputer:
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
         """Run the tool, join the running call, or return the stored result."""
+        if call.note is not None:
+            call = replace(call, payload={**call.payload, PROGRESS_BY: TOOL_PROGRESS})
 
         def start(running: RunningCall) -> Stop:
             def answered(outcome: bytes | SmcpError) -> None:
@@ -248,7 +251,12 @@ class SocketIoComputer:
             return stop
 
         left, subject = call.deadline - self._loop.time(), call.caller.subject
-        return RawJson(await self._deps.owner.call(self.seat, request, left, start, subject=subject))
+        body = await self._deps.owner.call(self.seat, request, left, start, subject=subject, note=call.note)
+        return RawJson(body)
+
+    def progressed(self, request: ToolProgressReq) -> None:
+        """It says how far a call is."""
+        self._deps.owner.progressed(self.seat, request)
 
     def _settle(self, running: RunningCall, outcome: bytes | SmcpError) -> None:
         if isinstance(outcome, bytes):

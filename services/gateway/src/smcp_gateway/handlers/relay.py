@@ -7,7 +7,7 @@ is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -20,14 +20,15 @@ from smcp_bus import exact_json, subjects
 from smcp_bus.bus import BodyTooLarge, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
 from smcp_bus.callers import to_headers, without_tools
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.headers import ERROR, NOT_RUN, REPLY_LIMIT, REQ_ID
+from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
+from smcp_bus.tool_progress import NoteCounts, ProgressFeed
 from smcp_bus.tracing import carried, link, sent
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall, TooManyCalls
-from smcp_gateway.sockets.packet import largest_reply
-from smcp_gateway.sockets.session import Sessions
+from smcp_gateway.sockets.packet import Frame, event_frame, largest_reply
+from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto import tool_results
 from smcp_proto.backoff import Backoff
 from smcp_proto.catalog import TimeClass
@@ -44,7 +45,7 @@ from smcp_proto.errors import (
     no_such_computer,
 )
 from smcp_proto.schemas import AgentCallData
-from smcp_proto.schemas.tools import REPEAT, ToolCallReq
+from smcp_proto.schemas.tools import REPEAT, TOLD_OF_PROGRESS, ToolCallReq
 from smcp_proto.validation import mended
 
 _log = logging.getLogger("smcp_gateway.relay")
@@ -75,6 +76,9 @@ class Relay:
     background: BackgroundTasks
     _: KW_ONLY
     max_values: int
+    send: Callable[[Session, Frame], bool]
+    """Write to a client without waiting."""
+    notes: NoteCounts
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
 
     async def __call__(self, request: BaseModel, call: Call) -> RawJson:
@@ -100,6 +104,8 @@ class Relay:
         )
         if call.payload.get(REPEAT):
             pending.happened("smcp.repeat")
+        if isinstance(request, ToolCallReq) and request.a2c_progress is True:
+            pending.progress = self._progress(pending)
         rights = caller.rights
         if rights is not None:
             rights.check_computer(pending.computer, _target_field(request))
@@ -148,6 +154,14 @@ class Relay:
             self.calls.take_back_cancel(cancelled)  # but not those that an earlier cancel has sent
             raise
 
+    def _progress(self, pending: PendingCall) -> ProgressFeed:
+        def send(body: bytes) -> None:
+            if (session := self.sessions.get(pending.session)) is not None:
+                self.send(session, event_frame(TOLD_OF_PROGRESS, body))
+
+        call = {"agent": pending.agent, "computer": pending.computer, "req_id": pending.req_id}
+        return ProgressFeed(send, self.notes, call)
+
     def _cancel_late(self, call: PendingCall, subject: str) -> None:
         body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
         self.background.once(
@@ -164,6 +178,8 @@ class Relay:
                 headers |= to_headers(call.caller)
             if call.payload.get("req_id") != call.req_id:  # it has none: its owner is asked after it by ours
                 headers[REQ_ID] = call.req_id
+            if pending.progress is not None:
+                headers[PROGRESS] = "1"
             try:
                 reply = await self._until_run(subject, body, headers, pending, call, span)
                 if ERROR in reply.headers:

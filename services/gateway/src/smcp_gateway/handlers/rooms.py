@@ -18,7 +18,7 @@ from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, SmcpError, Unavailable
-from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, UpdateCapabilitiesReq
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, ToolProgressReq, UpdateCapabilitiesReq
 from smcp_proto.schemas.rooms import RESTARTS
 
 KeepSeat = Callable[[Session], Awaitable[bool]]
@@ -98,6 +98,14 @@ async def update(
         # if the registry loses the record, the claim restores it
         said = {"capabilities": request.capabilities.model_dump(exclude_unset=True)}
         membership.claim = membership.claim.model_copy(update=said)
+
+
+async def tool_progress(request: ToolProgressReq, call: Call, *, computers: ComputerTable) -> None:
+    """A Computer on Socket.IO says how far a call is: for who waits for it, and not for the office."""
+    assert call.caller.office is not None
+    owned = computers.of(call.caller.session, call.caller.office)
+    if owned is not None:  # else it has just left
+        owned.progressed(request)
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:

@@ -59,8 +59,8 @@ REQUEST_LIMIT_DIVISOR: Final = 4
 """A request may have a quarter of what an answer may have (ADR 0044): it is parsed and written anew, in one go each."""
 MIN_REQUEST_LIMIT: Final = 1024 * 1024
 """Bytes that a request may have, where a payload may."""
-FREE: Final = frozenset({"server:tool_call_cancel", "notify:resources/updated"})
-"""Events that are no room events for the quotas: as many as calls, and put together until the registry has them."""
+FREE: Final = frozenset({"server:tool_call_cancel", "server:tool_progress", "notify:resources/updated"})
+"""Events that are no room events for the quotas: as many as calls, or put together before the registry has them."""
 CALLED: Final = "client:"
 """Events that run free; everything else of one client happens in the order in which it came."""
 REFUSED_PAUSE_S: Final = 0.01

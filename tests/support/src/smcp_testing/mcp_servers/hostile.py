@@ -1,12 +1,13 @@
 """An MCP server over stdio that behaves as badly as it is told. It imports next to nothing, so that it starts fast.
 
     python -I -S hostile.py [--dies WHERE] [--hangs WHERE] [--after N] [--garbage] [--huge WHERE] [--tools N]
-        [--flips] [--endless] [--ignores-sigterm] [--leaves] [--runs-away] [--mark TEXT]
+        [--flips] [--endless] [--progress N] [--ignores-sigterm] [--leaves] [--runs-away] [--mark TEXT]
 
 WHERE is `start` or a method, such as `tools/list`; with `--after N` it comes N times before that. `--garbage` writes
 lines that are no messages before each answer, `--huge` sends 100 MB instead of an answer. `--flips` changes the list of
 tools 100 times a second, in which names stand twice or are illegal. `--endless` lists one page after another, each with
-one more tool of 4 MB. `--leaves` starts three processes that ignore SIGTERM and keep the streams open: a child, one in
+one more tool of 4 MB. With `--progress` each call that asks for it reports progress N times, and once more in words.
+`--leaves` starts three processes that ignore SIGTERM and keep the streams open: a child, one in
 a session of its own, and a double-forked one. They have the same command line: `--mark` finds them. `--runs-away`
 starts a detached process that forks and ends, for ever: whoever looks for it finds one that has ended. Its tools are
 `pid`, and `tool-1`, `tool-2`, …
@@ -62,10 +63,18 @@ class Server:
                 more = {"name": f"page-{page}", "description": "x" * 4_000_000, "inputSchema": {"type": "object"}}
                 return {"tools": [*([] if page else tools), more], "nextCursor": str(page + 1)}
             case "tools/call":
+                self.report((message["params"].get("_meta") or {}).get("progressToken"))
                 return {"content": [{"type": "text", "text": str(os.getpid())}]}
             case "ping":
                 return {}
         return None
+
+    def report(self, token: object) -> None:
+        notes: list[object] = [*range(int(option("--progress") or 0)), "a lot"]
+        for progress in notes if token is not None else ():
+            params = {"progressToken": token, "progress": progress, "message": "x" * 100}
+            note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+            sys.stdout.write(json.dumps(note) + "\n")
 
     def flip(self) -> None:
         while True:

@@ -119,10 +119,12 @@ def build(name: str, log: Path | None) -> MCPServer[Any]:
         return found if isinstance(found, str) else None
 
     @server.tool()
-    async def progress(steps: int, ctx: Context[Any, Any]) -> str:
-        """Report progress while it runs."""
+    async def progress(steps: int, ctx: Context[Any, Any], until: str = "") -> str:
+        """Report progress while it runs, and end when the file `until` is there."""
         for step in range(steps):
             await ctx.report_progress(step, steps)
+        while until and not Path(until).exists():  # noqa: ASYNC110 -- of another process
+            await anyio.sleep(0.01)
         return "done"
 
     def extra() -> str:

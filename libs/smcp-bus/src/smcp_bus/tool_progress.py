@@ -1,0 +1,110 @@
+"""The progress notes of one tool call, on their way from its MCP server to the Agent that waits for it (ADR 0045).
+
+They go the way of the answer, before it: over the bus to the reply subject of the request, inside a gateway by a call.
+A `ProgressFeed` stands at the call's owner, and one at the Agent's gateway. It knows neither NATS nor Socket.IO.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+from pydantic import ValidationError
+
+from smcp_bus.bus import Note
+from smcp_proto.printable import printable
+from smcp_proto.schemas.tools import ToolProgress
+
+EVERY_S: Final = 0.1
+"""Between two notes of one call, at least."""
+SHARE: Final = 40
+"""The same as a part of the call's age: so an hour has 320 notes. nats-server lets a Computer send 512 messages to one
+reply subject, and the answer has to be among them."""
+LONGEST_NOTE: Final = 8 * 1024
+"""Bytes: the longest text, each character of it in six bytes, and two numbers."""
+
+_FIELDS: Final = set(ToolProgress.model_fields)
+_OWN_CALL: Final[Mapping[str, str]] = {}
+
+NoteCounts = dict[str, int]
+
+
+def note_counts() -> NoteCounts:
+    """How many notes were `sent`, were `replaced` by a newer one before, and were `dropped`: malformed, or of a call
+    that is over."""
+    return {"sent": 0, "replaced": 0, "dropped": 0}
+
+
+class ProgressFeed:
+    """Sends the notes of one running call on: ever fewer, the newest, and what is in order of each.
+
+    Args:
+        send: is given JSON.
+        call: fields that go with each note.
+        loop: None: the running one.
+    """
+
+    def __init__(
+        self,
+        send: Note,
+        counts: NoteCounts,
+        call: Mapping[str, str] = _OWN_CALL,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._send: Note | None = send
+        self._counts = counts
+        self._call = call
+        self._loop = loop or asyncio.get_running_loop()
+        self._began = self._next_at = self._loop.time()
+        self._waiting: ToolProgress | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def goes_to(self, send: Note | None) -> None:
+        """The call was asked for again. None: not by one who reads notes."""
+        self._send = send
+
+    def close(self) -> None:
+        """The call is over."""
+        self._send = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._flush()
+
+    def read(self, said: Mapping[str, object] | bytes) -> None:
+        """Take what an MCP server, or another process, said: anything."""
+        try:
+            if isinstance(said, bytes):
+                note = ToolProgress.model_validate_json(said if len(said) <= LONGEST_NOTE else b"")
+            else:  # without fields that might be large
+                note = ToolProgress.model_validate({name: said[name] for name in _FIELDS if name in said})
+        except ValidationError:
+            self._counts["dropped"] += 1
+        else:
+            self.take(note)
+
+    def take(self, note: ToolProgress) -> None:
+        if self._send is None:
+            self._counts["dropped"] += 1
+            return
+        if self._waiting is not None:
+            self._counts["replaced"] += 1
+        self._waiting = note
+        if self._timer is None and self._loop.time() >= self._next_at:
+            self._flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_at(self._next_at, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        note, self._waiting = self._waiting, None
+        assert note is not None
+        if self._send is None:
+            self._counts["dropped"] += 1
+            return
+        now = self._loop.time()
+        self._next_at = now + max(EVERY_S, (now - self._began) / SHARE)
+        self._counts["sent"] += 1
+        fields = note.model_dump(include=_FIELDS, exclude_none=True)
+        if note.message is not None:
+            fields["message"] = printable(note.message)
+        self._send(orjson.dumps({**self._call, **fields}))

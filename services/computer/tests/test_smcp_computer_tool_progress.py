@@ -1,0 +1,69 @@
+"""A Computer passes on the progress that an MCP server reports, if the caller reads it."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+import pytest
+
+from smcp_agent import SmcpAgent, ToolProgress
+from smcp_bus.tool_progress import ProgressFeed, note_counts
+from smcp_computer.config.file import parse_config
+from smcp_computer.gateway import open_gateway_computer
+from smcp_computer.mcp.sdk_adapter import CallSpan
+from smcp_computer.settings import ComputerSettings
+from smcp_testing.computer_world import native_computer
+from smcp_testing.gateway_world import gateway_world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.supervised import running
+from smcp_testing.waiting import eventually
+
+
+@pytest.mark.parametrize("how", ["stdio", "streamable"])
+async def test_a_servers_progress_is_heard_over_a_pipe_and_over_http(how: Literal["stdio", "streamable"]) -> None:
+    async with AsyncExitStack() as stack:
+        server = configs.stdio()
+        if how != "stdio":
+            http = await stack.enter_async_context(configs.http_toolbox(how))
+            server = configs.http(how, http.url)
+        box = (await stack.enter_async_context(running(box=server)))["box"]
+        notes: list[bytes] = []
+        counts = note_counts()
+        feed = ProgressFeed(notes.append, counts)
+        result = await box.calls.run("progress", {"steps": 3}, timeout=30, span=CallSpan({}), progress=feed)
+        assert result["content"][0]["text"] == "done"
+        assert orjson.loads(notes[0]) == {"progress": 0, "total": 3}
+        feed.close()
+        assert sum(counts.values()) == 3
+        result = await box.calls.run("progress", {"steps": 3}, timeout=30, span=CallSpan({}))
+        assert result["content"][0]["text"] == "done"
+        assert sum(counts.values()) == 3, "the second call asks for none"
+
+
+@pytest.mark.parametrize("how", ["nats", "gateway"])
+async def test_the_agent_hears_it_over_two_gateways(nats_url: str, tmp_path: Path, how: str) -> None:
+    heard: list[ToolProgress] = []
+    servers: dict[str, Any] = {"tools": configs.stdio()}
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(gateway_world(nats_url, gateways=2))
+        if how == "nats":
+            await stack.enter_async_context(native_computer(world, "office", "box", servers))
+        else:
+            url = world.gateways[1].url
+            settings = ComputerSettings(gateway_url=url, config=Path("unused"), office="office", name="box")
+            config = parse_config(json.dumps({"servers": servers}))
+            box = await stack.enter_async_context(open_gateway_computer(settings, config=config, environ={}))
+            await asyncio.wait_for(box.wait_ready(), 60)
+        agent = await stack.enter_async_context(SmcpAgent(world.url, office="office", name="anna"))
+        params = {"steps": 3, "until": str(tmp_path / "heard")}
+        calling = asyncio.create_task(agent.call_tool("box", "progress", params, on_progress=heard.append))
+        await eventually(lambda: heard and heard[-1].progress == 2)
+        (tmp_path / "heard").touch()
+        assert (await calling).text == "done"
+        assert (heard[0].progress, heard[0].total, heard[0].message) == (0, 3, None)
+        heard.clear()
+        assert (await agent.call_tool("box", "progress", {"steps": 3})).text == "done"
+        assert heard == []
