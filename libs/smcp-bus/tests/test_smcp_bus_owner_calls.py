@@ -1,7 +1,9 @@
 """Each call runs once, has one answer, and can be cancelled; what has ended is kept within bounds."""
 
 import asyncio
+import gc
 import json
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -455,3 +457,31 @@ async def test_a_call_that_failed_for_another_subject_blocks_no_id() -> None:
         await tool.done(subject="mallory", outcome=NotFound("no such tool"))
         await tool.done(subject="anna")
         assert await tool.call(subject="anna") == json.loads(RESULT)
+
+
+async def test_a_call_that_has_ended_and_whose_result_is_not_kept_takes_less_than_450_bytes() -> None:
+    """Before, each had its own copies of the names of its Agent and its subject: 500 bytes."""
+    loop, calls = asyncio.get_running_loop(), 500
+
+    def start(call: RunningCall) -> Stop:
+        loop.call_soon(owner.settle, call, RESULT)
+        return lambda why: None
+
+    async def call(number: int) -> None:
+        asked = {"agent": "alice", "req_id": f"{number:032x}", "computer": "pc", "tool_name": "echo", "timeout": 30}
+        request = ToolCallReq.model_validate_json(json.dumps(asked | {"params": {}}))
+        await owner.call(seat, request, 30.0, start, subject=f"{1:064x}")
+
+    with owning(Keeping(results_bytes=0)) as owner:
+        seat = Seat("lab", "pc")
+        await call(0)
+        tracemalloc.start()
+        try:
+            for number in range(1, calls + 1):
+                await call(number)
+            gc.collect()
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert owner.held()["ended_calls"] == calls + 1
+        assert held < 450 * calls

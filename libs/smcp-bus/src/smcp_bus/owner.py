@@ -9,6 +9,7 @@ again must not run again what it ran. Whether it may run anything now is for `sm
 
 import asyncio
 import logging
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -187,7 +188,9 @@ class Owner:
             Whatever `start` raises, or the call was settled with. A repeat gets the same error, unless it says that
             nothing was run (`details.may_have_run` is False): then it runs.
         """
-        key = (seat.office, seat.computer, request.agent, request.req_id)
+        # names of which each call brings its own copy, and of which there are few
+        agent, subject = sys.intern(request.agent), sys.intern(subject)
+        key = (seat.office, seat.computer, agent, request.req_id)
         digest = await digest_of(request.tool_name, request.params)
         answer: asyncio.Future[bytes] = self._loop.create_future()
         call = self._running.get(key)
