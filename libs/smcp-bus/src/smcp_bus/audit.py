@@ -260,7 +260,7 @@ class Trail:
             "computer": event.computer,
             "tool": event.tool,
             "outcome": event.outcome,
-            "ms": None if event.seconds is None else round(1000 * event.seconds, 1),
+            "ms": None if event.seconds is None else int(10_000 * event.seconds + 0.5) / 10,
             "req_id": event.req_id,
             "args_sha256": hashed,
         }

@@ -224,7 +224,8 @@ class _Current(AbstractContextManager[Given]):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         otel_context.detach(self._token)
-        self._span.__exit__(None, error, None)
+        if error is not None or not self._span.end_time:
+            self._span.__exit__(None, error, None)
 
 
 def _answered(span: RequestSpan, call: Call, answer: Answer) -> str:
