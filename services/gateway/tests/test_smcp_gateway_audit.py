@@ -12,9 +12,25 @@ import pytest
 from smcp_bus.audit import NOT_WRITTEN, Trail
 from smcp_bus.dispatch import Answer, Call, Dispatcher, RawJson, failed
 from smcp_gateway.audit import CALL, CONNECT_REFUSALS_PER_MINUTE, Audit, LeftMeanwhile
+from smcp_gateway.sockets.engine import Outbox
+from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NOT_A_MEMBER, REQUEST_TOO_LARGE, NotAuthenticated, NotInOffice, SmcpError, error_of
+from smcp_testing.gateway_world import connected, gateway_world
+
+
+class SentWithTheRound:
+    """A sink whose records leave when this round of the loop ends, as those of NATS do."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def send(self, number: int, subject: str, record: bytes) -> None:
+        asyncio.get_running_loop().call_soon(self.order.append, "record")
+
+    def close(self) -> None:
+        pass
 
 
 class Kept:
@@ -138,3 +154,21 @@ async def test_how_many_refused_connections_are_missing_is_said_when_the_gateway
     recorded = len(sink.records)
     missing = [int(why.split()[0]) for record in sink.records if (why := record["why"]) != "wrong"]
     assert recorded + sum(missing) == 2 * CONNECT_REFUSALS_PER_MINUTE + 7
+
+
+async def test_an_answer_goes_out_when_its_record_has_left(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = SentWithTheRound()
+    async with gateway_world(nats_url) as world, connected(world.url) as client:
+        world.gateways[0]._audit.trail = Trail(logging.getLogger("test"), open_sink=lambda _: sink)
+        put = Outbox.put_nowait
+
+        def put_and_noted(outbox: Outbox, item: Any) -> None:
+            if isinstance(item, Frame):
+                sink.order.append("answer")
+            put(outbox, item)
+
+        monkeypatch.setattr(Outbox, "put_nowait", put_and_noted)
+        assert (await client.call("server:none", {}))["code"] == 400
+        assert (await client.call("client:get_tools", {}))["code"] == 400
+        monkeypatch.undo()
+    assert sink.order[:4] == ["record", "answer"] * 2

@@ -331,6 +331,8 @@ class SocketIoServer:
         share = ReplyShare(session, self._quotas.arrived)
         try:
             answer = await self._answer(session, row, event, refusal, share)
+            if self._audit.trail.sink is not None:
+                await asyncio.sleep(0)  # the record leaves with this round of the loop, and the answer after it
             argument = _ack(session, row, answer)
             if len(argument) >= LARGE and (outbox := self._engine.outbox(session.engine_id)) is not None:
                 if share.hold(len(argument)):
