@@ -146,3 +146,38 @@ async def test_a_computer_that_does_not_list_its_resources_costs_only_its_own(mo
         gateway.answers["client:resources/list"] = answer
         async with bridged(gateway) as bridge:
             assert [each.uri for each in (await bridge.client.list_resources()).resources] == [WINDOW]
+
+
+async def test_a_uri_keeps_its_computer_while_that_one_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_agent.mcp.resources.LIST_S", 0.05)
+    async with fake_gateway() as gateway:
+        blue = computers_at(gateway, "blue", "red")["blue"]
+        listing = gateway.answers["client:resources/list"]
+        async with bridged(gateway) as bridge:
+            assert WINDOW in await uris(bridge)
+
+            async def answer(data: dict[str, Any]) -> Any:
+                return await (gateway.never if data["computerId"] == "blue" else listing)(data)
+
+            gateway.answers["client:resources/list"] = answer
+            await gateway.notify("notify:resources/list_changed", **blue.says("resources/list_changed"))
+            await eventually(lambda: _are(bridge, [f"smcp://red/{WINDOW}"]))
+            await gateway.leave("blue")
+            await eventually(lambda: _are(bridge, [WINDOW]))
+
+
+async def uris(bridge: Bridged) -> list[str]:
+    return [each.uri for each in (await bridge.client.list_resources(cache_mode="bypass")).resources]
+
+
+async def _are(bridge: Bridged, wanted: list[str]) -> bool:
+    return await uris(bridge) == wanted
+
+
+async def test_a_content_that_is_neither_text_nor_bytes_is_an_error() -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        red.shelf.put("file:///odd", None, [{"uri": "file:///odd"}])
+        async with bridged(gateway) as bridge:
+            with pytest.raises(MCPError, match="the content of file:///odd is not valid in MCP"):
+                await bridge.client.read_resource("file:///odd")

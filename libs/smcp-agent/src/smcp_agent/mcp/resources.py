@@ -77,15 +77,15 @@ class OfficeResources:
 
     async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
         found = await self._of_all(self._agent.resources)
-        self._owners = {uri: computer for uri, computer in self._owners.items() if computer in found}
-        listed: dict[str, Any] = {}
-        for computer, resources in found.items():
-            for each in resources:
-                uri = each["uri"]
-                if self._owners.setdefault(uri, computer) != computer:
-                    uri = f"{SCHEME}{quote(computer, safe='')}/{uri}"
-                listed.setdefault(uri, {**each, "uri": uri})
-        return fitting("resources/list", context, types.ListResourcesResult, "resources", list(listed.values()))
+        own = {computer: {each["uri"]: each for each in resources} for computer, resources in found.items()}
+        silent = set(self._agent.computers()) - own.keys()
+        self._owners = {uri: of for uri, of in self._owners.items() if of in silent or uri in own.get(of, ())}
+        listed = []
+        for computer, resources in own.items():
+            for uri, each in resources.items():
+                owned = self._owners.setdefault(uri, computer) == computer
+                listed.append(each if owned else {**each, "uri": f"{SCHEME}{quote(computer, safe='')}/{uri}"})
+        return fitting("resources/list", context, types.ListResourcesResult, "resources", listed)
 
     async def _list_templates(
         self, context: Context, _: types.PaginatedRequestParams
@@ -101,7 +101,10 @@ class OfficeResources:
     async def _read(self, _: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         found = (await self._first(params.uri, self._agent.read_contents))[2].raw
         contents = [{**each, "uri": _as_asked(each["uri"], params.uri)} for each in found["contents"]]
-        return types.ReadResourceResult.model_validate({**found, "contents": contents})
+        try:
+            return types.ReadResourceResult.model_validate({**found, "contents": contents})
+        except ValidationError:
+            raise MCPError(types.INTERNAL_ERROR, f"the content of {params.uri} is not valid in MCP") from None
 
     async def _subscribe(self, _: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         await self._watch(params.uri)
