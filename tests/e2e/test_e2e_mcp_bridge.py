@@ -110,11 +110,25 @@ async def test_server_everything_is_the_same_through_an_office_and_directly(worl
                     plain(await client.call_tool(name, arguments)),
                 )
                 assert ours == theirs, name
+            passed, reported = await progress(client), await progress(direct)
+            assert passed
+            assert set(passed) <= set(reported)  # at most ten a second
             resources = {each.uri: plain(each) for each in (await client.list_resources()).resources}
             for resource in (await direct.list_resources()).resources:
                 assert resources[resource.uri] == plain(resource)
                 read = plain(await client.read_resource(resource.uri))
                 assert read["contents"] == plain(await direct.read_resource(resource.uri))["contents"]
+
+
+async def progress(client: Client) -> list[tuple[float, float | None, str | None]]:
+    """What a call reports while it runs."""
+    heard: list[tuple[float, float | None, str | None]] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, total, message))
+
+    await client.call_tool("trigger-long-running-operation", {"duration": 1, "steps": 4}, progress_callback=hear)
+    return heard
 
 
 async def _has(client: Client, *wanted: str) -> bool:

@@ -193,3 +193,25 @@ async def test_calls_fail_while_the_office_is_away_and_work_when_it_is_back(monk
 
 async def _says(bridge: Bridged, text: str) -> bool:
     return await bridge.text(text) == text
+
+
+@ERAS
+async def test_progress_reaches_the_client_that_asked_for_it(era: str) -> None:
+    heard: list[tuple[float, float | None, str | None]] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, total, message))
+
+    async with fake_gateway() as gateway:
+
+        async def answer(data: dict[str, Any]) -> Any:
+            ids = {key: data[key] for key in ("agent", "computer", "req_id")}
+            await gateway.notify("notify:tool_progress", **ids, progress=1, total=2, message="half")
+            await eventually(lambda: heard)
+            return {"content": []}
+
+        gateway.computers["red"] = [tool("dig")]
+        gateway.answers["client:tool_call"] = answer
+        async with bridged(gateway, era) as bridge:
+            await bridge.client.call_tool("dig", {}, progress_callback=hear)
+            assert heard == [(1, 2, "half")]

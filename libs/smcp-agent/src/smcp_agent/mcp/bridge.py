@@ -29,7 +29,7 @@ from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, NotFound, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools, object_schema
 from smcp_agent.mcp.resources import Context, OfficeResources, fitting
-from smcp_proto.schemas import MAX_TIMEOUT_S, MCP_TOOL
+from smcp_proto.schemas import MAX_TIMEOUT_S, MCP_TOOL, ToolProgress
 
 FIRST_TOOLS_S: Final = 5.0
 """How long the first list waits for Computers that do not answer; their tools are announced when they come."""
@@ -149,15 +149,29 @@ class OfficeServer:
         tools = [mcp_tool(each) for each in self._named.values()]
         return fitting("tools/list", context, types.ListToolsResult, "tools", tools)
 
-    async def _call_tool(self, _: Context, params: types.CallToolRequestParams) -> Any:
+    async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
+        telling: asyncio.Task[None] | None = None
+
+        def tell(note: ToolProgress) -> None:
+            nonlocal telling
+            if telling is None or telling.done():  # a client that reads slowly misses some
+                report = context.session.report_progress(note.progress, note.total, note.message)
+                telling = asyncio.create_task(report)
+
         try:
             named = self._named.get(params.name)
             if named is None:
                 raise NotFound(f"there is no tool {params.name!r} in the office now")
             await self._reached()
             result = await self._agent.call_tool(
-                named.computer, named.tool.name, params.arguments, timeout=MAX_TIMEOUT_S
+                named.computer,
+                named.tool.name,
+                params.arguments,
+                timeout=MAX_TIMEOUT_S,
+                on_progress=tell if "progress_token" in (context.meta or {}) else None,
             )
+            if telling is not None:
+                await telling
         except SmcpError as error:
             return mcp_result({"content": [{"type": "text", "text": error_result(error).text}], "isError": True})
         return mcp_result(result.raw)
