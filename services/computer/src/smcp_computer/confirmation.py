@@ -283,11 +283,8 @@ class ByProgram:
         if program.returncode != 0:
             return Answer.NO
         if word and word not in _WORDS:
-            _log.warning(
-                "%s: printed something else than %s: the call is not confirmed",
-                PROGRAM,
-                ", ".join(word for word in _WORDS if word),
-            )
+            words = ", ".join(filter(None, _WORDS))
+            _log.warning("%s: printed something else than %s: the call is not confirmed", PROGRAM, words)
             return Answer.NO
         return _WORDS[word] if word else Answer.YES
 

@@ -32,9 +32,9 @@ from smcp_proto.schemas.config import (
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
-LOOK_S: Final = 0.5
+LOOK_S: Final = 0.4
 """Between two looks, each of which wakes an idle Computer."""
-AGAIN_S: Final = 0.2
+AGAIN_S: Final = 0.1
 """The same after a change. It counts once two looks saw the same, since an editor makes several in a row."""
 _EDITORS: Final = (".vscode", ".cursor", ".roo")
 """Directories for the files of an editor, in the folder that it has open."""
