@@ -86,6 +86,18 @@ async def test_a_client_that_is_gone_ends_it_and_its_calls() -> None:
         assert len(gateway.seen("server:tool_call_cancel")) == 1
 
 
+async def test_lines_that_are_no_messages_do_not_end_it() -> None:
+    async with fake_gateway() as gateway, started(gateway) as process:
+        assert process.stdin is not None
+        process.stdin.write(b'no JSON\n\n\xff{}\n[1]\n{"jsonrpc": "2.0"}\n')
+        await serving(process)
+        await say(process, "tools/call", 3, name=5)
+        assert json.loads(await line(process.stdout))["error"]["code"] == -32602
+        code, _, err = await hung_up(process)
+        assert code == 0
+        assert all(each.startswith("smcp-agent mcp: ") for each in err.splitlines())
+
+
 async def test_sigterm_ends_it_while_standard_input_is_open() -> None:
     async with fake_gateway() as gateway, started(gateway) as process:
         await serving(process)
@@ -122,3 +134,4 @@ def test_without_the_mcp_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     result = CliRunner().invoke(app, ["mcp"])
     assert result.exit_code == 2
     assert result.stderr.splitlines() == ["smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"]
+    assert CliRunner().invoke(app, ["mcp", "install", "cursor", "--print"]).exit_code == 0
