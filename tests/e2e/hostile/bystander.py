@@ -18,6 +18,8 @@ SLOWER: Final = 20
 """So many times as slow as that a call may be during the attack, whose own work is in the same process as the call."""
 LEAST_S: Final = 1.0
 """A call that is quicker than this is quick enough."""
+PACE_S: Final = 0.004
+"""Between two of its calls during the attack: 500 in a second are its quota (`SMCP_QUOTA_READS_PER_S`)."""
 ANSWER: Final = {"from": "box"}
 
 
@@ -63,6 +65,7 @@ class Bystander:
         async def call_on() -> None:
             while not over.is_set():
                 calls.append(await seconds_of_a_call(self.client, self.name))
+                await asyncio.sleep(PACE_S)
 
         victim = psutil.Process(pid)
         before, size = victim.cpu_times(), victim.memory_info().rss
