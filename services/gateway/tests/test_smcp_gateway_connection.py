@@ -14,7 +14,7 @@ from smcp_gateway.app import Gateway
 from smcp_gateway.sockets.engine import Outbox
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session
-from smcp_gateway.sockets.websocket import ANNOUNCED, AT_ONCE, text_header
+from smcp_gateway.sockets.websocket import AT_ONCE, VERY_LARGE, text_header
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.raw_websocket import CLOSE, KIB, TEXT, RawWebSocket
 from smcp_testing.waiting import eventually
@@ -108,7 +108,7 @@ def test_a_text_message_has_the_shortest_header_that_its_length_allows(length: i
     assert text_header(length) == header
 
 
-@pytest.mark.parametrize("length", [1, 125, 126, 127, 65535, 65536, ANNOUNCED - 1])
+@pytest.mark.parametrize("length", [1, 125, 126, 127, 65535, 65536, VERY_LARGE - 1])
 async def test_a_message_of_any_length_is_written_at_once_and_arrives_whole(nats_url: str, length: int) -> None:
     async with line(nats_url) as ends:
         ends.send(text(7, length))
@@ -154,7 +154,14 @@ async def test_little_is_written_to_a_socket_that_does_not_read(nats_url: str) -
 
 async def test_a_large_message_follows_a_noop_packet_and_keeps_its_order(nats_url: str) -> None:
     async with line(nats_url) as ends:
-        sent = [b"4before", text(1, ANNOUNCED), text(2, ANNOUNCED - 1), b"4between", text(4, ANNOUNCED + 1), b"4after"]
+        sent = [
+            b"4before",
+            text(1, VERY_LARGE),
+            text(2, VERY_LARGE - 1),
+            b"4between",
+            text(4, VERY_LARGE + 1),
+            b"4after",
+        ]
         for wire in sent:
             ends.send(wire)
         got = [await ends.client.message() for _ in range(len(sent) + 2)]

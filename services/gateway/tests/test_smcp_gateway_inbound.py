@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smcp_gateway.sockets.websocket import BURST, LARGE, SLICE, Slices
+from smcp_gateway.sockets.websocket import BURST, SLICE, VERY_LARGE, Slices
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.raw_websocket import CLOSE, CONTINUATION, KIB, PONG, TEXT, RawWebSocket, client_frame
 from smcp_testing.waiting import eventually
@@ -176,30 +176,30 @@ class Frames(asyncio.Protocol):
 
 @pytest.mark.parametrize("size", [13, 64 * KIB + 1, 4 * MIB])
 def test_aiohttp_gets_a_large_frame_in_slices(size: int) -> None:
-    large, other = bytes(range(251)) * (LARGE // 250), b"x" * (LARGE + SLICE)
+    large, other = bytes(range(251)) * (VERY_LARGE // 250), b"x" * (VERY_LARGE + SLICE)
     said = [
         client_frame(TEXT, b"small"),
         client_frame(TEXT, large),
-        client_frame(TEXT, b"x" * (LARGE - 1), last=False),
+        client_frame(TEXT, b"x" * (VERY_LARGE - 1), last=False),
         client_frame(CONTINUATION, other, last=False),
         client_frame(CONTINUATION, b""),
         client_frame(CLOSE, b"\x03\xe8"),
     ]
     sent, frames = b"".join(said), Frames()
-    slices = Slices(frames, 2 * LARGE, b"the mark")
+    slices = Slices(frames, 2 * VERY_LARGE, b"the mark")
     for at in range(0, len(sent), size):
         slices.data_received(sent[at : at + size])
     came = frames.read()
     assert came[:2] == [(0x81, b"the mark"), (0x81, b"small")]
-    assert max(len(payload) for _, payload in came if len(payload) != LARGE - 1) == SLICE
+    assert max(len(payload) for _, payload in came if len(payload) != VERY_LARGE - 1) == SLICE
     assert [first for first, _ in came[2:]] == [1, *[0] * 3, 0x80, 1, *[0] * 5, 0x80, 0x88]
     assert b"".join(payload for _, payload in came[2:7]) == large
     assert b"".join(payload for _, payload in came[8:-2]) == other
 
 
 def test_a_frame_above_the_limit_is_for_aiohttp_to_refuse() -> None:
-    frames, header = Frames(), b"\x81\xff" + (2 * LARGE).to_bytes(8) + bytes(4)
-    slices = Slices(frames, LARGE, b"the mark")
+    frames, header = Frames(), b"\x81\xff" + (2 * VERY_LARGE).to_bytes(8) + bytes(4)
+    slices = Slices(frames, VERY_LARGE, b"the mark")
     slices.data_received(header + b"begins")
     assert frames.read()[1:] == [(0x81, b"begins")]
 
