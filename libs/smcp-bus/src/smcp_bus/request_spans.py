@@ -131,13 +131,8 @@ class RequestSpan(Span):
     def parent(self) -> SpanContext | None:
         return self._parent.context if isinstance(self._parent, RequestSpan) else self._parent
 
-    @property
-    def will_be_kept(self) -> bool:
-        """Whether the span, and its request, would be recorded if it ended now."""
-        request = self._request
-        if request.is_kept is not None:
-            return request.is_kept
-        return self.status is _FAILED or (self.end_time or time.time_ns()) - self.start_time >= request.slow_ns
+    def _is_remarkable(self, now: int) -> bool:
+        return self.status is _FAILED or now - self.start_time >= self._request.slow_ns
 
     def fail(self, error_type: str) -> None:
         self.set_attribute("error.type", error_type)
@@ -180,7 +175,7 @@ class RequestSpan(Span):
         if request.is_kept is None:
             if request.spans[0] is not self:
                 return
-            request.is_kept = self.status is _FAILED or self.end_time - self.start_time >= request.slow_ns
+            request.is_kept = self._is_remarkable(self.end_time)
             spans, request.spans = request.spans, []  # no circle is left for the collector of garbage
             for span in spans if request.is_kept else ():
                 span.record()
@@ -208,7 +203,7 @@ class RequestSpan(Span):
     def kept_trace_id(self) -> str:
         """In hex, if the span would be recorded if it ended now; else empty."""
         request = self._request
-        is_kept = self.will_be_kept if request.is_kept is None else request.is_kept
+        is_kept = self._is_remarkable(time.time_ns()) if request.is_kept is None else request.is_kept
         return f"{request.trace_id:032x}" if is_kept else ""
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:

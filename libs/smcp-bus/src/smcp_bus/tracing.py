@@ -24,14 +24,7 @@ import orjson
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import (
-    ProxyTracerProvider,
-    Span,
-    SpanContext,
-    SpanKind,
-    TraceFlags,
-    TraceState,
-)
+from opentelemetry.trace import Span, SpanContext, SpanKind, TraceFlags, TraceState
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
@@ -70,8 +63,7 @@ _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 
 def configured() -> bool:
     """Whether a tracer provider was set up in this process; asked once, when a dispatcher or a client is built."""
-    provider = trace.get_tracer_provider()
-    return not isinstance(provider, ProxyTracerProvider | trace.NoOpTracerProvider)
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
 
 
 def client_spans() -> Tracing | None:

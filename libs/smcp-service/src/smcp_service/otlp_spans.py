@@ -104,19 +104,15 @@ class OtlpHttpSpanExporter(RedactingSpanExporter):
 
 def export_request(resource: Resource, spans: Sequence[ReadableSpan]) -> bytes:
     """An ExportTraceServiceRequest, without the texts of errors."""
-    ours: list[bytes] = []  # beside the others, since to look a scope up costs as much as to write an attribute
-    scopes: dict[InstrumentationScope, list[bytes]] = {}
+    scopes: dict[InstrumentationScope | None, list[bytes]] = {}  # None: ours, which is not looked up for each span
     for span in spans:
-        scope = getattr(span, "instrumentation_scope", None)
-        (ours if scope is None else scopes.setdefault(scope, [])).append(_written(span))
-    if ours:
-        scopes.setdefault(SCOPE, []).extend(ours)
+        scopes.setdefault(getattr(span, "instrumentation_scope", None), []).append(_written(span))
     parts = [
         ResourceSpans(
             resource=ProtoResource(attributes=_pairs(resource.attributes)), schema_url=resource.schema_url
         ).SerializeToString()
     ]
-    for scope, of_scope in scopes.items():
+    for scope, of_scope in ((scope or SCOPE, of_scope) for scope, of_scope in scopes.items()):
         said = ProtoScope(name=scope.name, version=scope.version or "", attributes=_pairs(scope.attributes))
         head = ScopeSpans(scope=said, schema_url=scope.schema_url or "").SerializeToString()
         parts.append(_field(2, head + b"".join(of_scope)))

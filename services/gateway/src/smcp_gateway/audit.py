@@ -95,8 +95,7 @@ class Audit:
         if name == CALL and self._not_written and self._not_written.get(key) == _asked(call):
             return None
         if name == CALL and event.kind == "call":
-            if self._open:
-                self._forget(key)
+            self._forget(key)
             if answer is None or (answer.error is not None and _sdk_will_retry(session, answer)):
                 self._keep(key, event, call)
                 return None

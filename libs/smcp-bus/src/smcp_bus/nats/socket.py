@@ -52,8 +52,7 @@ to connect to another node of NATS and renew a lease of 10 s. A slow connection 
 a ping waits behind the data."""
 _USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux alone has it
 _MOST_GATHERED: Final = 64 * 1024
-"""Bytes from which what is sent is written at once, as it lies in memory: to copy so much to one place costs more than
-it saves."""
+"""Bytes from which what is sent is written at once: to keep more saves nothing."""
 _CANCEL_AGAIN_S: Final = 0.1
 """How long a cancelled task may take to end (seconds); longer says that its cancellation got lost."""
 
@@ -174,9 +173,7 @@ class Socket(Transport):
     @property
     def unwritten(self) -> int:
         line = self._line
-        if line is None or line.ended or line.transport is None:
-            return 0
-        return self._gathered_bytes + line.transport.get_write_buffer_size()
+        return 0 if line is None or line.ended or line.transport is None else line.transport.get_write_buffer_size()
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Write; it leaves with this round of the loop, together with all else: each write of its own is a system call
@@ -186,23 +183,18 @@ class Socket(Transport):
             return
         first = not self._gathered
         self._gathered += parts
-        for part in parts:
-            self._gathered_bytes += len(part)
+        self._gathered_bytes += sum(map(len, parts))
         if self._gathered_bytes >= _MOST_GATHERED:
             self._write_gathered()
         elif first:
             self._loop.call_soon(self._write_gathered)
 
     def _write_gathered(self) -> None:
-        line, parts = self._line, self._gathered
-        self._gathered, size, self._gathered_bytes = [], self._gathered_bytes, 0
-        if not parts or line is None or line.ended or line.transport is None:
+        parts, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if not parts or self._line is None or self._line.transport is None:
             return
         try:
-            if size < _MOST_GATHERED:
-                line.transport.write(b"".join(parts))
-            else:
-                line.transport.writelines(parts)
+            self._line.transport.writelines(parts)
         except RuntimeError:  # uvloop raises it for a closed socket before it reports the end
             self.close()
 

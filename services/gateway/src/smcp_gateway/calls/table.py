@@ -262,11 +262,7 @@ class CallRoute:
         admit: Admit | None,
         span: Span = INVALID_SPAN,
     ) -> Reply:
-        """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break.
-
-        Args:
-            span: of this request.
-        """
+        """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break."""
         computers = self._here.get(subjects.without_verb(subject)) if self._here else None
         handler = next((computer.handle for computer in computers if computer.takes_calls), None) if computers else None
         self.requests["bus" if handler is None else "here"] += 1
