@@ -236,7 +236,7 @@ async def test_waiters_get_the_settled_result_and_a_failed_start_leaves_no_entry
             with pytest.raises(NotFound):
                 await tool.call("r2")
         assert not owner.knows(tool.seat, "alice", "r2")
-        await owner.wait_idle()
+        await owner.idle.wait()
 
 
 async def test_closing_answers_running_calls() -> None:
@@ -251,9 +251,9 @@ async def test_closing_answers_running_calls() -> None:
 async def test_idle_waits_until_no_call_runs() -> None:
     with owning() as owner:
         tool = Tool(owner)
-        await owner.wait_idle()
+        await owner.idle.wait()
         await tool.begun()
-        idle = asyncio.create_task(owner.wait_idle())
+        idle = asyncio.create_task(owner.idle.wait())
         tool.end()
         await asyncio.wait_for(idle, 30)
 

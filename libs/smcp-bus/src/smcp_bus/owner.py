@@ -28,7 +28,6 @@ from smcp_bus.tracing import event
 from smcp_proto import tool_results
 from smcp_proto.errors import Malformed, SmcpError, Unavailable, error_of
 from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq, ToolProgressReq
-from smcp_proto.tool_results import time_limit
 
 _log = logging.getLogger("smcp_bus.owner")
 
@@ -47,8 +46,6 @@ RECENT_S: Final = 10.0
 
 CallKey = tuple[str, str, str, str]
 """(office, computer, agent, req_id)"""
-CancelKey = tuple[str, str, str]
-"""(office, agent, req_id): a cancel names no Computer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +118,14 @@ class Owner:
         self._keeping = keeping = keeping or Keeping()
         self._loop = asyncio.get_running_loop()
         self._running: dict[CallKey, RunningCall] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
+        """Set while no call runs."""
         self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
         self._kept: OrderedDict[CallKey, _Ended] = OrderedDict()
         self.kept_bytes = 0
-        self._tombstones: OrderedDict[CancelKey, tuple[float, tuple[str, ...]]] = OrderedDict()
-        """When it was cancelled last (loop time), and by which subjects."""
+        self._tombstones: OrderedDict[tuple[str, str, str], tuple[float, tuple[str, ...]]] = OrderedDict()
+        """By office, agent and req_id: when it was cancelled last (loop time), and by which subjects."""
         self._tidy_every_s = max(min(keeping.results_s, keeping.keys_s, keeping.tombstones_s), 0.02)
         self._tidies: asyncio.TimerHandle | None = None
         self.repeats = {"running": 0, "kept": 0, "expired": 0}
@@ -146,9 +144,6 @@ class Owner:
             "kept_results": len(self._kept),
             "kept_cancels": len(self._tombstones),
         }
-
-    async def wait_idle(self) -> None:
-        await self._idle.wait()
 
     def close(self) -> None:
         """Answer what still runs as broken off, and stop it. Idempotent."""
@@ -207,12 +202,12 @@ class Owner:
             if known is not None:
                 event("smcp.kept_answer")
                 return known
-            limit, now = time_limit(request.timeout, left), self._loop.time()
+            limit, now = tool_results.time_limit(request.timeout, left), self._loop.time()
             call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer])
             if note is not None:
                 call.progress = ProgressFeed(note, self.notes)
             self._running[key] = call  # `start` may settle it at once
-            self._idle.clear()
+            self.idle.clear()
             call.timers.append(self._loop.call_at(now + limit, self._expire, call, timed_out))
             try:
                 call.stop = start(call)
@@ -323,7 +318,7 @@ class Owner:
             call.progress.close()
         del self._running[call.key]
         if not self._running:
-            self._idle.set()
+            self.idle.set()
 
     def _expire(self, call: RunningCall, timed_out: Callable[[str, float], Mapping[str, Any]]) -> None:
         self._break_off(call, "timeout", timed_out(call.tool, call.limit))

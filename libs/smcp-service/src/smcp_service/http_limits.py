@@ -10,8 +10,8 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
@@ -89,8 +89,7 @@ class Strangers:
             return True
         address = gate.address
         if address is not None:
-            most = self._rules.per_address
-            if checked and most and self._by_address[address] >= most:
+            if checked and 0 < self._rules.per_address <= self._by_address[address]:
                 self.closed["connections"] += 1
                 return False
             self._by_address[address] += 1
@@ -122,14 +121,10 @@ class Strangers:
         address = peer[0] if isinstance(peer, tuple) and peer else ""
         return self._rules.counted_as(str(address))
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Close those that are late, while the body runs."""
-        try:
-            yield
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
+    def close(self) -> None:
+        """Look for no more that are late."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -144,7 +139,7 @@ class _Gate(asyncio.Protocol):
 
     def __init__(self, make: Callable[[], asyncio.Protocol], strangers: Strangers) -> None:
         self._make = make
-        self._inner = asyncio.Protocol()
+        self.inner = asyncio.Protocol()
         """aiohttp's; one that does nothing for a connection that is refused at once."""
         self._strangers = strangers
         self._transport: asyncio.Transport
@@ -167,14 +162,14 @@ class _Gate(asyncio.Protocol):
             self._transport.close()
             return
         self._wait(HEAD_S)
-        self._inner = self._make()
-        self._inner.connection_made(transport)
+        self.inner = self._make()
+        self.inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         if self._transport.is_closing():
             return
         if self._member:
-            self._inner.data_received(data)
+            self.inner.data_received(data)
             return
         if not self.held and not self._answering:
             self._wait(HEAD_S)
@@ -182,12 +177,12 @@ class _Gate(asyncio.Protocol):
         if self._transport.is_closing():
             return
         if self.held <= STRANGER_BYTES:
-            self._inner.data_received(data)
+            self.inner.data_received(data)
         elif self._answering:
             self.close("bytes")
         else:
             # It may be a member's request: that is known when its headers are read, in the next turns of the loop.
-            self._inner.data_received(data)
+            self.inner.data_received(data)
             self.over = True
             self._wait(SWEEP_S)
             if self._transport.is_reading():  # else aiohttp has paused it, and resumes it
@@ -218,11 +213,8 @@ class _Gate(asyncio.Protocol):
     def let_in(self) -> None:
         """From now on the transport and aiohttp's protocol are connected directly."""
         self._strangers.leave(self)
-        self._transport.set_protocol(self._inner)
+        self._transport.set_protocol(self.inner)
         self._resume()
-
-    def put_before(self, make: Callable[[asyncio.Protocol], asyncio.Protocol]) -> None:
-        self._inner = make(self._inner)
 
     def close(self, why: str) -> None:
         if not self._transport.is_closing():
@@ -231,17 +223,17 @@ class _Gate(asyncio.Protocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        self._inner.pause_writing()
+        self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        self._inner.resume_writing()
+        self.inner.resume_writing()
 
     def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
+        return self.inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._strangers.leave(self)
-        self._inner.connection_lost(exc)
+        self.inner.connection_lost(exc)
 
     def _wait(self, seconds: float) -> None:
         self.deadline = asyncio.get_running_loop().time() + seconds
@@ -268,7 +260,7 @@ def of_member(request: web.Request) -> None:
 def put_before(transport: asyncio.BaseTransport, make: Callable[[asyncio.Protocol], asyncio.Protocol]) -> None:
     """Put a protocol between this connection, which is not let in yet, and aiohttp's, which `make` is given."""
     if (gate := _gate_of(transport)) is not None:
-        gate.put_before(make)
+        gate.inner = make(gate.inner)
 
 
 def _gate_of(transport: asyncio.BaseTransport | None) -> _Gate | None:
@@ -319,7 +311,7 @@ async def listening(
         except OSError as error:
             raise cannot_listen(error, host, port, choose=choose) from error
         address = server.sockets[0].getsockname()
-        with closing(server), strangers.watched():
+        with closing(server), closing(strangers):
             yield Listener(str(address[0]), int(address[1]), strangers)
     finally:
         await runner.cleanup()

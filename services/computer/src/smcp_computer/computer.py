@@ -340,7 +340,7 @@ class Computer:
                 _log.info(waiting_for_calls(self.owner.running, drain_s))
             try:
                 async with asyncio.timeout(drain_s):
-                    await self.owner.wait_idle()
+                    await self.owner.idle.wait()
             except TimeoutError:
                 _log.warning("%s broken off: not ended within %g s", counted(self.owner.running, "call"), drain_s)
             await self.calls.aclose()

@@ -7,7 +7,6 @@ Computer again. Confirming reads the registry's view, so it works without quorum
 import asyncio
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from typing import Final
 
 from smcp_bus import subjects
@@ -18,7 +17,7 @@ from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.computers.socketio_computer import ComputerDeps, CountSubscriptions, Room, Send, SocketIoComputer
+from smcp_gateway.computers.socketio_computer import CountSubscriptions, Room, Send, SocketIoComputer
 from smcp_gateway.sockets.session import MemberKey, Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
@@ -60,22 +59,9 @@ class ComputerTable:
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONFIRMED_AT_ONCE), init=False)
     _stopping: bool = field(default=False, init=False)
     _ownership: Ownership = field(init=False)
-    _deps: ComputerDeps = field(init=False)
 
     def __post_init__(self) -> None:
         self._ownership = Ownership(self.bus, lease_s=self.lease_s)
-        self._deps = ComputerDeps(
-            self.send,
-            self.room,
-            self.owner,
-            self.bus.max_body,
-            self.max_values,
-            self.observe,
-            partial(self.background.once, "sending updates"),
-            self._tell,
-            self._is_open,
-            self.subscriptions,
-        )
 
     def __len__(self) -> int:
         return len(self._owned)
@@ -120,7 +106,7 @@ class ComputerTable:
     async def serve(self, session: Session, office: str, name: str) -> None:
         """Serve the Computer's subject; no call runs yet. nats-server knows it on return. Raises BusError."""
         subject = subjects.client_all(office, name)
-        owned = SocketIoComputer(session, office, name, self._deps)
+        owned = SocketIoComputer(session, office, name, self)
         self._owned[session.id, office] = owned
         self._offices.setdefault(office, set()).add(owned)
         self.by_subject.setdefault(subjects.without_verb(subject), []).append(owned)
@@ -195,10 +181,8 @@ class ComputerTable:
             self.owner.cancel([owned.seat for owned in here], office, agent, req_id, subject)
         return [owned.session for owned in here if self.owner.runs_for_another(owned.seat, agent, req_id, subject)]
 
-    async def _tell(self, office: str, name: str, verb: str, body: bytes) -> None:
-        await self.registry.tell(office, "computer", name, verb, body)
-
-    def _is_open(self, confirmed: int) -> bool:
+    def is_open(self, confirmed: int) -> bool:
+        """Whether calls may run for a Computer that was confirmed in that generation of the ownership."""
         return self._ownership.is_open and confirmed == self._ownership.generation and not self._stopping
 
     def _open(self, owned: SocketIoComputer, generation: int) -> bool:

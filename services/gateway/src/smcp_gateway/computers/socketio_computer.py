@@ -5,11 +5,11 @@ for native Computers. During an office switch one connection is served in two of
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from pydantic import ValidationError
@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
 from smcp_bus.callers import Rights, check_listed, listed_hints, with_caller
-from smcp_bus.dispatch import Call, Dispatcher, Handler, Observe, RawJson
-from smcp_bus.outbox import Outbox, Start
-from smcp_bus.owner import Owner, RunningCall, Stop
+from smcp_bus.dispatch import Call, Dispatcher, Handler, RawJson
+from smcp_bus.outbox import Outbox
+from smcp_bus.owner import RunningCall, Stop
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_bus.subjects import computer_route, request_handler
@@ -47,6 +47,9 @@ from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS, ToolCallReq, ToolProgressReq
 from smcp_proto.tool_results import time_limit, with_meta
 
+if TYPE_CHECKING:
+    from smcp_gateway.computers.computer_table import ComputerTable
+
 CANCEL_EVENT: Final = "notify:tool_call_cancel"
 CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
@@ -65,26 +68,8 @@ Answered = Callable[[bytes | SmcpError], None]
 """Given the acknowledgement's JSON object, or the error."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComputerDeps:
-    """The dependencies that the Socket.IO Computers of one gateway share."""
-
-    send: Send
-    room: Room
-    owner: Owner
-    max_body: int
-    max_values: int
-    observe: Observe | None
-    start: Start
-    tell: Callable[[str, str, str, bytes], Awaitable[object]]
-    """Given office, Computer, verb and JSON: has the registry publish it."""
-    is_open: Callable[[int], bool]
-    """Whether calls may run for a Computer that was confirmed in that generation of the ownership."""
-    subscriptions: CountSubscriptions
-
-
 class SocketIoComputer:
-    def __init__(self, session: Session, office: str, name: str, deps: ComputerDeps) -> None:
+    def __init__(self, session: Session, office: str, name: str, table: "ComputerTable") -> None:
         self.session = session
         self.office = office
         self.name = name
@@ -95,17 +80,17 @@ class SocketIoComputer:
         self.confirmed = -1
         """Generation of the ownership in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
-        self.subscriptions = Subscriptions(count=deps.subscriptions(session, office))
+        self.subscriptions = Subscriptions(count=table.subscriptions(session, office))
         self.updates = Outbox(
-            partial(deps.tell, office, name),
-            deps.start,
+            partial(table.registry.tell, office, "computer", name),
+            partial(table.background.once, "sending updates"),
             office=office,
             computer=name,
             may_tell=lambda: not self.closed,
             pause_s=PAUSE_S,
         )
         """Its resource updates."""
-        self._deps = deps
+        self._table = table
         self._hints: dict[str, bool] = {}
         """What it listed when it was asked last (`callers.listed_hints`), until it announces a change."""
         self._changes = 0
@@ -126,15 +111,15 @@ class SocketIoComputer:
             handlers,
             otherwise=lambda row: self._query,
             tracing=bus_spans(),
-            observe=deps.observe,
-            max_values=deps.max_values,
+            observe=table.observe,
+            max_values=table.max_values,
         )
         self._dispatch = request_handler(self._dispatcher, computer_route)
 
     @property
     def is_open(self) -> bool:
         """Whether calls run: it is a member, and confirmed in the present ownership."""
-        return not self.closed and self._deps.is_open(self.confirmed)
+        return not self.closed and self._table.is_open(self.confirmed)
 
     @property
     def takes_calls(self) -> bool:
@@ -188,10 +173,10 @@ class SocketIoComputer:
             request = ToolCallReq.model_validate_json(incoming.body)
         except ValidationError:
             return False
-        return self._deps.owner.knows(self.seat, request.agent, request.req_id)
+        return self._table.owner.knows(self.seat, request.agent, request.req_id)
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
-        return self._deps.owner.pending(self.seat, question, self._dispatcher.running)
+        return self._table.owner.pending(self.seat, question, self._dispatcher.running)
 
     async def _query(self, request: Any, call: Call) -> RawJson:
         """Any `client:*` except a tool call."""
@@ -211,7 +196,7 @@ class SocketIoComputer:
         finally:
             withdraw()
         if isinstance(outcome, bytes):
-            await exact_json.check_cost(outcome, self._deps.max_values, "the answer")
+            await exact_json.check_cost(outcome, self._table.max_values, "the answer")
             fields = {} if call.row.reply is None else call.row.reply.model_fields
             outcome = _read_error(outcome, fields.keys() - {"req_id"})
         if isinstance(outcome, SmcpError):
@@ -241,7 +226,7 @@ class SocketIoComputer:
                 if why != "cancelled":  # a cancel has reached the office already
                     name = {"agent": request.agent, "req_id": request.req_id}
                     cancelled = exact_json.written(with_caller(name, call.caller, self.session.caller_key))
-                    self._deps.send(self.session, event_frame(CANCEL_EVENT, cancelled))
+                    self._table.send(self.session, event_frame(CANCEL_EVENT, cancelled))
 
             rights = call.caller.rights
             if rights is not None and rights.restricts_tools:
@@ -251,21 +236,21 @@ class SocketIoComputer:
             return stop
 
         left, subject = call.deadline - self._loop.time(), call.caller.subject
-        body = await self._deps.owner.call(self.seat, request, left, start, subject=subject, note=call.note)
+        body = await self._table.owner.call(self.seat, request, left, start, subject=subject, note=call.note)
         return RawJson(body)
 
     def progressed(self, request: ToolProgressReq) -> None:
         """It says how far a call is."""
-        self._deps.owner.progressed(self.seat, request)
+        self._table.owner.progressed(self.seat, request)
 
     def _settle(self, running: RunningCall, outcome: bytes | SmcpError) -> None:
         if isinstance(outcome, bytes):
             outcome = _read_error(outcome, RESULT_FIELDS)
-        self._deps.owner.settle(running, _rename_meta(outcome) if isinstance(outcome, bytes) else outcome)
+        self._table.owner.settle(running, _rename_meta(outcome) if isinstance(outcome, bytes) else outcome)
 
     async def _settle_counted(self, running: RunningCall, answer: bytes) -> None:
         try:
-            await exact_json.check_cost(answer, self._deps.max_values, "the answer")
+            await exact_json.check_cost(answer, self._table.max_values, "the answer")
         except TooLarge as error:
             self._settle(running, error)
         else:
@@ -315,10 +300,10 @@ class SocketIoComputer:
 
     def _ask(self, call: Call, answered: Answered) -> Callable[[], None]:
         """Emit the request, and have `answered` called once. Returns what stops waiting for it."""
-        session, deps = self.session, self._deps
+        session, table = self.session, self._table
         body = exact_json.written(with_caller(call.payload, call.caller, session.caller_key, carried()))
         number = next(session.ask_ids)
-        session.asks[number] = lambda argument: end(_checked(argument, deps.max_body))
+        session.asks[number] = lambda argument: end(_checked(argument, table.bus.max_body))
         frame = request_frame(number, call.row.event, body)
         if frame.size >= session.max_message:
             session.asks.pop(number, None)
@@ -340,7 +325,7 @@ class SocketIoComputer:
             answered(outcome)
 
         def send() -> None:
-            if self.closed or not deps.send(session, frame):
+            if self.closed or not table.send(session, frame):
                 end(_gone())
 
         async def send_after(room: Coroutine[Any, Any, None]) -> None:
@@ -348,7 +333,7 @@ class SocketIoComputer:
             send()
 
         self._waiting[number] = end
-        if frame.size >= LARGE and (room := deps.room(session)) is not None:
+        if frame.size >= LARGE and (room := table.room(session)) is not None:
             sending = self._loop.create_task(send_after(room))
         else:
             send()
