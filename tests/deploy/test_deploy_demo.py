@@ -98,7 +98,7 @@ async def test_the_demo_agent_calls_a_tool_through_each_gateway(tmp_path: Path, 
         for gateway in (one, other):
             kubelet.places["http://smcp-gateway:8000"] = gateway.url
             code, output, errors = await run(*kubelet.command(kubelet.container("smcp-demo", "agent")))
-            assert code == 0, errors
+            assert code == 0, (output, errors)
             assert "The pod's repository was made" in output
 
 

@@ -78,7 +78,6 @@ UPLOAD_S: Final = 60.0
 """How long the upload of one polling request may take; a stranger's `CONNECT_S`."""
 STRANGER_POST: Final = 48 * 1024
 """Bytes of a stranger's polling request: with its headers it stays below what a stranger may send at all."""
-
 _PAUSES_END: Final[ContextVar[float]] = ContextVar("pauses_end", default=math.inf)
 """From then on (loop time) no pause is made for what a polling request holds: its handler would be cancelled."""
 
