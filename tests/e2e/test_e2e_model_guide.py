@@ -64,7 +64,7 @@ async def printed(*command: str | Path, env: dict[str, str], directory: Path | N
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    return published_env.python("models", ROOT / "tests" / "e2e" / "models.lock")
+    return published_env.python("models", ROOT / "tests" / "e2e" / "guide_requirements.lock")
 
 
 def at(system: Json, text: str) -> str:

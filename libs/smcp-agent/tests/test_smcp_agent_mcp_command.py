@@ -86,7 +86,7 @@ async def test_a_client_that_is_gone_ends_it_and_its_calls() -> None:
         assert len(gateway.seen("server:tool_call_cancel")) == 1
 
 
-async def test_lines_that_are_no_messages_do_not_end_it() -> None:
+async def test_the_bridge_goes_on_after_lines_that_are_no_messages() -> None:
     async with fake_gateway() as gateway, started(gateway) as process:
         assert process.stdin is not None
         process.stdin.write(b'no JSON\n\n\xff{}\n[1]\n{"jsonrpc": "2.0"}\n')

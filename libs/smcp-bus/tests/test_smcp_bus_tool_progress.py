@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import PROGRESS
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.tool_progress import EVERY_S, SHARE, ProgressFeed, note_counts
+from smcp_bus.tool_progress import EVERY_S, SHARE, ProgressThrottle, note_counts
 
 WRONG: list[Any] = [
     {},
@@ -80,7 +80,7 @@ class Feed:
         self.counts = note_counts()
         self.taken: list[float] = []
         self.sent: list[tuple[float, int, dict[str, Any]]] = []
-        self.feed = ProgressFeed(self.send, self.counts, call, cast("asyncio.AbstractEventLoop", self.clock))
+        self.feed = ProgressThrottle(self.send, self.counts, call, cast("asyncio.AbstractEventLoop", self.clock))
 
     @property
     def heard(self) -> list[float]:
@@ -158,11 +158,11 @@ def test_notes_go_to_who_asked_last_until_the_call_is_over() -> None:
     feed, later = Feed(), Feed()
     feed.read(1)
     feed.read(2)
-    feed.feed.goes_to(later.send)
+    feed.feed.set_receiver(later.send)
     feed.clock.go_to(1)
-    feed.feed.goes_to(None)
+    feed.feed.set_receiver(None)
     feed.read(3)
-    feed.feed.goes_to(later.send)
+    feed.feed.set_receiver(later.send)
     feed.read(4)
     feed.read(5)
     feed.feed.close()

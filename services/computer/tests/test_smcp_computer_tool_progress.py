@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from smcp_agent import SmcpAgent, ToolProgress
-from smcp_bus.tool_progress import ProgressFeed, note_counts
+from smcp_bus.tool_progress import ProgressThrottle, note_counts
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import open_gateway_computer
 from smcp_computer.mcp.sdk_adapter import CallSpan
@@ -32,7 +32,7 @@ async def test_a_servers_progress_is_heard_over_a_pipe_and_over_http(how: Litera
         box = (await stack.enter_async_context(running(box=server)))["box"]
         notes: list[bytes] = []
         counts = note_counts()
-        feed = ProgressFeed(notes.append, counts)
+        feed = ProgressThrottle(notes.append, counts)
         result = await box.calls.run("progress", {"steps": 3}, timeout=30, span=CallSpan({}), progress=feed)
         assert result["content"][0]["text"] == "done"
         assert orjson.loads(notes[0]) == {"progress": 0, "total": 3}
@@ -44,7 +44,7 @@ async def test_a_servers_progress_is_heard_over_a_pipe_and_over_http(how: Litera
 
 
 @pytest.mark.parametrize("how", ["nats", "gateway"])
-async def test_the_agent_hears_it_over_two_gateways(nats_url: str, tmp_path: Path, how: str) -> None:
+async def test_progress_reaches_the_agent_over_two_gateways(nats_url: str, tmp_path: Path, how: str) -> None:
     heard: list[ToolProgress] = []
     servers: dict[str, Any] = {"tools": configs.stdio()}
     async with AsyncExitStack() as stack:

@@ -55,7 +55,9 @@ async def test_progress_of_a_socketio_computer_reaches_the_calling_agent_alone(n
         await mate.join("computer", "mate", OFFICE)
         await foreign.join("agent", "anna", "elsewhere")
         running = Running(pair, **READS)
-        assert (await running.begun())["a2c_progress_by"] == EVENT, "the Computer is told by which event it may say it"
+        assert (await running.begun())["a2c_progress_event"] == EVENT, (
+            "the Computer is told by which event it may say it"
+        )
         note = said(progress=1, total=4, message="a\x1b[1mb", computer=BOX, unknown=1)
         assert await pair.box.call(EVENT, note) is None
         await eventually(lambda: pair.anna.told(NOTE))

@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from smcp_agent.cache import ToolCache
 from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
-from smcp_agent.model_output import anthropic_output, data_url, model_parts, openai_parts, result_text
 from smcp_agent.previews import Previews, allowed_chars
+from smcp_agent.result_formats import anthropic_output, data_url, model_parts, openai_parts, result_text
 from smcp_agent.results import CallResult, ImageContent, TextContent
 from smcp_proto.schemas import SMCPTool, ToolMeta
 from smcp_proto.validation import refused
@@ -49,7 +49,7 @@ _READER: Final = SMCPTool(
 )
 
 
-class ToolChoice(TypedDict, total=False):
+class ToolFilter(TypedDict, total=False):
     """Which tools a model gets: those that pass all that is set."""
 
     computers: Collection[str] | None
@@ -90,17 +90,17 @@ class ModelMethods(ABC):
     ) -> CallResult:
         """Run a tool of a Computer. Raises SmcpError."""
 
-    async def openai_tools(self, api: OpenAIApi = "chat", **choice: Unpack[ToolChoice]) -> list[OpenAITool]:
+    async def openai_tools(self, api: OpenAIApi = "chat", **filters: Unpack[ToolFilter]) -> list[OpenAITool]:
         """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
 
-        A Computer whose tools could not be fetched so far is left out. Names do not depend on the choice. A model can
-        call what was in a list, and nothing else. Raises Malformed: a part of the choice has the wrong type.
+        A Computer whose tools could not be fetched so far is left out. Names do not depend on the filters. A model can
+        call what was in a list, and nothing else. Raises Malformed: a filter has the wrong type.
         """
-        return [openai_tool(named, api) for named in await self._choose(**choice)]
+        return [openai_tool(named, api) for named in await self._choose(**filters)]
 
-    async def anthropic_tools(self, **choice: Unpack[ToolChoice]) -> list[AnthropicTool]:
+    async def anthropic_tools(self, **filters: Unpack[ToolFilter]) -> list[AnthropicTool]:
         """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
-        return [anthropic_tool(named) for named in await self._choose(**choice)]
+        return [anthropic_tool(named) for named in await self._choose(**filters)]
 
     async def run_openai_tool_call(self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Run a model's tool call: a dict or an object of OpenAI's SDK, of either API. Returns the message to append.

@@ -9,17 +9,17 @@ from typing import Any, Final
 from uuid import uuid4
 
 from smcp_agent.errors import NotFound
-from smcp_agent.model_output import as_text
+from smcp_agent.result_formats import as_text
 from smcp_agent.results import CallResult, Content, ResourceContent, TextContent, content_block
 from smcp_proto.schemas import SMCPTool
 from smcp_proto.validation import refused
 
 KEPT_CHARS: Final = 32 * 1024 * 1024
 """Characters of all kept texts together: one result of the largest size fits."""
-LARGER: Final = "anthropic/maxResultSizeChars"
+MAX_RESULT_META: Final = "anthropic/maxResultSizeChars"
 """In a tool's `_meta`: up to this length its results are not cut."""
 LARGEST: Final = 500_000
-"""The most that `LARGER` may say: the bound of the clients that know the key."""
+"""The most that `MAX_RESULT_META` may say: the bound of the clients that know the key."""
 
 
 class Previews:
@@ -27,7 +27,7 @@ class Previews:
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
-        """By URI, the oldest first."""
+        """The whole texts by URI, the oldest first."""
 
     def cut(self, result: CallResult, max_chars: int) -> CallResult:
         """The result, with a preview of its text where a model would get more than `max_chars` characters."""
@@ -60,7 +60,7 @@ def allowed_chars(max_chars: object, tool: SMCPTool | None = None) -> int:
     """How many characters a result of this tool may have. Raises Malformed: `max_chars` is not a positive number."""
     if not isinstance(max_chars, int) or isinstance(max_chars, bool) or max_chars < 1:
         raise refused("max_chars", "a whole number of characters from 1")
-    said = (tool.meta or {}).get(LARGER) if tool is not None else None
+    said = (tool.meta or {}).get(MAX_RESULT_META) if tool is not None else None
     return max(max_chars, min(said, LARGEST)) if isinstance(said, int) else max_chars
 
 

@@ -23,7 +23,7 @@ from smcp_bus.bus import Note
 from smcp_bus.dispatch import Call
 from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
-from smcp_bus.tool_progress import ProgressFeed, note_counts
+from smcp_bus.tool_progress import ProgressThrottle, note_counts
 from smcp_bus.tracing import event
 from smcp_proto import tool_results
 from smcp_proto.errors import Malformed, SmcpError, Unavailable, error_of
@@ -95,7 +95,7 @@ class RunningCall:
     stop: Stop = field(default=lambda why: None, repr=False)
     span: Span = field(default_factory=get_current_span, repr=False)
     """Of the request that began it."""
-    progress: ProgressFeed | None = None
+    progress: ProgressThrottle | None = None
     """None: who began it reads none."""
 
 
@@ -193,7 +193,7 @@ class Owner:
             _same(call, digest, subject)
             call.waiting.append(answer)
             if call.progress is not None:
-                call.progress.goes_to(note)
+                call.progress.set_receiver(note)
             event("smcp.joined")
             call.asked_at = self._loop.time()
             self.repeats["running"] += 1
@@ -205,7 +205,7 @@ class Owner:
             limit, now = tool_results.time_limit(request.timeout, left), self._loop.time()
             call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer])
             if note is not None:
-                call.progress = ProgressFeed(note, self.notes)
+                call.progress = ProgressThrottle(note, self.notes)
             self._running[key] = call  # `start` may settle it at once
             self.idle.clear()
             call.timers.append(self._loop.call_at(now + limit, self._expire, call, timed_out))

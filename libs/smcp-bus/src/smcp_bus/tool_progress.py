@@ -1,7 +1,7 @@
 """The progress notes of one tool call, on their way from its MCP server to the Agent that waits for it (ADR 0045).
 
 They go the way of the answer, before it: over the bus to the reply subject of the request, inside a gateway by a call.
-A `ProgressFeed` stands at the call's owner, and one at the Agent's gateway. It knows neither NATS nor Socket.IO.
+A `ProgressThrottle` stands at the call's owner, and one at the Agent's gateway. It knows neither NATS nor Socket.IO.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolProgress
 
 EVERY_S: Final = 0.1
-"""Between two notes of one call, at least."""
+"""The least time between two notes of one call."""
 SHARE: Final = 40
-"""The same as a part of the call's age: so an hour has 320 notes. nats-server lets a Computer send 512 messages to one
-reply subject, and the answer has to be among them."""
-LONGEST_NOTE: Final = 8 * 1024
-"""Bytes: the longest text, each character of it in six bytes, and two numbers."""
+"""The least time is also this part of the call's age (1/40), so an hour has 320 notes. nats-server lets a Computer send
+512 messages to one reply subject, and the answer has to be among them."""
+MAX_NOTE_BYTES: Final = 8 * 1024
+"""A longer note is dropped unread: it has room for the longest text, six bytes for each character, and two numbers."""
 
 _FIELDS: Final = set(ToolProgress.model_fields)
 _OWN_CALL: Final[Mapping[str, str]] = {}
@@ -35,8 +35,8 @@ def note_counts() -> NoteCounts:
     return {"sent": 0, "replaced": 0, "dropped": 0}
 
 
-class ProgressFeed:
-    """Sends the notes of one running call on: ever fewer, the newest, and what is in order of each.
+class ProgressThrottle:
+    """Forwards the progress of one running call: validated, the newest note only, less often the longer the call runs.
 
     Args:
         send: is given JSON.
@@ -59,8 +59,8 @@ class ProgressFeed:
         self._waiting: ToolProgress | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def goes_to(self, send: Note | None) -> None:
-        """The call was asked for again. None: not by one who reads notes."""
+    def set_receiver(self, send: Note | None) -> None:
+        """Send to the latest requester of a repeated call; None if that one does not want progress."""
         self._send = send
 
     def close(self) -> None:
@@ -71,10 +71,10 @@ class ProgressFeed:
             self._flush()
 
     def read(self, said: Mapping[str, object] | bytes) -> None:
-        """Take what an MCP server, or another process, said: anything."""
+        """Validate and forward a note of an MCP server or another process; count and drop a malformed one."""
         try:
             if isinstance(said, bytes):
-                note = ToolProgress.model_validate_json(said if len(said) <= LONGEST_NOTE else b"")
+                note = ToolProgress.model_validate_json(said if len(said) <= MAX_NOTE_BYTES else b"")
             else:  # without fields that might be large
                 note = ToolProgress.model_validate({name: said[name] for name in _FIELDS if name in said})
         except ValidationError:

@@ -15,6 +15,7 @@ from uuid import uuid4
 import typer
 from typer.core import TyperGroup
 
+from smcp_agent.cli.call_arguments import WORDS, read_parameters, typed
 from smcp_agent.cli.mcp_command import app as mcp_app
 from smcp_agent.cli.output import (
     print_completion,
@@ -32,7 +33,6 @@ from smcp_agent.cli.output import (
     statuses_json,
     working,
 )
-from smcp_agent.cli.parameters import WORDS, read_parameters, typed
 from smcp_agent.cli.run_command import (
     Answer,
     Options,

@@ -19,8 +19,8 @@ from smcp_agent import events
 from smcp_agent.desktop import Desktop, windows
 from smcp_agent.errors import ErrorCode, SmcpError, may_have_run
 from smcp_agent.finder import Finder
-from smcp_agent.model_output import as_text
 from smcp_agent.resources import Completion, Resource, ResourceTemplate
+from smcp_agent.result_formats import as_text
 from smcp_agent.results import CallResult, ResourceContents
 from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress

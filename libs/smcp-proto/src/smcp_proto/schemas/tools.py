@@ -18,7 +18,7 @@ REPEAT: Final = "a2c_repeat"
 UNKNOWN_REPEAT: Final = "unknown_repeat"
 """In `details` of the 503 for a repeat that was not run. To repeat it once more is of no use."""
 PROGRESS: Final = "a2c_progress"
-PROGRESS_BY: Final = "a2c_progress_by"
+PROGRESS_BY: Final = "a2c_progress_event"
 """Fields of `ToolCallReq` about the tool's progress; no part of what the call asks for either."""
 TOOL_PROGRESS: Final = "server:tool_progress"
 TOLD_OF_PROGRESS: Final = "notify:tool_progress"
@@ -47,7 +47,7 @@ class ToolCallReq(AgentCallData):
     A Computer that does not know the call runs it only if it would know it had it run; otherwise it answers 503."""
     a2c_progress: bool | None = absent()
     """Not of the pages: true where the Agent reads `notify:tool_progress` of this call."""
-    a2c_progress_by: Literal["server:tool_progress"] | None = absent()
+    a2c_progress_event: Literal["server:tool_progress"] | None = absent()
     """Not of the pages: the event by which a Computer on Socket.IO may tell the progress. Its gateway writes this."""
 
 

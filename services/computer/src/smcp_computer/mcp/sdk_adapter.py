@@ -33,7 +33,7 @@ from pydantic_core import from_json
 
 from smcp_bus import exact_json
 from smcp_bus.request_spans import RequestSpan
-from smcp_bus.tool_progress import ProgressFeed
+from smcp_bus.tool_progress import ProgressThrottle
 from smcp_computer.mcp.errors import (
     SAID_ALOUD,
     BadAnswer,
@@ -150,7 +150,7 @@ class Watch:
         self._exchanges: dict[str | int, Exchange] = {}
         self._answers: dict[str | int, asyncio.Future[Answer]] = {}
         """Awaited past the SDK's session (`session`), by id."""
-        self.followed: dict[int, ProgressFeed] = {}
+        self.followed: dict[int, ProgressThrottle] = {}
         """Where the progress of calls goes, by their `progressToken`."""
 
     def wrap(self, streams: Streams) -> Streams:

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 
 from smcp_bus import exact_json
 from smcp_bus.request_spans import child_span
-from smcp_bus.tool_progress import ProgressFeed
+from smcp_bus.tool_progress import ProgressThrottle
 from smcp_bus.tracing import configured
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import (
@@ -217,7 +217,7 @@ class Connection:
         *,
         timeout: float,
         span: CallSpan,
-        progress: ProgressFeed | None = None,
+        progress: ProgressThrottle | None = None,
     ) -> dict[str, Any]:
         """Run a tool: the result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
@@ -305,7 +305,7 @@ class ServerCalls:
         *,
         timeout: float,
         span: CallSpan,
-        progress: ProgressFeed | None = None,
+        progress: ProgressThrottle | None = None,
     ) -> dict[str, Any]:
         """Raises as `Connection.call`; also CallBrokenOff, and ServerNotRunning: nothing was run."""
         connection = await self.available(timeout)

@@ -19,7 +19,7 @@ from smcp_bus.dispatch import RawJson
 from smcp_bus.headers import PROGRESS
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.nats.serving import error_reply
-from smcp_bus.tool_progress import ProgressFeed
+from smcp_bus.tool_progress import ProgressThrottle
 from smcp_proto import tool_results
 from smcp_proto.errors import ErrorCode, SmcpError, Unavailable
 
@@ -66,7 +66,7 @@ class PendingCall:
     """Of its event."""
     events: tuple[str, ...] = ()
     """Of its span."""
-    progress: ProgressFeed | None = None
+    progress: ProgressThrottle | None = None
     """To its Agent; None: that reads none."""
 
     def happened(self, what: str) -> None:

@@ -23,7 +23,7 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
-from smcp_bus.tool_progress import NoteCounts, ProgressFeed
+from smcp_bus.tool_progress import NoteCounts, ProgressThrottle
 from smcp_bus.tracing import carried, link, sent
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall, TooManyCalls
@@ -154,13 +154,13 @@ class Relay:
             self.calls.take_back_cancel(cancelled)  # but not those that an earlier cancel has sent
             raise
 
-    def _progress(self, pending: PendingCall) -> ProgressFeed:
+    def _progress(self, pending: PendingCall) -> ProgressThrottle:
         def send(body: bytes) -> None:
             if (session := self.sessions.get(pending.session)) is not None:
                 self.send(session, event_frame(TOLD_OF_PROGRESS, body))
 
         call = {"agent": pending.agent, "computer": pending.computer, "req_id": pending.req_id}
-        return ProgressFeed(send, self.notes, call)
+        return ProgressThrottle(send, self.notes, call)
 
     def _cancel_late(self, call: PendingCall, subject: str) -> None:
         body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})

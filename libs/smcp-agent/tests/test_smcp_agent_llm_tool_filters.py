@@ -10,8 +10,8 @@ import pytest
 from smcp_agent import Content, ImageContent, LinkContent, SmcpAgent, TextContent
 from smcp_agent.errors import Malformed, NotFound
 from smcp_agent.llm import READ_RESULT
-from smcp_agent.model_output import MAX_PICTURE, anthropic_output, model_parts
 from smcp_agent.previews import KEPT_CHARS, Previews
+from smcp_agent.result_formats import MAX_PICTURE, anthropic_output, model_parts
 from smcp_agent.results import CallResult, ResourceContent, call_result
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -47,7 +47,7 @@ def two_computers(gateway: FakeGateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "names"),
+    ("filters", "names"),
     [
         ({}, ["blue__echo", "red__echo", "look", "stop"]),
         ({"computers": ["red"]}, ["red__echo", "look", "stop"]),
@@ -59,20 +59,20 @@ def two_computers(gateway: FakeGateway) -> None:
         ({"only": []}, []),
     ],
 )
-async def test_a_model_gets_the_tools_of_the_chosen_computers_tags_and_names(choice: Any, names: list[str]) -> None:
+async def test_a_model_gets_the_tools_of_the_chosen_computers_tags_and_names(filters: Any, names: list[str]) -> None:
     async with fake_gateway() as gateway:
         two_computers(gateway)
         async with agent_at(gateway) as agent:
-            assert [each["name"] for each in await agent.openai_tools("responses", **choice)] == names
-            assert [each["name"] for each in await agent.anthropic_tools(**choice)] == names
+            assert [each["name"] for each in await agent.openai_tools("responses", **filters)] == names
+            assert [each["name"] for each in await agent.anthropic_tools(**filters)] == names
 
 
 @pytest.mark.parametrize("field", ["computers", "tags", "only"])
-async def test_a_choice_that_is_text_is_refused_since_its_letters_are_no_names(field: str) -> None:
+async def test_a_filter_that_is_text_is_refused(field: str) -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         with pytest.raises(Malformed, match=f"^{field}: a list of names, not text$"):
-            choice: JsonObject = {field: "red"}
-            await agent.openai_tools(**choice)
+            filters: JsonObject = {field: "red"}
+            await agent.openai_tools(**filters)
 
 
 async def test_a_model_cannot_call_a_tool_that_it_was_not_given() -> None:

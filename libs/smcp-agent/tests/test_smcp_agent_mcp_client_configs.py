@@ -126,7 +126,7 @@ def test_print_gives_the_entry_and_writes_nothing(home: Path, client: str) -> No
 
 
 @pytest.mark.parametrize("client", FILES)
-def test_it_is_written_once_and_renewed_where_the_command_changed(home: Path, client: str) -> None:
+def test_install_writes_once_and_renews_a_changed_command(home: Path, client: str) -> None:
     path = put(home, client)
     install(client, "--yes")
     written = path.read_bytes()
@@ -158,7 +158,7 @@ def test_a_token_is_a_reference_where_the_client_has_one_and_private_elsewhere(h
     assert [each["id"] for each in inputs] == ["key", "smcp-token"]
 
 
-def test_a_token_file_keeps_the_token_out(home: Path) -> None:
+def test_an_entry_names_the_token_file_and_not_the_token(home: Path) -> None:
     code, out, _ = install("claude-desktop", "--token", "smcp_secret", "--token-file", "key", "--print")
     entry = json.loads(out)["mcpServers"]["smcp"]
     assert (code, entry["args"], "env" in entry) == (
