@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import socketio
 from aiohttp import connector, web
-from socketio.packet import ACK, EVENT, Packet
+from socketio.packet import Packet
 
 from smcp_agent import CannotConnect
 from smcp_agent.connecting.connection import connect
@@ -39,10 +39,6 @@ def test_names_that_the_documentation_of_python_socketio_leaves_out_are_there() 
     assert asyncio.iscoroutinefunction(client().eio.wait)
     assert hasattr(Packet, "json")
     assert isinstance(Packet.uses_binary_events, bool)
-    packet: Any = Packet
-    assert packet(EVENT, ["e", 1], "/smcp", 7).encode() == '2/smcp,7["e",1]'
-    ack = packet(encoded_packet='3/smcp,7[{"a":1}]')
-    assert (ack.packet_type, ack.id, ack.data) == (ACK, 7, [{"a": 1}])
 
 
 async def test_the_socket_of_a_connection_that_fell_silent_is_closed(made: list[connector.Connection]) -> None:

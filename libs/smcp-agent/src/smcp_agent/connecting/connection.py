@@ -2,9 +2,6 @@
 
 A connection is a python-socketio client of its own with its own HTTP session; reconnecting means opening
 another one (`smcp_agent.connecting.link`), so nothing of a broken connection can leak into the next.
-
-Where there is a WebSocket, requests and their acks pass it by: in it each call costs three tasks and six turns of the
-loop. With polling they go through it.
 """
 
 import asyncio
@@ -12,14 +9,11 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
-from itertools import count
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
 import socketio
-from socketio import packet as packets
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
@@ -29,9 +23,6 @@ from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
 from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
 
 NAMESPACE: Final = "/smcp"
-_MESSAGE: Final = "4"
-"""Engine.IO's type of a packet that is a message: here a packet of Socket.IO."""
-_ACK: Final = f"{_MESSAGE}{packets.ACK}{NAMESPACE},"
 FRAME_SLACK: Final = 64 * 1024
 CUT_OFF_REPLIES: Final = 3
 """So many 503 in a row of a gateway without NATS are more than the moment in which it connects again."""
@@ -74,21 +65,19 @@ class Connection:
         self._cut_off = 0
         self._options = options
         self._on_notice = on_notice
-        self._ids = count()
-        self._waiting: dict[int, asyncio.Future[tuple[Any, ...] | None]] = {}
-        """Requests that wait for their ack, by id; None: there will be none."""
+        self._waiting: set[asyncio.Future[tuple[Any, ...] | None]] = set()
+        """Requests that wait for their ack; None: there will be none."""
         self._begun = True
         self._refusal: object = None
-        self._http = HttpSession(self._take)
+        self._http = HttpSession()
         self._look: asyncio.TimerHandle | None = None
         self._json = WireJson(options.max_request)
-        self._packet = packet_class(self._json)
         sio: Any = socketio.AsyncClient(  # type: ignore[no-untyped-call]
             reconnection=False,
             handle_sigint=False,
             logger=logger,
             engineio_logger=logger,
-            serializer=self._packet,
+            serializer=packet_class(self._json),
             http_session=self._http.session,
             websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
         )
@@ -104,29 +93,25 @@ class Connection:
         Raises ConnectionBroken; AckTimedOut; Malformed, TooLarge: it cannot be sent at all.
         """
         ack: asyncio.Future[tuple[Any, ...] | None] = asyncio.get_running_loop().create_future()
+
+        def settle(*args: Any) -> None:  # python-socketio keeps it until the ack comes or the connection ends
+            if not ack.done():
+                ack.set_result(args)
+
         if self.lost.is_set():
             raise ConnectionBroken(self.reason, sent=False)
-        id_, socket = next(self._ids), self._http.socket
-        self._waiting[id_] = ack
+        self._waiting.add(ack)
         try:
             async with asyncio.timeout(timeout):
-                if socket is None:
-                    # python-socketio keeps the callback until the ack comes or the connection ends
-                    await self._sio.emit(event, dict(data), namespace=NAMESPACE, callback=partial(self._settle, id_))
-                else:
-                    packet: Any = self._packet(packets.EVENT, [event, dict(data)], NAMESPACE, id_)
-                    await socket.send_str(f"{_MESSAGE}{packet.encode()}")
+                await self._sio.emit(event, dict(data), namespace=NAMESPACE, callback=settle)
                 args = await ack
         except TimeoutError:
             raise AckTimedOut from None
         except BadNamespaceError:
             self.give_up("the server closed the namespace")
             raise ConnectionBroken(self.reason, sent=False) from None
-        except aiohttp.ClientError:
-            self.give_up("connection lost")
-            raise ConnectionBroken(self.reason, sent=self._begun) from None
         finally:
-            del self._waiting[id_]
+            self._waiting.discard(ack)
             ack.cancel()
         if args is None:
             raise ConnectionBroken(self.reason, sent=self._begun)
@@ -134,20 +119,6 @@ class Connection:
         if self._cut_off >= CUT_OFF_REPLIES:
             self.doubted.set()
         return args[0] if len(args) == 1 else list(args) or None
-
-    def _settle(self, id_: int, *args: Any) -> None:
-        if (ack := self._waiting.get(id_)) is not None and not ack.done():
-            ack.set_result(args)
-
-    def _take(self, message: str) -> bool:
-        """An ack; python-socketio knows none of these requests. Of one that cannot be read it says so in its log."""
-        if not message.startswith(_ACK):
-            return False
-        with suppress(ValueError, TypeError, RecursionError):
-            packet = self._packet(encoded_packet=message[len(_MESSAGE) :])
-            self._settle(packet.id, *packet.data)
-            return True
-        return False
 
     async def tell(self, event: str, data: Mapping[str, Any]) -> None:
         """Send an event that nobody acknowledges; nothing where the connection has ended."""
@@ -162,7 +133,7 @@ class Connection:
         self.reason, self._begun = reason, begun
         self.lost.set()
         self.doubted.set()
-        for ack in self._waiting.values():
+        for ack in self._waiting:
             if not ack.done():
                 ack.set_result(None)
 

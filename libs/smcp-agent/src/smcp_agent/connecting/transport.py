@@ -38,12 +38,9 @@ class HttpSession:
         heartbeat_s: the server promised to send something at least so often; 0 as long as it has not said so.
         socket: the WebSocket, once there is one.
         heard_at: when bytes came over it last (loop time); None without one.
-
-    Args:
-        takes: whether a message that came over the WebSocket is taken here; python-engineio gets the others.
     """
 
-    def __init__(self, takes: Callable[[str], bool] = lambda message: False) -> None:
+    def __init__(self) -> None:
         self.max_payload: int | None = None
         self.heartbeat_s = 0.0
         self.socket: aiohttp.ClientWebSocketResponse | None = None
@@ -58,8 +55,6 @@ class HttpSession:
 
             async def receive(self, timeout: float | None = None) -> Any:
                 message = await super().receive(timeout)
-                while isinstance(message.data, str) and takes(message.data):
-                    message = await super().receive(timeout)
                 opened = noted.hear(message.data)
                 if opened is None or noted.heard_at is None:
                     return message
