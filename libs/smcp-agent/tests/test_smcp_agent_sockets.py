@@ -1,6 +1,7 @@
 """Sockets are closed with their connections; nothing is left to aiohttp's finalizers."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from aiohttp import connector, web
 from socketio.packet import Packet
 
 from smcp_agent import CannotConnect
-from smcp_agent.connecting.connection import connect
+from smcp_agent.connecting.connection import ConnectionBroken, connect
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.tcp_proxy import open_line
@@ -72,5 +73,42 @@ async def test_the_socket_of_a_connection_whose_opening_is_broken_off_is_closed(
         with pytest.raises(CannotConnect, match="no answer within"):
             await connect(url, ConnectionOptions(connect_s=0.5), lambda event, data: None)
         assert unclosed(made) == 0
+    finally:
+        await runner.cleanup()
+
+
+async def test_nothing_was_begun_by_a_gateway_that_sends_its_client_away_behind_an_answer() -> None:
+    async def one_answer(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        opening = {"sid": "a", "upgrades": [], "pingInterval": 25000, "pingTimeout": 20000, "maxPayload": 10**6}
+        await socket.send_str(f"0{json.dumps(opening)}")
+        async for message in socket:
+            if message.data.startswith("40"):
+                await socket.send_str('40/smcp,{"sid":"b"}')
+            elif "answered" in message.data:
+                packet_id = message.data.removeprefix("42/smcp,").partition("[")[0]
+                await socket.send_str(f"43/smcp,{packet_id}[{{}}]")
+                await socket.close(code=4503)
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/socket.io/", one_answer)
+    runner = web.AppRunner(app, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        connection = await connect(url, ConnectionOptions(), lambda event, data: None)
+        in_flight = asyncio.create_task(connection.request("client:x", {"is": "kept"}, timeout=30))
+        assert await connection.request("client:x", {"is": "answered"}, timeout=30) == {}
+        with pytest.raises(ConnectionBroken) as next_one:
+            await connection.request("client:x", {"is": "late"}, timeout=30)
+        with pytest.raises(ConnectionBroken) as kept:
+            await in_flight
+        assert connection.moving
+        assert not next_one.value.sent
+        assert not kept.value.sent
+        await connection.close()
     finally:
         await runner.cleanup()
