@@ -22,17 +22,18 @@ async def test_an_agent_is_told_to_subscribe_again_after_too_many_updates_withou
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "MOST_BYTES", 4 * KIB)
-    failing = True
+    failing = False
+    told_well = RegistryClient.tell
 
     async def tell(self: RegistryClient, *told: Any, **asked: Any) -> Any:
         if failing:
             raise Unavailable("no registry answered")
         return await told_well(self, *told, **asked)
 
+    monkeypatch.setattr(RegistryClient, "tell", tell)
     async with scene(nats_url, lease_s=60.0) as (_, anna, box):
         await ask(anna, uri="file:///whole")
-        told_well = RegistryClient.tell
-        monkeypatch.setattr(RegistryClient, "tell", tell)
+        failing = True
         for number in range(30):
             assert await box.client.call(UPDATED, updated(f"file:///whole/{number}", "t" * KIB)) is None
         assert anna.told(UPDATED) == []
