@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from smcp_testing.bridged import ERAS, Bridged, bridged
-from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.fake_gateway import answered_the_second_time, fake_gateway, tool
 from smcp_testing.waiting import eventually
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -182,13 +182,47 @@ async def test_calls_fail_while_the_office_is_away_and_work_when_it_is_back(monk
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo")]
         async with bridged(gateway) as bridge:
+            await gateway.leave("red")  # as Computers do before their gateway ends
+            await eventually(lambda: _is(bridge, []))
+            gateway.computers["red"] = [tool("echo")]
+            await gateway.stop()
+            await eventually(lambda: not bridge.agent.connected)
+            assert (await bridge.text("echo")).startswith("!Error 503: the gateway is not connected: ")
+            await gateway.start()
+            await eventually(lambda: _says(bridge, "echo"))
             await gateway.stop()
             await eventually(lambda: not bridge.agent.connected)
             said = await bridge.text("echo")
-            assert said == "!Error 503: the office cannot be reached now"
+            assert said.startswith("!Error 503: the gateway is not connected: ")
+            assert "may have run" not in said
             assert await bridge.names() == ["echo"]
+
+
+@ERAS
+async def test_a_call_in_flight_fails_when_the_office_stays_away(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_agent.mcp.bridge.AWAY_S", 0.05)
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("sleep")]
+        gateway.answers["client:tool_call"] = gateway.never
+        async with bridged(gateway, era) as bridge:
+            call = asyncio.create_task(bridge.text("sleep"))
+            await eventually(lambda: gateway.seen("client:tool_call"))
+            await gateway.stop()
+            said = await call
             await gateway.start()
-            await eventually(lambda: _says(bridge, "echo"))
+    assert said.startswith("!Error 503: the gateway is not connected: ")
+    assert said.endswith("(the tool may have run nevertheless)")
+
+
+async def test_a_call_in_flight_outlives_a_short_loss_of_the_connection() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("sleep")]
+        answered_the_second_time(gateway)
+        async with bridged(gateway) as bridge:
+            call = asyncio.create_task(bridge.text("sleep"))
+            await eventually(lambda: gateway.seen("client:tool_call"))
+            gateway.cut()
+            assert await call == "done"
 
 
 async def _says(bridge: Bridged, text: str) -> bool:

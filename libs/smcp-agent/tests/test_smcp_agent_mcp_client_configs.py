@@ -159,13 +159,29 @@ def test_a_token_is_a_reference_where_the_client_has_one_and_private_elsewhere(h
 
 
 def test_an_entry_names_the_token_file_and_not_the_token(home: Path) -> None:
-    code, out, _ = install("claude-desktop", "--token", "smcp_secret", "--token-file", "key", "--print")
+    key = home / "key"
+    key.write_text("smcp_secret\n", encoding="utf-8")
+    code, out, _ = install("claude-desktop", "--token", "smcp_secret", "--token-file", str(key), "--print")
     entry = json.loads(out)["mcpServers"]["smcp"]
-    assert (code, entry["args"], "env" in entry) == (
-        0,
-        [*ARGUMENTS, "--token-file", str(Path("key").absolute())],
-        False,
-    )
+    assert (code, entry["args"], "env" in entry) == (0, [*ARGUMENTS, "--token-file", str(key)], False)
+
+
+@pytest.mark.parametrize("how", ["--yes", "--print"])
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--url", "foo"], "error 400: --url: 'foo' is not like http://host:port"),
+        (["--office", ""], "error 400: --office: "),
+        (["--name", ""], "error 400: --name: "),
+        (["--token", "a b"], "error 400: --token: has to be 1 to 8192 visible"),
+        (["--token-file", "nofile"], "error 400: --token-file nofile: cannot be read: No such file or directory"),
+        (["--token-file", "/dev/null"], "error 400: --token-file /dev/null: token: has to be 1 to 8192 visible"),
+    ],
+)
+def test_an_entry_that_could_not_work_is_not_made(home: Path, how: str, options: list[str], why: str) -> None:
+    code, out, err = install("cursor", how, *options)
+    assert (code, out, list(home.iterdir())) == (2, "", [])
+    assert err.startswith(why)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,23 @@ async def test_a_token_file_is_read_before_each_connection(tmp_path: Path) -> No
     assert [each["token"] for each in gateway.auths] == ["first", "second"]
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--url", "foo", "--url: 'foo' is not like http://host:port"),
+        ("--office", "", "--office: "),
+        ("--name", "", "--name: "),
+        ("--token-file", "nofile", "--token-file nofile: cannot be read: No such file or directory"),
+    ],
+)
+async def test_wrong_options_are_an_error_in_one_line(option: str, value: str, why: str) -> None:
+    async with fake_gateway() as gateway, started(gateway, option, value) as process:
+        code, out, err = await ended(process)
+    assert (code, out) == (2, b"")
+    [said] = err.splitlines()
+    assert said.startswith(f"error 400: {why}")
+
+
 def test_without_the_mcp_sdk_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server", None)
     monkeypatch.delitem(sys.modules, "smcp_agent.mcp.bridge", raising=False)

@@ -4,7 +4,6 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,6 +12,8 @@ import typer
 
 from smcp_agent.cli.output import print_failure, print_hint
 from smcp_agent.cli.run_command import FAILED, WRONG_USAGE, Options, run
+from smcp_agent.connecting.options import check_token
+from smcp_agent.errors import Malformed
 from smcp_agent.mcp.client_configs import CLIENTS, VARIABLE, ConfigFileError, read, write
 
 NEEDS_EXTRA: Final = "smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"
@@ -47,17 +48,36 @@ def mcp(context: typer.Context, token_file: TokenFile = None) -> None:
     handler.setFormatter(_OneLine("smcp-agent mcp: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     # standard output is the client's, also for an error
-    chosen: Options = replace(context.obj, json=False)
-    if token_file is not None:
-        chosen = replace(chosen, token=_from_file(token_file))
-    run(chosen, serve_stdio(chosen.agent()), endless=True)
+    chosen = _with_token_file(replace(context.obj, json=False), token_file)
+
+    async def serve() -> bool:
+        return await serve_stdio(chosen.agent())
+
+    run(chosen, serve(), endless=True)
 
 
-def _from_file(path: Path) -> Callable[[], Awaitable[str]]:
+def _with_token_file(chosen: Options, path: Path | None) -> Options:
+    if path is None:
+        return chosen
+
     async def read() -> str:
-        return path.read_text(encoding="utf-8").strip()  # noqa: ASYNC240 -- a line of a local file
+        try:
+            return check_token(path.read_text(encoding="utf-8").strip())  # noqa: ASYNC240 -- a line of a local file
+        except (OSError, ValueError) as error:
+            why = f"cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}"
+        except Malformed as error:
+            why = error.message
+        raise Malformed(f"--token-file {path}: {why}")
 
-    return read
+    return replace(chosen, token=read)
+
+
+async def _check(chosen: Options) -> bool:
+    """Raises Malformed: what the command would refuse at its start, without a gateway."""
+    chosen.agent()
+    if callable(chosen.token):
+        await chosen.token()
+    return True
 
 
 @app.command()
@@ -74,9 +94,10 @@ def install(
         raise typer.BadParameter(f"{client!r} is none of {', '.join(CLIENTS)}", param_hint="CLIENT")
     if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", entry) is None:
         raise typer.BadParameter("takes 1 to 64 letters, digits, _ and -", param_hint="--entry")
-    chosen: Options = context.obj
+    chosen = _with_token_file(context.obj, token_file)
+    run(chosen, _check(chosen))
     known = CLIENTS[client]
-    token = chosen.token if isinstance(chosen.token, str) and token_file is None else None
+    token = chosen.token if isinstance(chosen.token, str) else None
     arguments = ["mcp", "--url", ",".join(chosen.urls), "--office", chosen.office]
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     wanted = known.entry(_command(), arguments, token)

@@ -220,6 +220,6 @@ def _hint(error: SmcpError, chosen: Options) -> str:
                 "it, and at least 1 MiB; other requests may have 64 KiB."
             )
         case Unavailable() if not may_have_run(error):
-            return "That is for now: try again in a moment."
+            return "This can pass: try again in a moment."
         case _:
             return ""

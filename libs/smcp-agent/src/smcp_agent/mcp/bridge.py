@@ -8,6 +8,7 @@ no results: what the office refuses, it refuses here (docs/adr/0046).
 import asyncio
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -34,7 +35,7 @@ from smcp_proto.schemas import MAX_TIMEOUT_S, MCP_TOOL, ToolProgress
 FIRST_TOOLS_S: Final = 5.0
 """How long the first list waits for Computers that do not answer; their tools are announced when they come."""
 AWAY_S: Final = 10.0
-"""How long a call waits for the office to be reached again. A gateway that is replaced is back sooner."""
+"""How long a call waits for a lost connection, also one in flight. A gateway that is replaced is back sooner."""
 MAX_KEPT: Final = 4096
 """Names kept for tools that are gone: a Computer with ever new tools costs no more."""
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
@@ -55,13 +56,16 @@ class OfficeServer:
         self._bus = subscriptions.InMemorySubscriptionBus()
         self._session: ServerSession | None = None
         """Of a client of the era before 2026, which is told of changes without having asked."""
-        self._back = asyncio.Event()
-        """Set when a lost connection to the office is replaced."""
+        self._there = asyncio.Event()
+        """Set while the office can be reached."""
+        self._why = ""
+        """Why the connection was lost, or is not there again."""
+        self._calls: set[anyio.CancelScope] = set()
         self._server: Server[Any] = Server(
             "smcp-agent",
             version=version("smcp-agent"),
             title=f"Office {agent.office}",
-            instructions="Tools of several computers. <computer>__<tool> is one that more than one of them has.",
+            instructions="Tools of several computers. <computer>__<tool> is one whose name another has, or had.",
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
         )
@@ -71,6 +75,7 @@ class OfficeServer:
     async def run(self, streams: tuple[Any, Any]) -> None:
         """Serve the client until it hangs up, or the Agent is closed."""
         changes = self._agent.events()
+        self._reach(there=self._agent.connected)
         await self._learn()
         options = NotificationOptions(tools_changed=True, resources_changed=True)
         async with anyio.create_task_group() as group:
@@ -109,6 +114,7 @@ class OfficeServer:
                 self._name()
                 return {tools, resources} if had_tools else {resources}
             case events.EventsDropped():
+                self._reach(there=self._agent.connected)
                 self._tools.clear()
                 await self._learn()
                 return {tools, resources}
@@ -118,10 +124,13 @@ class OfficeServer:
                 return {subscriptions.ResourceUpdated(uri) for uri in self._resources.meant(event)}
             case events.Disconnected(reason):
                 logger.warning("the connection to the office is lost (%s); connecting again", reason)
+                self._why = reason
+                self._reach(there=False)
             case events.RejoinRefused(why):
+                self._why = why
                 logger.warning("the office does not take us back yet: %s", why)
             case events.Reconnected():
-                self._back.set()
+                self._reach(there=True)
                 logger.info("connected to the office again")
         return set()
 
@@ -158,33 +167,41 @@ class OfficeServer:
                 report = context.session.report_progress(note.progress, note.total, note.message)
                 telling = asyncio.create_task(report)
 
+        begun, call = False, anyio.CancelScope(deadline=self._last_moment())
+        self._calls.add(call)
         try:
-            named = self._named.get(params.name)
-            if named is None:
-                raise NotFound(f"there is no tool {params.name!r} in the office now")
-            await self._reached()
-            result = await self._agent.call_tool(
-                named.computer,
-                named.tool.name,
-                params.arguments,
-                timeout=MAX_TIMEOUT_S,
-                on_progress=tell if "progress_token" in (context.meta or {}) else None,
-            )
-            if telling is not None:
-                await telling
+            with call:
+                await self._there.wait()
+                named = self._named.get(params.name)
+                if named is None:
+                    raise NotFound(f"there is no tool {params.name!r} in the office now")
+                begun = True
+                result = await self._agent.call_tool(
+                    named.computer,
+                    named.tool.name,
+                    params.arguments,
+                    timeout=MAX_TIMEOUT_S,
+                    on_progress=tell if "progress_token" in (context.meta or {}) else None,
+                )
+                if telling is not None:
+                    await telling
+            if call.cancelled_caught:
+                raise ConnectionLost(f"the gateway is not connected: {self._why}", may_have_run=begun)
         except SmcpError as error:
             return mcp_result({"content": [{"type": "text", "text": error_result(error).text}], "isError": True})
+        finally:
+            self._calls.discard(call)
         return mcp_result(result.raw)
 
-    async def _reached(self) -> None:
-        """Wait until the office can be reached. Raises ConnectionLost."""
-        if not self._agent.connected:
-            self._back.clear()
-            try:
-                async with asyncio.timeout(AWAY_S):
-                    await self._back.wait()
-            except TimeoutError:
-                raise ConnectionLost("the office cannot be reached now", may_have_run=False) from None
+    def _reach(self, *, there: bool) -> None:
+        """Take that the office can be reached again, or no more."""
+        (self._there.set if there else self._there.clear)()
+        for call in self._calls:
+            call.deadline = self._last_moment()
+
+    def _last_moment(self) -> float:
+        """When a call fails that waits for the office from now on."""
+        return math.inf if self._there.is_set() else anyio.current_time() + AWAY_S
 
 
 def mcp_tool(named: NamedTool) -> dict[str, Any]:
@@ -233,7 +250,9 @@ async def serve_stdio(agent: SmcpAgent) -> bool:
     """
     stdin = None if sys.platform == "win32" else cast("anyio.AsyncFile[str]", _lines(sys.stdin.fileno()))
     async with agent:
-        logger.info("in the office %r as %r, with %d Computers", agent.office, agent.name, len(agent.computers()))
+        many = len(agent.computers())
+        there = "1 Computer" if many == 1 else f"{many} Computers"
+        logger.info("in the office %r as %r, with %s", agent.office, agent.name, there)
         try:
             async with stdio_server(stdin) as streams:
                 await OfficeServer(agent).run(streams)

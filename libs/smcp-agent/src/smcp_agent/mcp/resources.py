@@ -20,8 +20,9 @@ from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import McpError, NotFound, SmcpError
+from smcp_agent.errors import ConnectionLost, McpError, NotFound, SmcpError
 from smcp_agent.events import ResourceUpdated
+from smcp_proto.errors import SmcpCode
 from smcp_proto.uris import without_query
 
 LIST_S: Final = 5.0
@@ -173,10 +174,12 @@ class OfficeResources:
                 return computer, own, await ask(computer, own)
             except SmcpError as error:
                 refused = error
-                if isinstance(error, McpError) and error.smcp_code is None:
-                    break  # an MCP server has it, and does not give it
+                if isinstance(error, ConnectionLost) or (isinstance(error, McpError) and error.smcp_code is None):
+                    break  # nobody can be asked, or an MCP server has it, and does not give it
         if isinstance(refused, McpError):
-            raise MCPError(refused.rpc_code, refused.message, refused.data) from None
+            nowhere = refused.smcp_code == SmcpCode.NOT_FOUND and not uri.startswith(SCHEME)
+            said = "no Computer of the office has this resource" if nowhere else refused.message
+            raise MCPError(refused.rpc_code, said, refused.data) from None
         raise MCPError(types.INTERNAL_ERROR, f"error {int(refused.code)}: {refused.message}") from None
 
     def _candidates(self, uri: str) -> tuple[list[str], str]:
