@@ -2,10 +2,13 @@
 
 import asyncio
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mcp.server.session import ServerSession
 
+from smcp_agent import Event, EventsDropped, EventStream, NotFound, Reconnected, ToolProgress
 from smcp_testing.bridged import ERAS, Bridged, bridged
 from smcp_testing.fake_gateway import answered_the_second_time, fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -225,6 +228,27 @@ async def test_a_call_in_flight_outlives_a_short_loss_of_the_connection() -> Non
             assert await call == "done"
 
 
+async def test_a_waiting_call_goes_on_if_the_news_of_the_connection_was_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = EventStream.__anext__
+
+    async def overrun(stream: EventStream) -> Event:
+        event = await read(stream)
+        return EventsDropped(1) if isinstance(event, Reconnected) else event
+
+    monkeypatch.setattr(EventStream, "__anext__", overrun)
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo")]
+        async with bridged(gateway) as bridge:
+            await gateway.stop()
+            await eventually(lambda: not bridge.agent.connected)
+            calling = asyncio.create_task(bridge.text("echo"))
+            await bridge.names()
+            await gateway.start()
+            assert await calling == "echo"
+
+
 async def _says(bridge: Bridged, text: str) -> bool:
     return await bridge.text(text) == text
 
@@ -249,3 +273,40 @@ async def test_progress_reaches_the_client_that_asked_for_it(era: str) -> None:
         async with bridged(gateway, era) as bridge:
             await bridge.client.call_tool("dig", {}, progress_callback=hear)
             assert heard == [(1, 2, "half")]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_client_that_reads_slowly_gets_the_last_progress_before_the_answer(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    told: list[float] = []
+    reads = asyncio.Event()
+
+    async def report(_: ServerSession, progress: float, *__: object) -> None:
+        told.append(progress)
+        await reads.wait()
+
+    async def call(*_: object, on_progress: Any, **__: object) -> Any:
+        on_progress(ToolProgress(progress=1))
+        await eventually(lambda: told)
+        for progress in (2, 100):
+            on_progress(ToolProgress(progress=progress))
+        if fails:
+            raise NotFound("gone")
+        return SimpleNamespace(raw={"content": []})
+
+    async def ignore(progress: float, total: float | None, message: str | None) -> None:
+        pass
+
+    monkeypatch.setattr(ServerSession, "report_progress", report)
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("dig")]
+        async with bridged(gateway) as bridge:
+            monkeypatch.setattr(bridge.agent, "call_tool", call)
+            calling = asyncio.create_task(bridge.client.call_tool("dig", {}, progress_callback=ignore))
+            await eventually(lambda: told)
+            await bridge.names()
+            assert not calling.done()
+            reads.set()
+            assert (await calling).is_error is fails
+            assert told == [1, 100]

@@ -209,6 +209,20 @@ def test_an_entry_that_could_not_work_is_not_made(home: Path, how: str, options:
             "its 'mcp_servers' is written in a way that cannot be added to",
         ),
         ("codex", "mcp_servers = 5", "it has no object 'mcp_servers'"),
+        (
+            "codex",
+            '[mcp_servers.smcp]\ncommand = "smcp-agent"  # mine\nargs = []\n',
+            "its 'mcp_servers' is written in a way that cannot be added to",
+        ),
+        (
+            "cursor",
+            '{"mcpServers": {"smcp": {"command": "x", "note": "see smcp-agent"}}}',
+            "'smcp' is another MCP server",
+        ),
+        ("cursor", '{"a": {"b": 1, "b": 2}}', "'b' stands twice in one object"),
+        ("cursor", '{"a": 1e400}', "it holds a value that cannot be written again (Out of range float"),
+        ("cursor", '{"a": NaN}', "it holds a value that cannot be written again (Out of range float"),
+        ("cursor", '{"a": "\\ud800"}', "it cannot be written: 'utf-8' codec"),
     ],
 )
 def test_a_file_that_would_lose_something_is_left_as_it_is(home: Path, client: str, content: str, why: str) -> None:
@@ -220,6 +234,52 @@ def test_a_file_that_would_lose_something_is_left_as_it_is(home: Path, client: s
     assert why in err
     assert "--office" in out
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"command": "/old/smcp-agent", "args": ["mcp"]},
+        {"command": "C:\\old\\smcp-agent.exe", "args": ["mcp"]},
+        {"command": "uvx", "args": ["smcp-agent", "mcp"]},
+    ],
+)
+def test_a_renewed_entry_keeps_what_the_user_added_to_it(home: Path, command: dict[str, Any]) -> None:
+    path = home / FILES["cursor"][0]
+    path.parent.mkdir()
+    env = {"MINE": "1", "SMCP_TOKEN": "former"}
+    path.write_text(json.dumps({"mcpServers": {"smcp": {**command, "disabled": True, "env": env}}}))
+    assert install("cursor", "--yes")[0] == 0
+    entry = read(path)["mcpServers"]["smcp"]
+    assert (entry["args"], entry["disabled"], entry["env"]) == (ARGUMENTS, True, {"MINE": "1"})
+    assert install("cursor", "--yes", "--token", "smcp_secret")[0] == 0
+    entry = read(path)["mcpServers"]["smcp"]
+    assert (entry["disabled"], entry["env"]) == (True, {"MINE": "1", "SMCP_TOKEN": "${env:SMCP_TOKEN}"})
+    assert "there already" in install("cursor", "--token", "smcp_secret")[2]
+
+
+def test_a_renewed_entry_of_toml_keeps_comments_and_own_keys(home: Path) -> None:
+    path = put(home, "codex")
+    rest = """\
+# why it is slow to start
+startup_timeout_sec = 20
+
+[mcp_servers.smcp.env]
+MINE = "1"
+
+# about the other one
+[other]
+a = 1
+"""
+    former = f'{CODEX}\n[mcp_servers.smcp]  # the lab\ncommand = "smcp-agent"\nargs = [\n    "mcp",\n]\n{rest}'
+    path.write_text(former)
+    assert install("codex", "--yes", "--token", "smcp_secret")[0] == 0
+    after = path.read_text()
+    assert after.startswith(f"{CODEX}\n[mcp_servers.smcp]  # the lab\n")
+    assert after.endswith(rest)
+    entry = read(path)["mcp_servers"]["smcp"]
+    assert (entry["args"], entry["env_vars"], entry["env"]) == (ARGUMENTS, ["SMCP_TOKEN"], {"MINE": "1"})
+    assert "there already" in install("codex", "--token", "smcp_secret")[2]
 
 
 def test_nothing_is_written_without_a_yes(home: Path) -> None:
@@ -246,6 +306,17 @@ def test_what_cannot_be_written_is_an_error_in_one_line(home: Path) -> None:
     code, _, err = install("cursor", "--yes")
     assert code == 1
     assert f"{home / '.cursor' / 'mcp.json'} is left as it is: it cannot be written: " in err
+
+
+def test_a_write_that_fails_leaves_no_other_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(home, "cursor")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert install("cursor", "--yes")[2].endswith("it cannot be written: No space left on device")
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_an_unknown_client_is_refused_with_those_that_are_known() -> None:

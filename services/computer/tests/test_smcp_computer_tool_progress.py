@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 import orjson
 import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCNotification
 
 from smcp_agent import SmcpAgent, ToolProgress
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway import open_gateway_computer
-from smcp_computer.mcp.sdk_adapter import CallSpan
+from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
 from smcp_computer.settings import ComputerSettings
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import gateway_world
@@ -41,6 +43,18 @@ async def test_a_servers_progress_is_heard_over_a_pipe_and_over_http(how: Litera
         result = await box.calls.run("progress", {"steps": 3}, timeout=30, span=CallSpan({}))
         assert result["content"][0]["text"] == "done"
         assert sum(counts.values()) == 3, "the second call asks for none"
+
+
+async def test_a_progress_token_that_is_no_number_is_of_no_call() -> None:
+    notes: list[bytes] = []
+    watch = Watch("box")
+    watch.followed[1] = feed = ProgressThrottle(notes.append, note_counts())
+    for progress, token in enumerate((True, 1.0, "1", 2, 1)):
+        params = {"progressToken": token, "progress": progress}
+        message = JSONRPCNotification(jsonrpc="2.0", method="notifications/progress", params=params)
+        assert watch.received(SessionMessage(message))
+    feed.close()
+    assert [orjson.loads(note)["progress"] for note in notes] == [4]
 
 
 @pytest.mark.parametrize("how", ["nats", "gateway"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -124,7 +125,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, seat, options, self._room, self._on_notice)
         self._link.fail(not_open())
-        self._on_progress: dict[str, Callable[[ToolProgress], None]] = {}
+        self._on_progress: defaultdict[str, list[Callable[[ToolProgress], None]]] = defaultdict(list)
         """Of the calls in flight, by their req_id."""
         self._rpc = RpcClient(self.office, self.name, self._link, spawn, lambda: self._room.computers)
 
@@ -181,7 +182,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         if max_chars is not None:
             max_chars = allowed_chars(max_chars, self._tools.known(computer, tool))
         if on_progress is not None:
-            self._on_progress[request.req_id] = on_progress
+            self._on_progress[request.req_id].append(on_progress)
         loop = asyncio.get_running_loop()
         start = loop.time()
         attributes = {"smcp.computer": request.computer, "gen_ai.tool.name": request.tool_name}
@@ -194,7 +195,10 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
                 self._rpc.cancel(request.req_id, within=max(left, GRACE_S), fields=traced.fields)
                 raise
             finally:
-                self._on_progress.pop(request.req_id, None)
+                if on_progress is not None:
+                    self._on_progress[request.req_id].remove(on_progress)
+                    if not self._on_progress[request.req_id]:
+                        del self._on_progress[request.req_id]
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
                 if self._answers.entries:
                     self._answers.outdate(
@@ -315,7 +319,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             note = ToolProgressNotification.model_validate(data)
         except ValidationError:
             return
-        if (on_progress := self._on_progress.get(note.req_id)) is not None:
+        for on_progress in self._on_progress.get(note.req_id, ()):
             asyncio.get_running_loop().call_soon(on_progress, note)
 
 

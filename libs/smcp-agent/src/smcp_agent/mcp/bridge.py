@@ -160,12 +160,19 @@ class OfficeServer:
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
         telling: asyncio.Task[None] | None = None
+        newest: list[ToolProgress] = []
+        """One at most: a client that reads slowly misses some, and gets the last."""
+
+        async def report() -> None:
+            while newest:
+                note = newest.pop()
+                await context.session.report_progress(note.progress, note.total, note.message)
 
         def tell(note: ToolProgress) -> None:
             nonlocal telling
-            if telling is None or telling.done():  # a client that reads slowly misses some
-                report = context.session.report_progress(note.progress, note.total, note.message)
-                telling = asyncio.create_task(report)
+            newest[:] = [note]
+            if telling is None or telling.done():
+                telling = asyncio.create_task(report())
 
         begun, call = False, anyio.CancelScope(deadline=self._last_moment())
         self._calls.add(call)
@@ -183,14 +190,14 @@ class OfficeServer:
                     timeout=MAX_TIMEOUT_S,
                     on_progress=tell if "progress_token" in (context.meta or {}) else None,
                 )
-                if telling is not None:
-                    await telling
             if call.cancelled_caught:
                 raise ConnectionLost(f"the gateway is not connected: {self._why}", may_have_run=begun)
         except SmcpError as error:
             return mcp_result({"content": [{"type": "text", "text": error_result(error).text}], "isError": True})
         finally:
             self._calls.discard(call)
+            if telling is not None:  # no note comes after the answer
+                await telling
         return mcp_result(result.raw)
 
     def _reach(self, *, there: bool) -> None:

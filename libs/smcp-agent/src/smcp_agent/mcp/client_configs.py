@@ -1,7 +1,8 @@
 """The configuration files of MCP clients, and the entry in them that starts `smcp-agent mcp`.
 
-`changed` says what a file would be, `write` writes it; neither prints. Entries of others stay as they are, and a file
-whose comments would be lost is not written. The formats are those of November 2026 (docs/guides/mcp-clients.md).
+`changed` says what a file would be, `write` writes it; neither prints. Entries of others stay as they are, and what the
+user added to ours. A file of which something would be lost is not written. The formats are those of November 2026
+(docs/guides/mcp-clients.md).
 """
 
 import json
@@ -14,7 +15,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, Final
 
 VARIABLE: Final = "SMCP_TOKEN"
@@ -68,34 +69,77 @@ class McpClient:
         """The file's text with the entry; None: it is there. Raises ConfigFileError."""
         toml = self.file.endswith(".toml")
         try:
-            document = tomllib.loads(before) if toml else json.loads(before.strip() or "{}")
+            document = tomllib.loads(before) if toml else json.loads(before.strip() or "{}", object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
             what = "TOML" if toml else "JSON without comments and trailing commas, which would be lost"
             raise ConfigFileError(f"it is not {what} ({error})") from None
         section = document.get(self.section, {}) if isinstance(document, dict) else None
         if not isinstance(section, dict):
             raise ConfigFileError(f"it has no object {self.section!r}")
-        former = section.get(name)
-        if former == entry:
-            return None
-        if former is not None and "smcp-agent" not in str(former):
+        former = section.get(name, {})
+        if former != {} and not _is_ours(former):
             raise ConfigFileError(f"{name!r} is another MCP server there: choose another name with --entry")
-        merged = self._with(document, name, entry)
-        if not toml:
-            indent = re.search(r'^([ \t]+)"', before, re.MULTILINE)
-            return json.dumps(merged, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
-        old_table = rf"^\[{self.section}\.{name}\][^\n]*\n(?:(?!\[)[^\n]*\n)*"
-        kept = re.sub(old_table, "", f"{before.rstrip()}\n", flags=re.MULTILINE).rstrip()
-        after = f"{kept}\n\n{self.text(name, entry)}".lstrip()
-        if not _means(after, merged):
-            raise ConfigFileError(f"its {self.section!r} is written in a way that cannot be added to")
-        return after
+        wanted = _over(former, entry)
+        if former == wanted:
+            return None
+        merged = self._with(document, name, wanted)
+        if toml:
+            news = {key: value for key, value in wanted.items() if former.get(key) != value}
+            after = self._changed_toml(before, name, news)
+            if after is None or not _means(after, merged):
+                raise ConfigFileError(f"its {self.section!r} is written in a way that cannot be added to")
+            return after
+        indent = re.search(r'^([ \t]+)"', before, re.MULTILINE)
+        try:
+            text = json.dumps(merged, indent=indent[1] if indent else 2, ensure_ascii=False, allow_nan=False)
+        except (ValueError, RecursionError) as error:
+            raise ConfigFileError(f"it holds a value that cannot be written again ({error})") from None
+        return text + "\n"
+
+    def _changed_toml(self, before: str, name: str, news: Mapping[str, Any]) -> str | None:
+        """The text with these keys in the server's table; None: a comment would be lost."""
+        before = f"{before.rstrip()}\n"
+        table = re.search(rf"^(\[{self.section}\.{name}\][^\n]*\n)((?:(?!\[)[^\n]*\n)*)", before, re.MULTILINE)
+        text = self.text(name, news)
+        if table is None:
+            return f"{before}\n{text}".lstrip()
+        # a key, and the lines that go on with its list
+        old = re.compile(rf"^(?:{'|'.join(news)})[ \t]*=[^\n]*\n(?:[ \t\]][^\n]*\n)*", re.MULTILINE)
+        if any("#" in each for each in old.findall(table[2])):
+            return None
+        _, _, lines = text.partition("\n")
+        return f"{before[: table.end(1)]}{lines}{old.sub('', table[2])}{before[table.end() :]}"
 
     def _with(self, document: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         merged = {**document, self.section: {**document.get(self.section, {}), name: dict(entry)}}
-        if "${input:" in str(entry) and _INPUT not in (inputs := document.get("inputs", [])):
+        if "${input:smcp-token}" in str(entry) and _INPUT not in (inputs := document.get("inputs") or []):
             merged["inputs"] = [*inputs, _INPUT]
         return merged
+
+
+def _is_ours(entry: object) -> bool:
+    """Whether an entry starts `smcp-agent`, by itself or as the first argument of a launcher such as `uvx`."""
+    found = entry if isinstance(entry, dict) else {}
+    arguments = found.get("args")
+    words = [found.get("command"), *(arguments[:1] if isinstance(arguments, list) else [])]
+    return any(PureWindowsPath(str(word)).name.removesuffix(".exe") == "smcp-agent" for word in words)
+
+
+def _over(former: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry over the former one: what is not ours in that stays."""
+    merged = {**former, **entry}
+    if isinstance(env := former.get("env"), dict):
+        merged["env"] = {key: value for key, value in env.items() if key != VARIABLE} | entry.get("env", {})
+    if isinstance(names := former.get("env_vars"), list):
+        merged["env_vars"] = [*(each for each in names if each != VARIABLE), *entry.get("env_vars", [])]
+    return merged
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise ConfigFileError(f"{max(keys, key=keys.count)!r} stands twice in one object, and one would be lost")
+    return dict(pairs)
 
 
 def _means(text: str, document: Mapping[str, Any]) -> bool:
@@ -144,20 +188,24 @@ def write(path: Path, before: str | None, after: str, *, private: bool) -> Path 
     """Replace a file as a whole; returns the copy of the former one. Raises ConfigFileError."""
     if read(path) != before:
         raise ConfigFileError("another program has just changed it: try again")
-    temporary, backup = "", None
+    temporary, backup = None, None
     try:
+        content = after.encode()
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = PRIVATE if private or before is None else path.stat().st_mode & 0o777
         if before is not None:
             backup = path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%d-%H%M%S}.bak")
             shutil.copy2(path, backup)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(after)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise ConfigFileError(f"it cannot be written: {error.strerror}") from None
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except (OSError, UnicodeEncodeError) as error:
+        for each in (temporary, backup):
+            if each is not None:
+                each.unlink(missing_ok=True)
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigFileError(f"it cannot be written: {why}") from None
     return backup

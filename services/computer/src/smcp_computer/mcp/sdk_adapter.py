@@ -167,11 +167,9 @@ class Watch:
             del self._answers[id_]
 
     def _progressed(self, params: Mapping[str, Any]) -> None:
-        match params:
-            case {"progressToken": int(token)} if (followed := self.followed.get(token)) is not None:
-                followed.read(params)
-            case _:
-                pass  # of a call that is over, or that nobody follows
+        token = params.get("progressToken")
+        if type(token) is int and (followed := self.followed.get(token)) is not None:  # `True` is an int, and equals 1
+            followed.read(params)  # others are of a call that is over, or that nobody follows
 
     def answered(self, line: str | bytes) -> bool:
         """Whether a line of a program was a result that is awaited past the SDK's session, or the progress of a call.
