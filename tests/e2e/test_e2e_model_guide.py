@@ -53,12 +53,12 @@ def environment(model: FakeModel | None = None) -> dict[str, str]:
     }
 
 
-async def printed(*command: str | Path, env: dict[str, str], directory: Path | None = None) -> str:
+async def printed(*command: str | Path, env: dict[str, str], directory: Path | None = None, code: int = 0) -> str:
     process = await asyncio.create_subprocess_exec(
         *command, env=env, cwd=directory, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     out, _ = await process.communicate()
-    assert process.returncode == 0, out.decode()
+    assert process.returncode == code, out.decode()
     return out.decode()
 
 
@@ -92,6 +92,19 @@ with TestClient(app) as client:
     assert SAID.fullmatch(await printed(python, "-c", at(smcp_system, text) + asked, env=environment()))
 
 
+PYTEST: Final = (sys.executable, "-m", "pytest", "-qp", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", ".")
+
+
+async def test_the_test_of_the_guide_fails_where_its_server_does_not_start_and_says_why(tmp_path: Path) -> None:
+    fixtures, test = (next(each for each in BLOCKS if word in each) for word in ("pytest_plugins", "def test_"))
+    (tmp_path / "conftest.py").write_text(fixtures.replace('"python"', '"no-such-python"'))
+    (tmp_path / "test_clock.py").write_text(test)
+    said = await printed(*PYTEST, env=environment(), directory=tmp_path, code=1)
+    assert 'MCP servers did not start: {"clock": ' in said
+    assert "no-such-python" in said
+    assert "1 error" in said
+
+
 async def test_the_test_of_the_guide_passes(tmp_path: Path) -> None:
     fixtures, test = (next(each for each in BLOCKS if word in each) for word in ("pytest_plugins", "def test_"))
     (tmp_path / "clock.py").write_text(CLOCK)
@@ -100,5 +113,4 @@ async def test_the_test_of_the_guide_passes(tmp_path: Path) -> None:
         fixtures.replace('"python"', json.dumps(sys.executable)).replace('"clock.py"', clock)
     )
     (tmp_path / "test_clock.py").write_text(test)
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", ".")
-    assert "1 passed" in await printed(*command, env=environment(), directory=tmp_path)
+    assert "1 passed" in await printed(*PYTEST, env=environment(), directory=tmp_path)

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from smcp_agent.cli.call_arguments import read_parameters, typed
+from smcp_agent.cli.call_arguments import read_parameters, typed, unknown
 from smcp_agent.cli.main import app
 from smcp_testing.agent_command import ended, run, start
 from smcp_testing.fake_gateway import fake_gateway, tool
@@ -112,6 +112,13 @@ def test_a_schema_that_is_none_leaves_the_values_to_json(schema: JsonObject) -> 
     assert typed({"x": "12", "y": "words"}, schema) == {"x": 12, "y": "words"}
 
 
+def test_a_key_that_the_schema_has_no_property_for_gets_a_warning_unless_it_takes_others() -> None:
+    warning = "warning: the tool has no parameter 'cuont'. Did you mean 'count'?"
+    assert list(unknown(["count", "cuont", "zz"], SCHEMA)) == [warning, "warning: the tool has no parameter 'zz'."]
+    for more in ({"additionalProperties": True}, {"patternProperties": {"^c": {}}}, {"properties": None}):
+        assert list(unknown(["cuont"], SCHEMA | more)) == []
+
+
 async def test_parameters_are_typed_as_words_and_read_from_standard_input() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("add", **SCHEMA)]
@@ -125,11 +132,15 @@ async def test_parameters_are_typed_as_words_and_read_from_standard_input() -> N
         assert (await ended(command))[0] == 0
         asked = [(data["params"], data["timeout"]) for data in gateway.seen("client:tool_call")]
         assert asked == [({"count": 2, "text": "2"}, 3), ({"count": 4}, 60)]
+        code, out, err = await run(gateway, "call", "red", "add", "cuont=1")
+        assert (code, out) == (0, b"add\n")
+        assert err.startswith("warning: the tool has no parameter 'cuont'. Did you mean 'count'?\n")
+        assert gateway.seen("client:tool_call")[-1]["params"] == {"cuont": 1}
         code, out, err = await run(gateway, "call", "red", "add", "count=many")
         assert (code, out) == (2, b"")
         assert "count" in err
         assert "is no integer" in err
-        assert len(gateway.seen("client:tool_call")) == 2
+        assert len(gateway.seen("client:tool_call")) == 3
 
 
 def test_wrong_usage_of_call_names_the_option() -> None:

@@ -65,8 +65,8 @@ async def test_the_first_url_that_works_is_used() -> None:
             assert agent.connected
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:x"])
-def test_a_url_that_cannot_be_right_is_refused_at_once(url: str) -> None:
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:x", None, 5, [None], b"x"])
+def test_a_url_that_cannot_be_right_is_refused_at_once(url: Any) -> None:
     with pytest.raises(Malformed) as caught:
         SmcpAgent(url, office="office", name="bot")
     assert caught.value.details["field"] == "url"

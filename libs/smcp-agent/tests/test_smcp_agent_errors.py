@@ -24,6 +24,13 @@ def test_every_code_of_the_wire_has_its_class(code: int) -> None:
     assert (error.message, error.details) == ("why", {"field": "x"})
 
 
+def test_what_is_too_large_says_how_large_and_what_the_limit_is_once() -> None:
+    details = {"size": 9_000_000, "limit": 8_388_608}
+    said = [str(error_of(413, message, details)) for message in ("the request is too large", "above 8388608 bytes")]
+    assert said == ["the request is too large: 9000000 bytes, the limit is 8388608", "above 8388608 bytes"]
+    assert str(error_of(413, "the answer is too large", {})) == "the answer is too large"
+
+
 def test_an_unknown_error_code_is_kept() -> None:
     error = flat_error({"code": 4711, "message": "why"})
     assert type(error) is SmcpError

@@ -75,6 +75,26 @@ async def test_a_filter_that_is_text_is_refused(field: str) -> None:
             await agent.openai_tools(**filters)
 
 
+async def test_an_api_that_there_is_not_is_refused_by_the_names_of_those_that_there_are() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        with pytest.raises(Malformed, match=r"^api: has to be 'chat' or 'responses'$"):
+            await agent.openai_tools(api="respnses")  # type: ignore[arg-type]
+
+
+async def test_a_name_in_a_filter_that_no_tool_matches_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            for _ in range(2):
+                assert await agent.openai_tools(computers=["bleu"]) == []
+                assert await agent.anthropic_tools(tags=["speach"], only=["look", "5"]) == []
+        assert [each.message for each in caplog.records if each.name == "smcp_agent.llm"] == [
+            "computers: no tool matches 'bleu' now. Did you mean 'blue'?",
+            "tags: no tool matches 'speach' now. Did you mean 'speech'?",
+            "only: no tool matches '5' now.",
+        ]
+
+
 async def test_a_model_cannot_call_a_tool_that_it_was_not_given() -> None:
     async with fake_gateway() as gateway:
         two_computers(gateway)

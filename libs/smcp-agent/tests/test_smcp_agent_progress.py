@@ -1,11 +1,15 @@
 """`call_tool(on_progress=…)`: the application hears how far its own call is."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
+import pytest
+
 from smcp_agent import Event, SmcpAgent, ToolProgress
+from smcp_agent.errors import Malformed
 from smcp_testing.agent_command import PATIENCE_S, start
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.terminal_user import terminal_user
 from smcp_testing.waiting import eventually
 
@@ -92,6 +96,30 @@ async def test_a_call_without_on_progress_asks_for_none() -> None:
         await agent.call_tool("red", "dig")
         assert "a2c_progress" not in gateway.seen("client:tool_call")[0]
         assert events == []
+
+
+async def hears(*_: object) -> None:
+    """What nobody would await."""
+
+
+@pytest.mark.parametrize("on_progress", [5, hears, partial(hears, 1)])
+async def test_what_cannot_be_called_as_a_plain_function_is_refused_and_nothing_is_sent(on_progress: Any) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        with pytest.raises(Malformed, match=r"^on_progress: a plain function of one argument, not an async one$"):
+            await agent.call_tool("red", "dig", on_progress=on_progress)
+        assert gateway.seen("client:tool_call") == []
+
+
+async def test_a_tool_that_is_run_by_a_models_name_tells_its_progress_too() -> None:
+    heard: list[ToolProgress] = []
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        await gateway.enter("red", [tool("dig")])
+        await eventually(lambda: agent.computers() == ["red"])
+        ends = reports(gateway, {"progress": 1})
+        running = asyncio.create_task(agent.run_tool("dig", on_progress=heard.append))
+        await eventually(lambda: heard)
+        ends.set()
+        assert (await running).text == "done"
 
 
 async def test_a_callback_that_raises_disturbs_neither_the_call_nor_others() -> None:

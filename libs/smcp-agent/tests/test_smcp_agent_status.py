@@ -46,6 +46,24 @@ async def test_an_empty_list_of_tools_says_why() -> None:
             assert await agent.why_no_tools("red") == "it has no MCP servers"
 
 
+async def test_a_call_and_a_desktop_that_find_nothing_say_which_servers_are_not_there() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = []
+        says_its_status(gateway, {**READY, "state": "starting"}, FAILED)
+
+        async def not_there(data: JsonObject) -> Any:
+            return {"content": [{"type": "text", "text": "this Computer has no tool 'show_zone'"}], "isError": True}
+
+        async def empty(data: JsonObject) -> Any:
+            return {"desktops": [], "req_id": data["req_id"]}
+
+        gateway.answers |= {"client:tool_call": not_there, "client:get_desktop": empty}
+        why = "clock is starting; git is failed: no such program: gti"
+        code, _, err = await run(gateway, "call", "red", "show_zone")
+        assert (code, err.splitlines()[:2]) == (1, ["the call failed", f"No tools: {why}."])
+        assert await run(gateway, "desktop", "red") == (0, b"", f"No window to show. No tools: {why}.\n")
+
+
 async def test_a_computer_that_does_not_know_its_status_lists_no_tools_all_the_same() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = []

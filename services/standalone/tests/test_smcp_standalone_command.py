@@ -110,7 +110,7 @@ async def test_up_json_prints_one_line_when_it_is_ready_and_no_key(config: Path)
         await eventually(lambda: process.output, timeout=60, message="smcp up printed no line")
         said = json.loads(process.output[0])
         assert (said["office"], said["computer"], said["pid"]) == ("an office", "the one", process.pid)
-        assert (said["servers"], said["failed"]) == (["toolbox"], [])
+        assert (said["servers"], said["failed"]) == (["toolbox"], {})
         key = Path(said["key_file"]).read_text().strip()
         async with SmcpAgent(said["url"], office="an office", name="caller", token=key) as agent:
             assert (await agent.call_tool("the one", "add", {"a": 1, "b": 2})).text == "3"

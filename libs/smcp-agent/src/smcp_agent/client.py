@@ -3,7 +3,8 @@
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from inspect import iscoroutinefunction
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
@@ -57,6 +58,7 @@ from smcp_proto.schemas import (
     ToolProgress,
     ToolProgressNotification,
 )
+from smcp_proto.validation import refused
 
 _Result = TypeVar("_Result")
 
@@ -122,7 +124,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self._previews = Previews()
         self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
         self._room = Office(seat, self._tools, self._answers, self._subscriptions, publish)
-        addresses = Addresses([url] if isinstance(url, str) else url)
+        addresses = Addresses(url if isinstance(url, Iterable) and not isinstance(url, str) else [url])
         self._link = Link(addresses, seat, options, self._room, self._on_notice)
         self._link.fail(not_open())
         self._on_progress: defaultdict[str, list[Callable[[ToolProgress], None]]] = defaultdict(list)
@@ -156,8 +158,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             timeout: seconds, up to 3600. A Computer gets whole ones, the next above; the call is cancelled at its time.
             max_chars: a longer text is cut, and its last content is a link for `read_result`; a tool that says
                 `anthropic/maxResultSizeChars` may give more. None: everything.
-            on_progress: called with what the tool reports while it runs, at most ten times a second, if its MCP server
-                reports anything. The loop handles its exceptions.
+            on_progress: a plain function, called with what the tool reports while it runs, at most ten times a second,
+                if its MCP server reports anything. The loop handles its exceptions.
 
         Raises:
             Malformed: an argument is not what the protocol allows; `details.field` names it.
@@ -169,6 +171,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             Closed: this `SmcpAgent` is not open, or was closed while the call waited for a connection.
         """
         seconds = seconds_of(timeout)
+        if on_progress is not None and (not callable(on_progress) or iscoroutinefunction(on_progress)):
+            raise refused("on_progress", "a plain function of one argument, not an async one")
         request = checked(
             ToolCallReq,
             agent=self.name,

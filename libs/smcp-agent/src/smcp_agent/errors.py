@@ -4,7 +4,7 @@ One class per code of the wire comes from `smcp_proto.errors` and is raised as t
 version does not know as `SmcpError`, with that `code`); the classes defined here are the SDK's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -87,10 +87,14 @@ def not_open() -> Closed:
 
 def not_among(what: str, name: str, names: Sequence[str], details: Mapping[str, Any]) -> NotFound:
     """The 404 for a `name` that is none of `names`: it says so (`what`), which ones there are, and which was meant."""
-    near = " or ".join(repr(each) for each in get_close_matches(name, names, n=3))
-    guess = f" Did you mean {near}?" if near else ""
     there = f"There are: {', '.join(names)}." if names else "There is none at all."
-    return NotFound(f"{what}.{guess} {there}", details=details)
+    return NotFound(f"{what}.{did_you_mean(name, names)} {there}", details=details)
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A question, after a space, which of `names` was meant; empty where none of them is like it."""
+    near = " or ".join(repr(each) for each in get_close_matches(name, list(names), n=3))
+    return f" Did you mean {near}?" if near else ""
 
 
 def not_had(error: SmcpError) -> str:

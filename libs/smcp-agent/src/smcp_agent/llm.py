@@ -8,6 +8,7 @@ not on an order.
 
 import asyncio
 import json
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,16 +16,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
 from pydantic import ValidationError
 
 from smcp_agent.cache import ToolCache
-from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
+from smcp_agent.errors import Malformed, NotFound, SmcpError, did_you_mean, may_have_run
 from smcp_agent.previews import Previews, allowed_chars
 from smcp_agent.result_formats import anthropic_output, data_url, model_parts, openai_parts, result_text
 from smcp_agent.results import CallResult, ImageContent, TextContent
-from smcp_proto.schemas import SMCPTool, ToolMeta
+from smcp_proto.schemas import SMCPTool, ToolMeta, ToolProgress
 from smcp_proto.validation import refused
 
 DEFAULT_TIMEOUT_S: Final = 60
@@ -38,6 +39,7 @@ OpenAITool = dict[str, Any]
 AnthropicTool = dict[str, Any]
 OpenAIApi = Literal["chat", "responses"]
 
+logger = logging.getLogger(__name__)
 
 _READER: Final = SMCPTool(
     name=READ_RESULT,
@@ -77,6 +79,8 @@ class ModelMethods(ABC):
     """Computer and tool, by the name that a model was given; None: nothing was given yet."""
     _max_chars: int | None = None
     """As the last list for a model said."""
+    _unmatched: frozenset[tuple[str, str]] = frozenset()
+    """Filters, and names in them, that were logged because no tool matched."""
 
     @abstractmethod
     async def call_tool(
@@ -87,6 +91,7 @@ class ModelMethods(ABC):
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
         max_chars: int | None = None,
+        on_progress: Callable[[ToolProgress], None] | None = None,
     ) -> CallResult:
         """Run a tool of a Computer. Raises SmcpError."""
 
@@ -94,8 +99,11 @@ class ModelMethods(ABC):
         """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
 
         A Computer whose tools could not be fetched so far is left out. Names do not depend on the filters. A model can
-        call what was in a list, and nothing else. Raises Malformed: a filter has the wrong type.
+        call what was in a list, and nothing else. A name in a filter that no tool matches is logged, once.
+        Raises Malformed: there is no such `api`, or a filter has the wrong type.
         """
+        if api not in get_args(OpenAIApi):
+            raise refused("api", f"has to be {' or '.join(map(repr, get_args(OpenAIApi)))}")
         return [openai_tool(named, api) for named in await self._choose(**filters)]
 
     async def anthropic_tools(self, **filters: Unpack[ToolFilter]) -> list[AnthropicTool]:
@@ -143,11 +151,16 @@ class ModelMethods(ABC):
         return await asyncio.gather(*(self.run_anthropic_tool_use(each, timeout=timeout) for each in uses))
 
     async def run_tool(
-        self, name: str, arguments: Mapping[str, Any] | str | None = None, *, timeout: float = DEFAULT_TIMEOUT_S
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | str | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        on_progress: Callable[[ToolProgress], None] | None = None,
     ) -> CallResult:
         """Run a tool by the name that a model was given; `arguments` may be the JSON text of an object.
 
-        Errors become a result that the model can read (`result_text`); only cancellation is raised.
+        Errors become a result for a model (`result_text`); only cancellation is raised. `on_progress`: as `call_tool`.
         """
         try:
             if self._given is None:  # a model may call tools that another run of the application showed it
@@ -155,10 +168,10 @@ class ModelMethods(ABC):
             given = _arguments(arguments)
             if name == READ_RESULT and self._max_chars is not None:
                 return self._previews.read(str(given.get("uri")), given.get("offset", 0), self._max_chars)
-            found = (self._given or {}).get(str(name))
-            if found is None:
+            pair, most = (self._given or {}).get(str(name)), self._max_chars
+            if pair is None:
                 raise NotFound(f"there is no tool {name!r}")
-            return await self.call_tool(*found, given, timeout=timeout, max_chars=self._max_chars)
+            return await self.call_tool(*pair, given, timeout=timeout, max_chars=most, on_progress=on_progress)
         except SmcpError as error:
             return error_result(error)
 
@@ -194,7 +207,11 @@ class ModelMethods(ABC):
                 raise refused(field, "a list of names, not text")
         self._max_chars = None if max_chars is None else allowed_chars(max_chars)
         given, chosen = self._given or {}, []
-        for each in name_tools(await self._tools.all()):
+        named = name_tools(await self._tools.all())
+        self._warn("computers", computers, (each.computer for each in named))
+        self._warn("tags", tags, (tag for each in named for tag in tool_meta(each.tool).tags or ()))
+        self._warn("only", only, (name for each in named for name in (each.name, each.tool.name)))
+        for each in named:
             pair = (each.computer, each.tool.name)
             if (
                 (computers is None or each.computer in computers)
@@ -209,11 +226,19 @@ class ModelMethods(ABC):
         self._given = given
         return chosen if max_chars is None else [*chosen, NamedTool(READ_RESULT, "", _READER)]
 
+    def _warn(self, field: str, names: Collection[str] | None, known: Iterable[str]) -> None:
+        """Log the names that no tool matches, each once: an application may choose anew for each answer of a model."""
+        there = set() if names is None else set(known)
+        for name in sorted(set(map(str, names or ())) - there):
+            if (field, name) not in self._unmatched:
+                self._unmatched |= {(field, name)}
+                logger.warning("%s: no tool matches %r now.%s", field, name, did_you_mean(name, there))
+
 
 def error_result(error: SmcpError) -> CallResult:
     """An error as a result that a model can read, with its code."""
     ran = " (the tool may have run nevertheless)" if may_have_run(error) else ""
-    return CallResult(content=(TextContent(f"Error {int(error.code)}: {error.message}{ran}"),), is_error=True)
+    return CallResult(content=(TextContent(f"Error {int(error.code)}: {error}{ran}"),), is_error=True)
 
 
 def tool_meta(tool: SMCPTool) -> ToolMeta:

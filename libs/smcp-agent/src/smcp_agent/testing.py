@@ -23,7 +23,7 @@ def smcp_config() -> Mapping[str, Any]:
 
 @pytest.fixture(scope="session")
 def smcp_system(smcp_config: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A system for all tests of the session: the line of `smcp up --json`. Its office has one seat for an Agent."""
+    """A system, with all of its MCP servers: the line of `smcp up --json`. Its office has one seat for an Agent."""
     config = tmp_path_factory.mktemp("smcp") / "computer.json"
     config.write_text(json.dumps(smcp_config), encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
@@ -39,6 +39,9 @@ def smcp_system(smcp_config: Mapping[str, Any], tmp_path_factory: pytest.TempPat
         if not line:
             pytest.fail("smcp up did not start: its log is in the captured standard error")
         try:
-            yield json.loads(line)
+            ready = json.loads(line)
+            if ready["failed"]:
+                pytest.fail(f"MCP servers did not start: {json.dumps(ready['failed'], ensure_ascii=False)}")
+            yield ready
         finally:
             up.terminate()

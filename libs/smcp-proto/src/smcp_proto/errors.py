@@ -115,6 +115,12 @@ class TooLarge(SmcpError):
 
     code = ErrorCode.TOO_LARGE
 
+    def __str__(self) -> str:
+        match self.details:
+            case {"size": int(size), "limit": int(limit)} if str(limit) not in self.message:
+                return f"{self.message}: {size} bytes, the limit is {limit}"
+        return self.message
+
 
 class RateLimited(SmcpError):
     """Too many requests. `details.retry_after_s` says, where it is known, after how many seconds to ask again."""

@@ -210,8 +210,8 @@ class System:
     nats: NatsServer
     servers: tuple[str, ...]
     """The MCP servers that the Computer runs, by name."""
-    failed: tuple[str, ...]
-    """Those of them that did not start."""
+    failed: Mapping[str, str]
+    """Those of them that did not start, and why."""
     confirmation: str
     """What becomes of tool calls, and why."""
     warnings: tuple[str, ...]
@@ -326,7 +326,7 @@ async def open_system(
                     computer=options.name,
                     nats=nats,
                     servers=tuple(computer.fleet.supervisors),
-                    failed=tuple(name for name, server in computer.fleet.supervisors.items() if not server.ready),
+                    failed={name: each.reason for name, each in computer.fleet.supervisors.items() if not each.ready},
                     confirmation=computer.confirmation.policy,
                     warnings=tuple(
                         f"{each.name}: {warning}"

@@ -5,11 +5,13 @@ What is wrong ends the command with 2 and names the parameter. The Computer hold
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import typer
+
+from smcp_agent.errors import did_you_mean
 
 WORDS: Final = "KEY=VALUE|@FILE|-"
 _KINDS: Final = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
@@ -35,6 +37,14 @@ def typed(texts: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]
     properties, definitions = schema.get("properties"), schema.get("$defs")
     about = properties if isinstance(properties, dict) else {}
     return {key: _typed(key, text, _kinds(about.get(key), definitions)) for key, text in texts.items()}
+
+
+def unknown(keys: Iterable[str], schema: Mapping[str, Any]) -> Iterator[str]:
+    """A warning for each key that the tool's schema has no property for, unless it says that it takes others."""
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and not (schema.get("additionalProperties") or schema.get("patternProperties")):
+        for key in sorted(set(keys) - properties.keys()):
+            yield f"warning: the tool has no parameter {key!r}.{did_you_mean(key, properties)}"
 
 
 def _typed(key: str, text: str, kinds: set[str]) -> Any:

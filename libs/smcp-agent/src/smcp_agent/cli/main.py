@@ -15,13 +15,14 @@ from uuid import uuid4
 import typer
 from typer.core import TyperGroup
 
-from smcp_agent.cli.call_arguments import WORDS, read_parameters, typed
+from smcp_agent.cli.call_arguments import WORDS, read_parameters, typed, unknown
 from smcp_agent.cli.mcp_command import app as mcp_app
 from smcp_agent.cli.output import (
     print_completion,
     print_contents,
     print_desktop,
     print_documents,
+    print_hint,
     print_json,
     print_resources,
     print_result,
@@ -266,11 +267,14 @@ def call(
     async def question(agent: SmcpAgent) -> Answer:
         listed = await agent.tools(computer) if texts else ()
         schema = next((each.params_schema for each in listed if each.name == tool), {})
+        for warning in unknown(texts, schema):
+            print_hint(warning, shown.console)
         typed_params = given | typed(texts, schema)
         heard = None if shown.disable else partial(show_progress, shown)
         result = await agent.call_tool(computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard)
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
-        return Answer(found, lambda: print_result(result), failed=result.is_error)
+        why = await no_tools(agent, computer) if result.is_error else ""
+        return Answer(found, lambda: print_result(result, why), failed=result.is_error)
 
     ask(chosen, shown, question, ids=ids)
 
@@ -284,7 +288,8 @@ async def desktop(
 ) -> Answer:
     """What the windows of a Computer show."""
     shown = await agent.get_desktop(computer, size=size, window=window)
-    return Answer({"computer": computer, "desktops": shown["desktops"]}, lambda: print_desktop(shown))
+    why = "" if shown["desktops"] else await no_tools(agent, computer)
+    return Answer({"computer": computer, "desktops": shown["desktops"]}, lambda: print_desktop(shown, why))
 
 
 @asks("asking {computer} for its documents")

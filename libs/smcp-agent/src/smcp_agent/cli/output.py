@@ -25,6 +25,7 @@ from smcp_agent.results import CallResult, ResourceContents
 from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
+NO_TOOLS: Final = "No tools: {}."
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 
@@ -44,9 +45,9 @@ def print_sessions(sessions: Sequence[SessionInfo]) -> None:
 
 
 def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
-    """`why` says why there are none."""
+    """`why` says why there are none; so it does below."""
     rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
-    print_table("Tool", {"Parameters": 20, "Description": 20}, rows, f"No tools: {why}." if why else "No tools.")
+    print_table("Tool", {"Parameters": 20, "Description": 20}, rows, NO_TOOLS.format(why) if why else "No tools.")
 
 
 def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]], empty: str = "") -> None:
@@ -81,7 +82,7 @@ def parameters(schema: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def print_result(result: CallResult) -> None:
+def print_result(result: CallResult, why: str = "") -> None:
     texts = [as_text(block) for block in result.content]
     if not texts and result.structured_content is not None:
         texts = [printable_json(result.structured_content)]
@@ -91,6 +92,8 @@ def print_result(result: CallResult) -> None:
         print_failure("the tool was stopped: its time was up")
     elif result.is_error:
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
+    if why:
+        print_hint(NO_TOOLS.format(why))
     said = f"{result.duration_s:.3f} s; {trace_command(result.trace_id)}"
     Console(stderr=True, soft_wrap=True).print(f"[dim]{said}[/dim]", highlight=False)
 
@@ -127,8 +130,8 @@ def print_failure(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(f"[red]{escape(plain(text))}[/red]", highlight=False)
 
 
-def print_hint(text: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(escape(plain(text)), highlight=False)
+def print_hint(text: str, console: Console | None = None) -> None:
+    (console or Console(stderr=True)).print(escape(plain(text)), highlight=False, soft_wrap=True)
 
 
 def working(what: str) -> Progress:
@@ -149,7 +152,7 @@ def show_progress(shown: Progress, note: ToolProgress) -> None:
     shown.update(task.id, description=words, completed=note.progress, total=note.total)
 
 
-def print_desktop(desktop: Desktop) -> None:
+def print_desktop(desktop: Desktop, why: str = "") -> None:
     shown = windows(desktop)
     for number, window in enumerate(shown):
         if number:
@@ -160,7 +163,7 @@ def print_desktop(desktop: Desktop) -> None:
         if window.text:
             print_readable(window.text)
     if not shown:
-        print_hint("No window to show.")
+        print_hint(f"No window to show. {NO_TOOLS.format(why) if why else ''}".rstrip())
 
 
 def print_documents(page: Finder, offset: int) -> None:

@@ -70,10 +70,10 @@ def default_name() -> str:
 
 
 async def no_tools(agent: SmcpAgent, computer: str) -> str:
-    """Why a Computer lists no tools; empty where it does not say soon: not every Computer knows the question."""
+    """Why a Computer lists no tools; empty where it lists some, or does not say soon: not all know the question."""
     with suppress(SmcpError, TimeoutError):
         async with asyncio.timeout(WHY_S):
-            return await agent.why_no_tools(computer)
+            return "" if await agent.tools(computer) else await agent.why_no_tools(computer)
     return ""
 
 

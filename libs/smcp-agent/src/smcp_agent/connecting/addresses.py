@@ -97,7 +97,7 @@ def checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https", "ws", "wss"} and parts.hostname and parts.port != 0
-    except ValueError:
+    except (ValueError, AttributeError):  # it is no text
         usable = False
     if not usable:
         raise Malformed(f"url: {url!r} is not like http://host:port", details={"field": "url"})
