@@ -39,11 +39,12 @@ async def test_list_shows_the_members_of_the_office() -> None:
 
 async def test_tools_shows_a_computers_tools_with_their_parameters() -> None:
     async with fake_gateway() as gateway:
-        properties = {"a": {"type": "integer"}, "[b]": {}}
+        properties = {"a": {"type": "integer"}, "[b]": {}, "c": {"anyOf": [{"type": "null"}, {"type": "array"}]}}
         gateway.computers["red"] = [tool("add", "Adds [up].", properties=properties, required=["a"])]
-        code, out, _ = await run(gateway, "tools", "red")
-        assert code == 0
+        code, out, err = await run(gateway, "tools", "red")
+        assert (code, err) == (0, "* has to be given.\n")
         assert "a*: integer" in out
+        assert "c: array or null" in out
         assert "[b]" in out
         assert "Adds [up]." in out
         code, out, _ = await run(gateway, "tools", "red", "--json")

@@ -36,7 +36,7 @@ def typed(texts: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]
     """The values of the texts for a tool with this schema, which is empty where it is not known."""
     properties, definitions = schema.get("properties"), schema.get("$defs")
     about = properties if isinstance(properties, dict) else {}
-    return {key: _typed(key, text, _kinds(about.get(key), definitions)) for key, text in texts.items()}
+    return {key: _typed(key, text, json_types(about.get(key), definitions)) for key, text in texts.items()}
 
 
 def unknown(keys: Iterable[str], schema: Mapping[str, Any]) -> Iterator[str]:
@@ -63,15 +63,15 @@ def _typed(key: str, text: str, kinds: set[str]) -> Any:
     return text
 
 
-def _kinds(schema: Any, definitions: Any) -> set[str]:
+def json_types(schema: Any, definitions: Any) -> set[str]:
     """The JSON types that a schema allows; empty where it does not say."""
     match schema:
         case {"$ref": str(ref)} if isinstance(definitions, dict):
-            return _kinds(definitions.get(ref.removeprefix("#/$defs/")), None)  # no further: there may be a cycle
+            return json_types(definitions.get(ref.removeprefix("#/$defs/")), None)  # no further: there may be a cycle
         case {"type": str(kind)}:
             return {kind}
         case {"type": list(members)} | {"anyOf": list(members)} | {"oneOf": list(members)}:
-            kinds = [{each} if isinstance(each, str) else _kinds(each, definitions) for each in members]
+            kinds = [{each} if isinstance(each, str) else json_types(each, definitions) for each in members]
             return set().union(*kinds) if all(kinds) else set()
         case _:
             return set()

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 
 from smcp_agent import events
+from smcp_agent.cli.call_arguments import json_types
 from smcp_agent.desktop import Desktop, windows
 from smcp_agent.errors import ErrorCode, SmcpError, may_have_run
 from smcp_agent.finder import Finder
@@ -48,6 +49,8 @@ def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
     """`why` says why there are none; so it does below."""
     rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
     print_table("Tool", {"Parameters": 20, "Description": 20}, rows, NO_TOOLS.format(why) if why else "No tools.")
+    if any("*" in row[1] for row in rows):
+        print_hint("* has to be given.")
 
 
 def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]], empty: str = "") -> None:
@@ -77,8 +80,8 @@ def parameters(schema: dict[str, Any]) -> str:
     lines = []
     for name, about in properties.items() if isinstance(properties, dict) else ():
         star = "*" if isinstance(required, list) and name in required else ""
-        kind = about.get("type") if isinstance(about, dict) else None
-        lines.append(f"{name}{star}: {kind}" if isinstance(kind, str) else f"{name}{star}")
+        kind = " or ".join(sorted(json_types(about, schema.get("$defs")), key=lambda each: (each == "null", each)))
+        lines.append(f"{name}{star}: {kind}" if kind else f"{name}{star}")
     return "\n".join(lines)
 
 
