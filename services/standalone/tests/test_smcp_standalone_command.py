@@ -79,6 +79,11 @@ async def ended(process: ServiceProcess, number: signal.Signals) -> int:
     return await process.exit_code()
 
 
+def test_the_help_of_up_names_the_port_and_its_setting() -> None:
+    shown = smcp("up", "-h", COLUMNS="200")
+    assert all(word in shown.stdout for word in ("(default: 8000)", "SMCP_GATEWAY_PORT"))
+
+
 async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> None:
     arguments = ("--config", str(config), "--office", "an office", "--name", "the one")
     async with running(*arguments, PATH=os.defpath) as (process, url):

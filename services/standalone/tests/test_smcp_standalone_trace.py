@@ -238,9 +238,17 @@ async def test_a_store_that_is_away_is_one_line() -> None:
         pass
     shown = await run_trace(url, REQ_ID)
     assert (shown.exit_code, shown.stdout) == (1, "")
-    assert shown.stderr.startswith(f"error: {url} cannot be asked: ")
+    assert shown.stderr.startswith(f"error: no store of traces answers at {url}: Connection refused; ")
     assert "--url or SMCP_TRACES_URL" in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
+
+
+async def test_help_is_that_of_the_other_commands() -> None:
+    command = born(SMCP, "trace", "-h", knows=("smcp_standalone.main",))
+    shown = await anyio.to_thread.run_sync(
+        partial(subprocess.run, command, check=True, capture_output=True, text=True, timeout=60)
+    )
+    assert all(word in shown.stdout for word in ("Usage: smcp trace", "REQ_ID", "SMCP_TRACES_URL", "Show this message"))
 
 
 async def test_the_installed_command_prints_it() -> None:

@@ -6,7 +6,8 @@ from smcp_service.console_script import run_command
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["trace"]:  # at once: what the other commands need takes a second to import
+    # at once: what the other commands, and help, need takes a second to import
+    if sys.argv[1:2] == ["trace"] and not {"-h", "--help"} & {*sys.argv}:
         del sys.argv[1]
         run_command("smcp_standalone.trace_command")
     run_command("smcp_standalone.main")

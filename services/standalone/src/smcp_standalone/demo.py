@@ -92,7 +92,7 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
             async with SmcpAgent([first, system.url], office=OFFICE, name="demo agent", token=settings.key) as agent:
                 await _two_calls(console, agent, repository)
                 await _lose_a_gateway(console, agent, first, process)
-    console.print("Everything has been stopped. Your own turn: [bold]make up[/bold]")
+    console.print("Everything has been stopped. Your own turn: [bold]smcp up[/bold]")
 
 
 async def demo_elsewhere(console: Console, url: str, repository: Path, token: str | None) -> None:

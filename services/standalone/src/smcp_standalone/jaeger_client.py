@@ -147,9 +147,10 @@ class TraceStore:
             with error:
                 status, body = error.code, error.read(MAX_BYTES)
         except (OSError, HTTPException, ValueError) as error:
-            why = str(getattr(error, "reason", None) or error)[:200]
-            hint = "--url or SMCP_TRACES_URL names another store of traces"
-            raise StoreError(f"{self.url} cannot be asked: {why}; {hint}") from None
+            reason = getattr(error, "reason", None) or error
+            why = str(getattr(reason, "strerror", None) or reason)[:200]
+            hint = "--url or SMCP_TRACES_URL names another one"
+            raise StoreError(f"no store of traces answers at {self.url}: {why}; {hint}") from None
         if len(body) > MAX_BYTES:
             raise StoreError(f"{self.url} answers with more than {MAX_BYTES >> 20} MiB")
         try:

@@ -48,17 +48,24 @@ def options(version: Annotated[bool, version_option("smcp-standalone", "smcp")] 
     """A2C-SMCP: Agents use the tools of Computers that share an office."""
 
 
-@app.command("trace", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def show_trace(context: typer.Context) -> None:
+@app.command("trace")
+def show_trace(
+    req_id: Annotated[str, typer.Argument(metavar="REQ_ID", help="The req_id of a call, or the id of a trace.")],
+    url: Annotated[
+        str, typer.Option(envvar="SMCP_TRACES_URL", help="A store of traces with Jaeger's query API.")
+    ] = trace_command.DEFAULT_URL,
+    as_json: operator_commands.AsJson = False,
+) -> None:
     """Print the trace of a call: its spans as a tree, with times, processes and errors."""
-    trace_command.main(context.args)  # for `smcp --help`: `__main__` runs it without this module
+    # for `--help`: else `__main__` runs it without this module
+    trace_command.main([req_id, "--url", url, *(["--json"] if as_json else [])])
 
 
 @app.command("up")
 def run_up(
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Where Agents connect; 0 is any free port. [default: 8000]"),
+        typer.Option(min=0, max=65535, help="Where Agents connect; 0: a free one (default: 8000) [SMCP_GATEWAY_PORT]"),
     ] = None,
     config: Annotated[
         Path | None,
@@ -126,7 +133,7 @@ def run_up(
 @app.command("demo")
 def run_demo(
     repository: Annotated[
-        Path | None, typer.Option(help="The git repository whose log is shown. [default: the one here]")
+        Path | None, typer.Option(help="The git repository whose log is shown (default: the one here).")
     ] = None,
     url: Annotated[
         str | None,
