@@ -27,7 +27,7 @@ def test_a_server_is_added_disabled_enabled_and_removed_where_the_file_has_its_s
     key = next((key for key in ("servers", "mcpServers") if key in before), None)
 
     def changed(document: dict[str, Any], edit: Edit) -> dict[str, Any]:
-        return edited(json.dumps(document), edit)
+        return edited(json.dumps(document), edit, [])
 
     def servers(document: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = document if key is None else document[key]
@@ -44,12 +44,12 @@ def test_a_server_is_added_disabled_enabled_and_removed_where_the_file_has_its_s
 @pytest.mark.parametrize("off", [{"enabled": False}, {"isActive": False}, {"enabled": False, "disabled": True}])
 def test_a_server_that_the_file_of_another_host_switches_off_is_enabled(off: dict[str, Any]) -> None:
     written = {"mcpServers": {"box": {"command": "true", **off}}}
-    found = edited(json.dumps(written), Edit(action="enable", name="box"))
+    found = edited(json.dumps(written), Edit(action="enable", name="box"), [])
     assert found == {"mcpServers": {"box": {"command": "true"}}}
 
 
 def test_an_empty_file_becomes_one_with_servers() -> None:
-    assert edited("", add("new")) == {"servers": {"new": BOX}}
+    assert edited("", add("new"), []) == {"servers": {"new": BOX}}
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,33 @@ def test_an_empty_file_becomes_one_with_servers() -> None:
 )
 def test_a_change_that_cannot_be_made_or_leaves_an_invalid_file_is_refused(edit: Edit, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        edited(OURS, edit)
+        edited(OURS, edit, [])
 
 
 def test_a_server_is_replaced_where_that_is_said() -> None:
     other = {**BOX, "server_parameters": {"command": "false"}}
-    found = edited(OURS, Edit(action="add", name="box", server=other, replace=True))
+    found = edited(OURS, Edit(action="add", name="box", server=other, replace=True), [])
     assert found["servers"] == {"box": other}
+
+
+def test_an_input_that_an_added_server_needs_is_added_and_said(tmp_path: Path) -> None:
+    file, known = tmp_path / "c.json", {"id": "tokn", "type": "promptString", "description": ""}
+    file.write_text(json.dumps({"servers": {}, "inputs": [known]}))
+    env = {"A": "${input:tok}/${input:tok}", "B": "${input:tokn}"}
+    server = {"type": "stdio", "server_parameters": {"command": "true", "env": env}}
+    edit = Edit(action="add", name="box", server=server, replace=True)
+    [note] = edit_file(file, edit)
+    assert note.startswith("inputs: 'tok' was added; did you mean 'tokn'?; `smcp-computer secrets set tok` or ")
+    inputs = json.loads(file.read_text())["inputs"]
+    assert [(each["id"], each.get("password")) for each in inputs] == [("tokn", None), ("tok", True)]
+    assert edit_file(file, edit) == []
 
 
 def test_comments_get_lost_only_where_that_is_said() -> None:
     commented = OURS.replace("{", "{ // why\n", 1)
     with pytest.raises(ConfigError, match="comments"):
-        edited(commented, add("new"))
-    assert list(edited(commented, add("new", rewrite=True))["servers"]) == ["box", "new"]
+        edited(commented, add("new"), [])
+    assert list(edited(commented, add("new", rewrite=True), [])["servers"]) == ["box", "new"]
 
 
 def test_a_file_is_replaced_as_a_whole_behind_its_link_and_keeps_its_mode(tmp_path: Path) -> None:

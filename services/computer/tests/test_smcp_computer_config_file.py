@@ -121,7 +121,9 @@ def test_a_file_that_is_not_json_says_where(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ('{"servers": {"a": {}', "a comma or a closing bracket is missing"),
+        ('{"servers": {"a": {}', "the file ends too early: a closing bracket is missing"),
+        ('{"servers": {\n', "the file ends too early: a closing bracket is missing"),
+        ('{"servers": {"a', "the closing quotes of a text are missing at line 1"),
         ('{"servers": {"a": {} "b": {}}}', "a comma or a closing bracket is missing"),
         ("{'servers': {}}", "in straight quotes"),
         ('"servers": {}', "there is more text at line 1, column 10"),

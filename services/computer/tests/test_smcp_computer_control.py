@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from smcp_computer.config.file import parse_config
 from smcp_computer.control import LOCAL, open_control
 from smcp_computer.control_client import SOCKET, find, running, seat_directory
+from smcp_computer.control_commands import print_result
 from smcp_computer.main import app
 from smcp_computer.settings import ComputerSettings
 from smcp_service.lifecycle import Failure
@@ -76,12 +77,14 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
         assert json.loads((await command("status", "--json")).stdout)["servers"][0]["tools"] == len(listed)
         called = await command("call", "add", "--params", '{"a": 40, "b": 2}')
         assert (called.exit_code, called.stdout.strip()) == (0, "42")
+        called = await command("call", "add", "a=40", "--params", '{"b": 2}')
+        assert (called.exit_code, called.stdout.strip()) == (0, "42")
         assert (await command("call", "boom")).exit_code == 1
         assert LOCAL in {record.__dict__.get("agent") for record in caplog.records}
         whole = json.loads((await command("call", "add", "--params", '{"a": 1, "b": 1}', "--json")).stdout)
         assert whole["structuredContent"] == {"result": 2}
         calls = json.loads((await command("history", "box", "--json")).stdout)["servers"]["box"]
-        assert [(call["tool"], call["agent"], call["outcome"]) for call in calls] == [("add", LOCAL, "ok")] * 2
+        assert [(call["tool"], call["agent"], call["outcome"]) for call in calls] == [("add", LOCAL, "ok")] * 3
         told = json.loads((await command("history", "--json")).stdout)["servers"]
         [unknown] = told[""]
         assert (unknown["tool"], unknown["outcome"], unknown["why"]) == (
@@ -95,6 +98,11 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
         with pytest.raises(Failure, match="did not answer"):
             await asyncio.to_thread(computer.ask, "POST", "call", body=slow, timeout=1)
         await eventually(lambda: not here.computer.owner.running)
+
+
+def test_what_is_no_text_in_a_result_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result({"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]})
+    assert capsys.readouterr().out == "[image/png, 3 bytes, not shown]\n"
 
 
 async def test_a_server_is_restarted_by_hand(nats_url: str) -> None:
@@ -128,6 +136,7 @@ EXIT_CODES: dict[tuple[int, str], list[tuple[str, ...]]] = {
         ("call", "ad"),
         ("servers", "restart", "bxo"),
         ("logs", "bxo"),
+        ("history", "bxo"),
         ("status", "--name", "nobody"),
     ],
     (2, "wrong usage"): [
@@ -163,6 +172,8 @@ async def test_names_that_were_probably_meant_are_told(nats_url: str) -> None:
     async with controlled(nats_url, box=configs.stdio()):
         assert (await command("call", "ad")).stdout.strip() == "this Computer has no tool 'ad'; did you mean 'add'?"
         assert "'bxo'; did you mean 'box'?; there are: box;" in why_not(await command("logs", "bxo"))
+        assert why_not(await command("history", "bxo")).endswith("'bxo'; did you mean 'box'?")
+        assert "No calls yet." in (await command("history", "box")).stderr
 
 
 async def test_a_value_for_an_input_that_the_computer_does_not_have_is_kept_with_a_warning(nats_url: str) -> None:

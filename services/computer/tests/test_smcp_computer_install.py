@@ -65,6 +65,25 @@ def test_paths_of_servers_that_the_service_does_not_see_are_warned_of(config: Pa
     ]  # fmt: skip
 
 
+def test_paths_that_are_relative_to_the_present_folder_are_warned_of(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for directory in ("npm", "node"):
+        (tmp_path / directory).mkdir()
+    servers = {
+        "here": {"command": "node", "args": ["npm", "none/x.js"]},
+        "run": {"command": "npm/../node"},
+        "beside": {"command": "node", "args": ["npm"], "cwd": "npm"},
+        "elsewhere": {"command": "node", "args": ["npm"], "cwd": "/opt"},
+    }
+    config.write_text(json.dumps({"servers": servers}))
+    warned = [line.partition(f"{config}: ")[2] for line in install(config).stderr.splitlines() if f"{config}: " in line]
+    assert [line.split(" is not there for the service")[0] for line in warned] == [
+        "servers.here.args.0: npm", "servers.run.command: npm/../node", "servers.beside.cwd: npm",
+    ]  # fmt: skip
+
+
 def test_values_stand_in_the_environment_file_as_systemd_reads_them() -> None:
     text = environment_text('a "b" $c\\', "名", None, "tls://nats:4222")
     values = dict(line.split("=", 1) for line in text.splitlines())

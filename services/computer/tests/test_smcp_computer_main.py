@@ -87,8 +87,8 @@ async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Pa
 async def test_a_bad_file_is_wrong_usage(tmp_path: Path, content: str, words: list[str]) -> None:
     file = tmp_path / "c.json"
     file.write_text(content)
-    for arguments in (["run", "--office", "o", "--name", "n"], ["validate"]):
-        code, _, err = await run(*arguments, "--config", str(file))
+    for arguments in (["run", "--office", "o", "--name", "n", "--config"], ["validate"], ["validate", "--config"]):
+        code, _, err = await run(*arguments, str(file))
         assert code == 2
         assert all(word in err for word in words)
         assert "Traceback" not in err
@@ -228,6 +228,19 @@ async def test_an_unknown_user_of_the_defaults_is_told_together_with_another_mis
     code, _, err = await run("validate", "--config", str(file))
     assert (code, f"error: {file}: defaults.limits" in err) == (2, True)
     assert err.count(f"error: {file}: servers.git.user: this host has no user 'nobody-of-that-name'\n") == 1
+
+
+async def test_run_says_each_error_and_each_warning_of_a_bad_file_on_a_line_of_its_own(tmp_path: Path) -> None:
+    alias = {"tool_meta": {"a": {"alias": "a b"}}}
+    file = write(tmp_path / "c.json", bad={"command": "x", "args": "y", "env": "z"}, good={"command": "cat", **alias})
+    code, _, err = await run("run", *PLACE, "--config", file)
+    assert (code, [line.partition(f": {file}: ")[0] for line in err.splitlines()]) == (2, ["warning", "error", "error"])
+
+
+async def test_validate_wants_one_file() -> None:
+    for arguments in ((), ("a.json", "--config", "b.json")):
+        code, _, err = await run("validate", *arguments)
+        assert (code, "say which file to check" in err) == (2, True)
 
 
 async def test_a_file_without_servers_is_refused_by_validate(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ async def test_the_commands_set_list_and_remove_values_and_never_show_them(tmp_p
     assert json.loads((await secrets(tmp_path, "rm", "token", "--json"))[1]) == {"removed": ["token"]}
     assert await secrets(tmp_path, "rm", "api key", "other") == (1, "", "error: no value is kept for 'other'\n")
     assert await secrets(tmp_path, "list", "--json") == (0, "[]\n", "")
-    assert await secrets(tmp_path, "list") == (0, "", "")
+    assert await secrets(tmp_path, "list") == (0, "", "No secrets.\n")
     code, _, err = await secrets(tmp_path, "set", "x", typed="\n")
     assert (code, err) == (1, "error: nothing is kept: the value is empty\n")
 

@@ -48,7 +48,8 @@ def run_app(app: typer.Typer) -> NoReturn:
     try:
         app()
     except Failure as error:
-        typer.echo(f"error: {error}", err=True)
+        for problem in error.problems if isinstance(error, SettingsError) else (error,):
+            typer.echo(f"error: {problem}", err=True)
         raise SystemExit(error.exit_code) from None
     raise SystemExit(0)
 

@@ -97,7 +97,7 @@ def print_status(said: Said) -> None:
         )
         for each in said["servers"]
     ]
-    columns = ("Server", "State", "Since", "Restarts", "Tools", "Calls", "PID", "CPU", "Memory", "Reason")
+    columns = ("Server", "State", "Since", "Restarts", "Tools", "Running", "PID", "CPU", "Memory", "Reason")
     print_table(columns, rows, "No MCP servers: `smcp-computer servers add` adds one.")
     for each in said["servers"]:
         for warning in each["warnings"]:
@@ -169,7 +169,8 @@ _asks("inputs", _show_inputs, "The inputs, and where their values come from; no 
 @app.command()
 def call(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="As `tools` lists it")],
-    params: Annotated[str, typer.Option(metavar="JSON", help="Its parameters, a JSON object")] = "{}",
+    words: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE|@FILE|-", help="Its parameters")] = None,
+    params: Annotated[str, typer.Option(metavar="JSON", help="The same, a JSON object")] = "{}",
     timeout: Annotated[int, typer.Option(min=1, max=3600, metavar="SECONDS", help="How long it may take")] = 60,
     office: Office = None,
     name: Name = None,
@@ -180,16 +181,29 @@ def call(
         parsed = json.loads(params)
     except ValueError as error:
         raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from None
+    computer = find(office, name)
+    if words:
+        from smcp_agent.cli.call_arguments import read_parameters, typed  # noqa: PLC0415 -- takes a second to load
+
+        given, texts = read_parameters(params, words)
+        listed = computer.ask("GET", "tools")["tools"] if texts else ()
+        parsed = given | typed(texts, next((each["params_schema"] for each in listed if each["name"] == tool), {}))
     asked = {"tool_name": tool, "params": parsed, "timeout": timeout}
-    result = find(office, name).ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
-    print_answer(result, as_json, _show_result)
+    result = computer.ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
+    print_answer(result, as_json, print_result)
     if result.get("isError"):
         raise typer.Exit(1)
 
 
-def _show_result(result: Said) -> None:
+def print_result(result: Said) -> None:
     for block in result["content"]:
-        typer.echo(plain(block["text"]) if block.get("type") == "text" else f"[{block.get('type')}, not shown]")
+        text = block.get("text")
+        if block.get("type") != "text":
+            from smcp_agent.result_formats import as_text  # noqa: PLC0415 -- as above
+            from smcp_agent.results import content_block  # noqa: PLC0415
+
+            text = as_text(content_block(block))
+        typer.echo(plain(text))
 
 
 @app.command()
@@ -200,7 +214,11 @@ def history(
     as_json: Json = False,
 ) -> None:
     """The recent calls of tools, and those that run."""
-    said = find(office, name).ask("GET", "history")
+    computer = find(office, name)
+    said = computer.ask("GET", "history")
+    known = [each["name"] for each in computer.ask("GET", "status")["servers"]]
+    if server is not None and server not in (*known, *said["servers"]):
+        raise Failure(f"this Computer has no MCP server {server!r}{did_you_mean(server, known)}")
     found = {each: calls for each, calls in said["servers"].items() if server in (None, each)}
     print_answer({"servers": found}, as_json, _show_history)
 

@@ -3,6 +3,7 @@
 The unit is the one of deploy/systemd, with the paths of this host. Nothing is started: the commands for that are shown.
 """
 
+import os
 import re
 import shutil
 import sys
@@ -88,19 +89,26 @@ def install(
         typer.echo("\n".join(["", "# Next, as root:" if write else "# Then, as root:", *steps]))
     if _is_hidden(str(command)):
         typer.echo(f"warning: {command} is hidden from the service: install it in /opt/smcp, say", err=True)
-    for field, path in _hidden(servers):
-        typer.echo(f"warning: {config}: {field}: {path} is hidden from the service: move it to /opt, say", err=True)
+    for field, why in _unseen(servers):
+        typer.echo(f"warning: {config}: {field}: {why}", err=True)
 
 
-def _hidden(config: ComputerConfig) -> Iterator[tuple[str, str]]:
-    """The fields of servers that name a path which the service does not see."""
+def _unseen(config: ComputerConfig) -> Iterator[tuple[str, str]]:
+    """The fields of servers that name a path which the service does not see, and why."""
     for name, server in config.servers.items():
         if isinstance(server, MCPServerStdioConfig) and not server.disabled:
             own = server.server_parameters
             args = {f"args.{number}": each for number, each in enumerate(own.args)}
             for field, value in {"command": own.command, "cwd": own.cwd or "", **args}.items():
+                place = config.places[name].field(f"{PARAMETERS}.{field}")
+                is_relative = not value.startswith("/") and (field != "command" or "/" in value)
                 if _is_hidden(value):
-                    yield config.places[name].field(f"{PARAMETERS}.{field}"), value
+                    yield place, f"{value} is hidden from the service: move it to /opt, say"
+                elif is_relative and (field == "cwd" or own.cwd is None) and os.path.lexists(value):
+                    yield (
+                        place,
+                        f"{value} is not there for the service: it runs in /var/lib/smcp, so write a whole path",
+                    )
 
 
 def _is_hidden(path: str) -> bool:

@@ -87,17 +87,16 @@ def serve(
         strict=strict,
     )
     check_connection(settings, asked_for_token=token is not None or token_file is not None)
-    try:
-        configuration = read_config(settings.config)
-        if check_config:
-            if (problem := token_problem(settings)) is not None:
-                typer.echo(f"warning: {problem}", err=True)
-            missing = missing_on_host(configuration, os.environ)
-            _say("warning", settings.config, [*missing, *unset_here(configuration, os.environ, store_of(settings))])
-            _say("warning", settings.config, () if configuration.problems else configuration.warnings)
-        configuration.valid()
-    except ConfigError as error:
-        raise SettingsError(*(f"{settings.config}: {problem}" for problem in error.problems)) from None
+    configuration = _read_config(settings.config)
+    if check_config:
+        if (problem := token_problem(settings)) is not None:
+            typer.echo(f"warning: {problem}", err=True)
+        missing = missing_on_host(configuration, os.environ)
+        _say("warning", settings.config, [*missing, *unset_here(configuration, os.environ, store_of(settings))])
+    if check_config or configuration.problems:
+        _say("warning", settings.config, configuration.warnings)
+    if configuration.problems:
+        raise SettingsError(*(f"{settings.config}: {problem}" for problem in configuration.problems))
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )
@@ -118,7 +117,8 @@ def serve(
 
 @app.command()
 def validate(
-    config: Annotated[Path, typer.Option("--config", help="The JSON file to check")],
+    file: Annotated[Path | None, typer.Argument(help="The JSON file to check")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="The same")] = None,
     lenient: Annotated[
         bool, typer.Option("--lenient", help="Only warn of what `run` would run with: unknown fields, missing programs")
     ] = False,
@@ -128,11 +128,11 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a configuration file: report all errors, values that are missing here, and literal secrets."""
+    config = file if config is None else config
+    if config is None or file not in (None, config):
+        raise typer.BadParameter("say which file to check", param_hint="FILE")
     _read_environment(env_file)
-    try:
-        configuration = read_config(config)
-    except ConfigError as error:
-        configuration = ComputerConfig(problems=error.problems)
+    configuration = _read_config(config)
     store = kept_secrets(office, name) if office or name else None
     doubtful = [*configuration.mistakes, *missing_on_host(configuration, os.environ)]
     harmless = [
@@ -180,6 +180,13 @@ def import_file(
 def print_schema(as_json: Json = False) -> None:
     """Print the JSON Schema of a configuration file: for editors, by `$schema` in the file."""
     print_json(json.loads((files("smcp_computer") / "config" / "schema.json").read_text(encoding="utf-8")))
+
+
+def _read_config(path: Path) -> ComputerConfig:
+    try:
+        return read_config(path)
+    except ConfigError as error:
+        return ComputerConfig(problems=error.problems)
 
 
 def _read_environment(path: Path | None) -> None:

@@ -78,7 +78,7 @@ def list_names(office: Office = None, name: Name = None, as_json: Json = False) 
     if as_json:
         print_json(names)
     else:
-        typer.echo("\n".join(names), nl=bool(names))
+        typer.echo("\n".join(names) or "No secrets.", err=not names)
 
 
 @app.command("rm")

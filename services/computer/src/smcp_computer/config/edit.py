@@ -7,6 +7,7 @@ over: see `file_changes`.
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any, Literal
 
 from smcp_computer.config.file import content_of, has_comments, parse_config, read_object
 from smcp_computer.config.host_checks import missing_on_host
-from smcp_computer.config.lint import ConfigError
+from smcp_computer.config.inputs import variable_of
+from smcp_computer.config.lint import ConfigError, placed
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import is_sealed
 from smcp_service.files import replace_files
@@ -47,15 +49,17 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
 
     Raises ConfigError: the file cannot be read or written, is not valid, or is not valid any more with the change;
     it holds comments; there is no such server, or there is one already. The file is as before then."""
+    notes: list[str] = []
     try:
-        document = _rewritten(path, lambda raw: edited(raw, edit), may_be_new=edit.action == "add")
+        document = _rewritten(path, lambda raw: edited(raw, edit, notes), may_be_new=edit.action == "add")
     except ConfigError as error:
         raise type(error)(*(f"{path}: {problem}" for problem in error.problems)) from None
     config = parse_config(json.dumps(document))
     if edit.name not in config.servers:
         return []
     own = config.places[edit.name].field()
-    return [each for each in (*config.warnings, *missing_on_host(config, os.environ)) if each.startswith(f"{own}.")]
+    found = (*config.warnings, *missing_on_host(config, os.environ))
+    return [*notes, *(each for each in found if each.startswith(f"{own}."))]
 
 
 def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
@@ -73,14 +77,16 @@ def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
     _rewritten(path, with_added, may_be_new=True)
 
 
-def edited(raw: bytes | str, edit: Edit) -> dict[str, Any]:
-    """What the file holds with the change; an empty one is one without servers. Raises ConfigError. Pure."""
+def edited(raw: bytes | str, edit: Edit, notes: list[str]) -> dict[str, Any]:
+    """What the file holds with the change; an empty one is one without servers. Raises ConfigError. Pure.
+
+    `notes` tell what was added beside the server."""
     document = read_object(raw) if raw.strip() else {"servers": {}}
     if has_comments(raw) and not edit.rewrite:
         raise ConfigError("has comments, which would get lost: change it by hand, or say --rewrite")
     above, _, _ = servers_of(document)
     _change(document[above] if above else document or document.setdefault("servers", {}), edit)
-    parse_config(json.dumps(document))
+    _add_inputs(document, edit, notes)
     return document
 
 
@@ -99,6 +105,17 @@ def merged(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, A
     both = {**servers, **added["servers"]}
     whole = {**document, above: both} if above else {**document, **both}
     return {**whole, "inputs": [*inputs, *added["inputs"]]} if added.get("inputs") else whole
+
+
+def _add_inputs(document: dict[str, Any], edit: Edit, notes: list[str]) -> None:
+    """Add an input for each `${input:ID}` of an added server that is the id of none."""
+    known = parse_config(json.dumps(document)).inputs
+    wanted = dict.fromkeys(each.name for _, each in placed(edit.server, "") if each.kind == "input")
+    about = {"type": "promptString", "description": f"for the MCP server {edit.name}", "password": True}
+    for each in (each for each in wanted if each not in known):
+        document["inputs"] = [*(document.get("inputs") or ()), {"id": each, **about}]
+        how = f"`smcp-computer secrets set {shlex.quote(each)}` or {variable_of(each)} gives its value"
+        notes.append(f"inputs: {each!r} was added{did_you_mean(each, known)}; {how}")
 
 
 def _change(servers: dict[str, Any], edit: Edit) -> None:

@@ -328,6 +328,7 @@ _WHY: Final = {
     "Expecting ':' delimiter": "a colon is missing",
     "Expecting property name enclosed in double quotes": 'the name of a field is missing, in straight quotes ("")',
     "Expecting value": "a value is missing, such as a text in straight quotes",
+    "Unterminated string starting at": "the closing quotes of a text are missing",
     "Extra data": "all of it has to stand inside one { }: there is more text",
 }
 """For people, by the message of `json`."""
@@ -353,6 +354,8 @@ def read_object(raw: bytes | str) -> dict[str, Any]:
             why = "a comment begins with //, not with #,"
         elif not text[: error.pos].strip():
             why = "it has to begin with { (YAML and other formats are not read)"
+        elif not text[error.pos :].strip():
+            why = "the file ends too early: a closing bracket is missing"
         raise ConfigError(f"not JSON: {why} at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError):
         raise ConfigError("not JSON: nested too deeply, or a number with very many digits") from None
