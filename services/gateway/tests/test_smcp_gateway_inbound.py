@@ -4,12 +4,13 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from smcp_gateway.sockets.websocket import BURST, SLICE, VERY_LARGE, Slices
+from smcp_gateway.sockets.websocket import BURST, FRAMES, SLICE, VERY_LARGE, Slices
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.raw_websocket import CLOSE, CONTINUATION, KIB, PONG, TEXT, RawWebSocket, client_frame
 from smcp_testing.waiting import eventually
@@ -17,7 +18,7 @@ from smcp_testing.waiting import eventually
 OFFICE = "office"
 BOX = "box"
 CONNECT = b"40/smcp,"
-WS_PING = 9
+WS_PING, WS_PONG = 9, 10
 
 
 @asynccontextmanager
@@ -141,7 +142,7 @@ async def test_a_message_after_a_large_one_is_handled_after_it(nats_url: str) ->
         for number in range(2, 12, 2):
             first, second = event(number, "server:none", large), event(number + 1, "server:none", {})
             await client.write(client_frame(WS_PING, b"") + client_frame(TEXT, first) + client_frame(TEXT, second))
-            assert (await client.frame()) == (10, b"")
+            assert (await client.frame()) == (WS_PONG, b"")
             assert [(await acked(client))[0] for _ in range(2)] == [number, number + 1]
 
 
@@ -186,7 +187,7 @@ def test_aiohttp_gets_a_large_frame_in_slices(size: int) -> None:
         client_frame(CLOSE, b"\x03\xe8"),
     ]
     sent, frames = b"".join(said), Frames()
-    slices = Slices(frames, 2 * VERY_LARGE, b"the mark")
+    slices = Slices(frames, 2 * VERY_LARGE, b"the mark", pytest.fail)
     for at in range(0, len(sent), size):
         slices.data_received(sent[at : at + size])
     came = frames.read()
@@ -199,9 +200,60 @@ def test_aiohttp_gets_a_large_frame_in_slices(size: int) -> None:
 
 def test_a_frame_above_the_limit_is_for_aiohttp_to_refuse() -> None:
     frames, header = Frames(), b"\x81\xff" + (2 * VERY_LARGE).to_bytes(8) + bytes(4)
-    slices = Slices(frames, VERY_LARGE, b"the mark")
+    slices = Slices(frames, VERY_LARGE, b"the mark", pytest.fail)
     slices.data_received(header + b"begins")
     assert frames.read()[1:] == [(0x81, b"begins")]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [client_frame(CONTINUATION, b"", last=False) * (FRAMES + 1), client_frame(WS_PING, b"") + b"\x89\x00 and more"],
+    ids=["too many", "not masked"],
+)
+def test_too_many_frames_at_once_and_frames_that_are_not_masked_do_not_reach_aiohttp(sent: bytes) -> None:
+    frames = Frames()
+    cut_off: list[bool] = []
+    slices = Slices(frames, VERY_LARGE, b"the mark", lambda: cut_off.append(True))
+    slices.data_received(client_frame(TEXT, b"x") * FRAMES)
+    assert len(frames.read()) == 1 + FRAMES
+    assert not cut_off
+    slices.data_received(sent)
+    assert cut_off == [True]
+    assert len(frames.read()) == 1 + FRAMES
+
+
+async def test_a_client_whose_frames_are_not_masked_is_cut_off(nats_url: str) -> None:
+    async with gateway_world(nats_url, registry=False) as world, raw(world) as client:
+        await client.write(b"\x89\x00" * KIB)
+        with suppress(ConnectionResetError):
+            assert await client.frame() is None, "no pong"
+
+
+async def test_many_pings_are_answered_few_at_a_time(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, most, pong = 0, 0, web.WebSocketResponse.pong
+
+    async def counted(response: Any, message: bytes = b"") -> None:
+        nonlocal at_once
+        at_once += 1
+        await pong(response, message)
+
+    async def watch() -> None:
+        nonlocal at_once, most
+        while True:
+            most, at_once = max(most, at_once), 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(web.WebSocketResponse, "pong", counted)
+    async with gateway_world(nats_url, registry=False) as world, raw(world) as client:
+        pings = [b"%d" % number for number in range(10 * BURST)]
+        watching = asyncio.create_task(watch())
+        await client.write(b"".join(client_frame(WS_PING, ping) + client_frame(WS_PONG, b"") for ping in pings))
+        assert [await client.frame() for _ in pings] == [(WS_PONG, ping) for ping in pings]
+        await client.write(client_frame(TEXT, CONNECT))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        watching.cancel()
+        await asyncio.wait([watching])
+    assert 0 < most <= BURST
 
 
 async def test_a_client_that_sends_before_it_is_answered_is_cut_off(nats_url: str) -> None:

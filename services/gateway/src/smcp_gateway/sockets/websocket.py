@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import ClientConnectionResetError, WSCloseCode, WSMessage, WSMsgType, web
+from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 from engineio.packet import NOOP, Packet
 
 from smcp_gateway.sockets.packet import Frame
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 LINGER_S: Final = 5.0
 """How long a connection that was closed may take to say its last words."""
 BURST: Final = 64
-"""Messages of one client that are read before others get their turn."""
+"""Messages of one client, pings and pongs too, that are read before others get their turn."""
+FRAMES: Final = 8192
+"""Frames in one read of the socket (256 KiB at most) above which a client is cut off: each costs time, however short it
+is, and a message of the protocol has more than 32 bytes."""
 VERY_LARGE: Final = 1024 * 1024
 """Bytes from which a message to a client is announced by a NOOP. A client that knows engine.io alone hears nothing
 while it arrives, and takes the gateway for gone when that lasts: so the time that it allows begins with it, not with
@@ -44,7 +47,11 @@ class Connection:
         self._outbox: Outbox = self._engine.queue
         self._server = server
         size = server.max_http_buffer_size
-        self._socket = web.WebSocketResponse(max_msg_size=size, timeout=LINGER_S, compress=False, decode_text=False)
+        self._socket = web.WebSocketResponse(
+            max_msg_size=size, timeout=LINGER_S, compress=False, decode_text=False, autoping=False
+        )
+        self._received = 0
+        """Messages so far."""
         self._goodbye = False
         """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
         self._read_all = asyncio.Event()
@@ -90,7 +97,8 @@ class Connection:
         """
         mark, message = secrets.token_bytes(), None
         if transport is not None:
-            put_before(transport, lambda protocol: Slices(protocol, self._server.max_http_buffer_size, mark))
+            most, cut_off = self._server.max_http_buffer_size, transport.abort
+            put_before(transport, lambda protocol: Slices(protocol, most, mark, cut_off))
             with suppress(TimeoutError):
                 async with asyncio.timeout(0):
                     message = await self._socket.receive()
@@ -105,33 +113,45 @@ class Connection:
         engine.upgrading = True  # polling requests get nothing more meanwhile
         try:
             async with asyncio.timeout(self._server.ping_interval + self._server.ping_timeout):
-                if self._text(await self._socket.receive()) != b"2probe":
+                if await self._text() != b"2probe":
                     return False
                 await self._socket.send_str("3probe")
                 self._outbox.put_nowait(noop())  # ends the polling request that waits
-                return self._text(await self._socket.receive()) == _UPGRADE
+                return await self._text() == _UPGRADE
         except (TimeoutError, ConnectionError):
             return False
         finally:
             engine.upgrading = False
 
-    def _text(self, message: WSMessage) -> bytes | None:
-        """A text message; None where the connection has ended. Binary ones are none of the protocol's."""
-        if message.type is WSMsgType.TEXT:
-            data: bytes = message.data
-            return data
-        if message.type is WSMsgType.BINARY:
-            return b""
-        self._goodbye = message.type is WSMsgType.CLOSE and message.data == WSCloseCode.OK
-        return None
+    async def _text(self) -> bytes | None:
+        """The next text message; None where the connection has ended. Binary ones are none of the protocol's.
+
+        aiohttp's `receive` would answer any number of pings in one go (`autoping`).
+        """
+        while True:
+            message = await self._socket.receive()
+            self._received += 1
+            if self._received % BURST == 0:  # what has arrived already is read without waiting
+                await asyncio.sleep(0)
+            match message.type:
+                case WSMsgType.TEXT:
+                    data: bytes = message.data
+                    return data
+                case WSMsgType.BINARY:
+                    return b""
+                case WSMsgType.PING:
+                    await self._socket.pong(message.data)
+                case WSMsgType.PONG:
+                    pass
+                case _:
+                    self._goodbye = message.type is WSMsgType.CLOSE and message.data == WSCloseCode.OK
+                    return None
 
     async def _read(self) -> None:
         engine = self._engine
-        read = 0
         try:
-            while not engine.closed and (text := self._text(await self._socket.receive())) is not None:
-                read += 1
-                if read % BURST == 0 or len(text) >= VERY_LARGE:  # what has arrived already is read without waiting
+            while not engine.closed and (text := await self._text()) is not None:
+                if len(text) >= VERY_LARGE:
                     await asyncio.sleep(0)
                 match text[:1]:
                     case b"4":
@@ -187,10 +207,12 @@ class Slices(asyncio.Protocol):
     Args:
         most: bytes of a frame; aiohttp refuses a longer one by its header.
         mark: a message that aiohttp gets first. It reads it only where no other one has begun.
+        cut_off: is called where the client sends too many frames at once, or one that is not masked (RFC 6455, 5.1).
     """
 
-    def __init__(self, inner: asyncio.Protocol, most: int, mark: bytes) -> None:
+    def __init__(self, inner: asyncio.Protocol, most: int, mark: bytes, cut_off: Callable[[], None]) -> None:
         self._most = most
+        self._cut_off = cut_off
         self._head = b""
         """A header that has not come as a whole."""
         self._skip = 0
@@ -208,7 +230,7 @@ class Slices(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data, self._head = self._head + data, b""
         parts: list[bytes] = []
-        begin, at, end = 0, self._skip, len(data)
+        begin, at, end, frames = 0, self._skip, len(data), 0
         while at < end:
             if self._rest:
                 size = min(self._rest, SLICE)
@@ -219,6 +241,10 @@ class Slices(asyncio.Protocol):
                 self._head, end = data[at:], at
             else:
                 header, size = frame
+                frames += 1
+                if frames > FRAMES or data[at + 1] < 0x80:
+                    self._cut_off()
+                    return
                 if VERY_LARGE <= size <= self._most:
                     self._fin, self._mask = data[at] & 0x80, data[at + 10 : at + header]
                     self._rest, size = size - SLICE, SLICE
@@ -229,16 +255,16 @@ class Slices(asyncio.Protocol):
         self._pass_on(b"".join((*parts, data[begin:end])) if parts else data[:end])
 
     def _header(self, first: int, size: int) -> bytes:
-        return struct.pack("!BBQ", first, 0x80 * bool(self._mask) + 127, size) + self._mask
+        return struct.pack("!BBQ", first, 0x80 + 127, size) + self._mask
 
 
 def _frame_at(data: bytes, at: int) -> tuple[int, int] | None:
-    """The bytes of a frame's header and of its payload (RFC 6455, 5.2); None: the header has not come as a whole."""
+    """The bytes of a masked frame's header and its payload (RFC 6455, 5.2); None: it is not here as a whole."""
     if len(data) < at + 2:
         return None
     length = data[at + 1] & 0x7F
     extended = 2 if length == 126 else 8 if length == 127 else 0
-    header = 2 + extended + 4 * (data[at + 1] >> 7)
+    header = 2 + extended + 4
     if len(data) < at + header:
         return None
     return header, int.from_bytes(data[at + 2 : at + 2 + extended]) if extended else length
