@@ -11,6 +11,8 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import PROGRESS
+from smcp_bus.tool_progress import EVERY_S
+from smcp_gateway.sockets.session import NOTES
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.socketio_pair import BOX, OFFICE, RESULT, Couple, call, couple, serve
 from smcp_testing.waiting import eventually
@@ -22,6 +24,19 @@ MINE = {"agent": "anna", "computer": BOX}
 
 def said(number: int = 0, **fields: Any) -> dict[str, Any]:
     return {"agent": "anna", "req_id": f"r{number}", **fields}
+
+
+class Since:
+    """How many notes may have been sent or read since then."""
+
+    def __init__(self) -> None:
+        self._began = asyncio.get_running_loop().time()
+
+    def notes_of_a_call(self) -> float:
+        return 2 + (asyncio.get_running_loop().time() - self._began) / EVERY_S
+
+    def notes_of_a_computer(self) -> float:
+        return 2 + NOTES.per_s * (asyncio.get_running_loop().time() - self._began + NOTES.slack)
 
 
 class Running:
@@ -119,14 +134,41 @@ async def test_hundreds_of_notes_at_once_are_few_for_the_agent(nats_url: str) ->
     async with couple(nats_url) as pair:
         running = Running(pair, **READS)
         await running.begun()
+        since = Since()
         for step in range(300):
             await pair.box.sio.emit(EVENT, said(progress=step), namespace="/smcp")
         assert await pair.box.call(EVENT, said(progress=300)) is None
-        await eventually(lambda: pair.anna.told(NOTE)[-1]["progress"] == 300)
+        await eventually(lambda: [note for note in pair.anna.told(NOTE) if note["progress"] == 300])
+        most = since.notes_of_a_call()
         await running.ended()
         counts = pair.owner.computers.owner.notes
         assert counts["sent"] + counts["replaced"] == 301
-        assert len(pair.anna.told(NOTE)) <= counts["sent"] < 50
+        assert len(pair.anna.told(NOTE)) <= counts["sent"] <= most
+
+
+async def test_progress_uses_up_no_quota_of_calls(nats_url: str) -> None:
+    quotas = {"quota_calls_per_s": 0.01, "quota_burst_s": 500.0}  # five at once
+    async with couple(nats_url, 1, settings=quotas) as pair:
+        running = Running(pair, **READS)
+        await running.begun()
+        for step in range(50):
+            assert await pair.box.call(EVENT, said(progress=step)) is None
+        await running.ended()
+        listing = {"agent": "anna", "req_id": "l", "office_id": OFFICE}
+        refused = [(await pair.anna.call("server:list_room", listing)).get("code") for _ in range(5)]
+        assert refused == [None] * 4 + [429], "of five events the call was the first"
+
+
+async def test_surplus_progress_of_a_computer_is_dropped_and_not_refused(nats_url: str) -> None:
+    async with couple(nats_url, 1) as pair:
+        running = Running(pair, **READS)
+        await running.begun()
+        since = Since()
+        acks = await asyncio.gather(*(pair.box.call(EVENT, said(progress=step)) for step in range(3_000)))
+        most = since.notes_of_a_computer()
+        await running.ended()
+        assert acks == 3_000 * [None]
+        assert 300 < sum(pair.owner.computers.owner.notes.values()) <= most
 
 
 async def test_a_native_computer_that_sends_notes_without_end_cannot_flood_the_agent(nats_url: str) -> None:
@@ -148,11 +190,13 @@ async def test_a_native_computer_that_sends_notes_without_end_cannot_flood_the_a
         connected(world.url) as anna,
     ):
         await anna.join("agent", "anna", OFFICE)
+        since = Since()
         assert await anna.call("client:tool_call", call(0) | READS) == RESULT, "it has its place among 512 messages"
+        most = since.notes_of_a_call()
         assert await anna.call("client:tool_call", call(1)) == RESULT
         assert heads == ["1", None]
         assert anna.told(NOTE)[0] == MINE | {"req_id": "r0", "progress": 0}
-        assert len(anna.told(NOTE)) < 10, "and all of them within a moment"
+        assert len(anna.told(NOTE)) <= most
         counts = world.gateways[0].computers.owner.notes
         assert counts["sent"] == len(anna.told(NOTE))
         assert sum(counts.values()) == 401

@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import web
 
 from smcp_bus.callers import CALLER_KEY, Caller
-from smcp_bus.limits import ByteBudget, Grant
+from smcp_bus.limits import ByteBudget, Grant, Rate
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.grants import Principal
 from smcp_gateway.quotas import CountedIn, Quota
@@ -31,6 +31,9 @@ FETCHED: Final = 2
 while the other waits. More stay with their Computers."""
 UNASKED: Final = 4
 """Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
+NOTES: Final = Rate(100, 5.0)
+"""Progress notes that one Computer may send beside the quotas: in a second as many as it may have events refused. The
+others are dropped. The owner of a call passes on ten a second at most."""
 
 SeatKey = tuple[str, Role, str]
 """(office, role, name)"""
@@ -207,6 +210,8 @@ class Session:
     room_events: float = 0.0
     """Its own bucket of room events, and `counted_in`: see `quotas.Holder`."""
     counted_in: CountedIn | None = field(default=None, repr=False)
+    notes: float = 0.0
+    """When its bucket of progress notes will be full."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
@@ -253,6 +258,13 @@ class Session:
             details = {"may_have_run": False, "moving": True}
             return Unavailable("this connection is about to be closed; connect again", details=details)
         return None
+
+    def count_note(self, now: float) -> bool:
+        """Count a progress note; False: it is one too many, and not counted."""
+        if NOTES.wait(self.notes, now) > 0:
+            return False
+        self.notes = NOTES.taken(self.notes, now)
+        return True
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -18,14 +18,16 @@ from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
+from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
 from smcp_gateway.auth.client_addresses import CONNECT_S, Arrivals
 from smcp_gateway.auth.guard import Guard, refusal_response
-from smcp_gateway.quotas import Quotas, Turns
+from smcp_gateway.quotas import Quotas, Ticket, Turns
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     LARGE,
     NAMESPACE,
+    NULL,
     ClientAck,
     ClientConnect,
     ClientDisconnect,
@@ -49,6 +51,7 @@ from smcp_proto.errors import (
     TooLarge,
     Unavailable,
 )
+from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_service.http_limits import of_member
 
 HEADROOM: Final = 64 * 1024
@@ -59,7 +62,7 @@ REQUEST_LIMIT_DIVISOR: Final = 4
 """A request may have a quarter of what an answer may have (ADR 0044): it is parsed and written anew, in one go each."""
 MIN_REQUEST_LIMIT: Final = 1024 * 1024
 """Bytes that a request may have, where a payload may."""
-FREE: Final = frozenset({"server:tool_call_cancel", "server:tool_progress", "notify:resources/updated"})
+FREE: Final = frozenset({"server:tool_call_cancel", "notify:resources/updated"})
 """Events that are no room events for the quotas: as many as calls, or put together before the registry has them."""
 CALLED: Final = "client:"
 """Events that run free; everything else of one client happens in the order in which it came."""
@@ -284,7 +287,10 @@ class SocketIoServer:
     def _read(self, session: Session | None, engine_id: str, text: bytes, start: int) -> Work | None:
         match read_packet(text, start):
             case ClientEvent() as event:
-                if session is not None:
+                if session is not None and _is_note(session, event) and not session.count_note(self._loop.time()):
+                    if event.id is not None:
+                        self.send(session, ack_frame(event.id, NULL))
+                elif session is not None:
                     office = session.id if session.seat is None else session.seat[0]
                     subject = "" if session.principal is None else session.principal.identity
                     turn = self._turns.take(office, subject)
@@ -360,7 +366,9 @@ class SocketIoServer:
         is_call = row.event.startswith(CALLED)
         try:
             small = len(event.body) if len(event.body) < LARGE else 0
-            ticket = self._quotas.begin(session, small, in_room=not is_call and row.event not in FREE)
+            ticket: Ticket = ()
+            if not _is_note(session, event):
+                ticket = self._quotas.begin(session, small, in_room=not is_call and row.event not in FREE)
         except RateLimited as error:
             session.was_refused = True
             return self._refused(session, event, error)
@@ -394,6 +402,11 @@ class SocketIoServer:
         if len(event.body) > self._max_request:
             return TooLarge(REQUEST_TOO_LARGE, details={"limit": self._max_request, "size": len(event.body)})
         return session.refusal(self._max_payload, begins=row.event == JOIN or row.event.startswith(CALLED))
+
+
+def _is_note(session: Session, event: ClientEvent) -> bool:
+    """Whether it is progress of a call: no event for the quotas, since each call has up to ten a second."""
+    return event.name == TOOL_PROGRESS and session.role == "computer" and len(event.body or b"") <= MAX_NOTE_BYTES
 
 
 def _ack(session: Session, row: Row | None, answer: Answer) -> bytes:
