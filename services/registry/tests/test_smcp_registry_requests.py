@@ -6,9 +6,11 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import AFTER, CLAIM, ERROR, REQ_ID
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
 from smcp_proto.errors import Malformed, NotInOffice
+from smcp_registry.app import handled_once
 from smcp_testing.member_process import member_process, observe
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import asking, registries, send
@@ -96,6 +98,23 @@ async def test_copies_of_a_request_wait_for_the_answer_to_the_first(nats_url: st
         assert await asyncio.gather(*asked) == 6 * [403]
         assert await ask("r1") == 403
         assert owner.asked == 3
+
+
+async def test_copies_of_a_request_fail_as_the_first_does() -> None:
+    handled, fails = 0, asyncio.Event()
+
+    async def handle(_: Incoming) -> Reply:
+        nonlocal handled
+        handled += 1
+        await fails.wait()
+        raise ValueError("the store")
+
+    once = handled_once(handle)
+    asked = [asyncio.create_task(once(Incoming("subject", b"{}", {REQ_ID: "r"}, None))) for _ in range(3)]
+    await eventually(lambda: handled)
+    fails.set()
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert (handled, [str(outcome) for outcome in outcomes]) == (1, 3 * ["the store"])
 
 
 async def test_a_claim_is_confirmed_while_it_stands(nats_url: str) -> None:

@@ -162,7 +162,10 @@ async def open_registry(
 
 def handled_once(handle: RequestHandler) -> RequestHandler:
     """Copies of a request wait for the reply to the first, while that is handled: whoever gets no answer asks up to 20
-    times, and a store that is slow would have the more to do."""
+    times, and a store that is slow would have the more to do.
+
+    Joins, leaves, finds and notifications have a `REQ_ID`, by which copies are known. All others are handled each.
+    """
     running: dict[tuple[object, ...], asyncio.Future[Reply]] = {}
 
     async def once(incoming: Incoming) -> Reply:
@@ -175,9 +178,13 @@ def handled_once(handle: RequestHandler) -> RequestHandler:
         try:
             reply = await handle(incoming)
             first.set_result(reply)
+        except Exception as error:
+            first.set_exception(error)
+            first.exception()  # without a copy nobody else asks for it, and asyncio would log that
+            raise
         finally:
             del running[key]
-            first.cancel()  # where there is no reply: the registry stops
+            first.cancel()  # where nothing is set: the registry stops
         return reply
 
     return once
