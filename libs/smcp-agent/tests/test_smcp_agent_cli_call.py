@@ -115,7 +115,12 @@ def test_a_schema_that_is_none_leaves_the_values_to_json(schema: JsonObject) -> 
 def test_a_key_that_the_schema_has_no_property_for_gets_a_warning_unless_it_takes_others() -> None:
     warning = "warning: the tool has no parameter 'cuont'. Did you mean 'count'?"
     assert list(unknown(["count", "cuont", "zz"], SCHEMA)) == [warning, "warning: the tool has no parameter 'zz'."]
-    for more in ({"additionalProperties": True}, {"patternProperties": {"^c": {}}}, {"properties": None}):
+    takes_others: list[JsonObject] = [
+        {"additionalProperties": True},
+        {"patternProperties": {"^c": {}}},
+        {"properties": None},
+    ]
+    for more in takes_others:
         assert list(unknown(["cuont"], SCHEMA | more)) == []
 
 

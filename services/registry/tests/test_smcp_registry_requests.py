@@ -110,7 +110,7 @@ async def test_copies_of_a_request_fail_as_the_first_does() -> None:
         raise ValueError("the store")
 
     once = handled_once(handle)
-    asked = [asyncio.create_task(once(Incoming("subject", b"{}", {REQ_ID: "r"}, None))) for _ in range(3)]
+    asked = [asyncio.ensure_future(once(Incoming("subject", b"{}", {REQ_ID: "r"}, None))) for _ in range(3)]
     await eventually(lambda: handled)
     fails.set()
     outcomes = await asyncio.gather(*asked, return_exceptions=True)

@@ -124,7 +124,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self._previews = Previews()
         self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
         self._room = Office(seat, self._tools, self._answers, self._subscriptions, publish)
-        addresses = Addresses(url if isinstance(url, Iterable) and not isinstance(url, str) else [url])
+        given: Any = url  # whatever the application passed
+        addresses = Addresses(given if isinstance(given, Iterable) and not isinstance(given, str) else [given])
         self._link = Link(addresses, seat, options, self._room, self._on_notice)
         self._link.fail(not_open())
         self._on_progress: defaultdict[str, list[Callable[[ToolProgress], None]]] = defaultdict(list)
@@ -171,7 +172,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             Closed: this `SmcpAgent` is not open, or was closed while the call waited for a connection.
         """
         seconds = seconds_of(timeout)
-        if on_progress is not None and (not callable(on_progress) or iscoroutinefunction(on_progress)):
+        given: Any = on_progress
+        if given is not None and (not callable(given) or iscoroutinefunction(given)):
             raise refused("on_progress", "a plain function of one argument, not an async one")
         request = checked(
             ToolCallReq,
