@@ -138,7 +138,7 @@ async def test_a_client_of_2026_watches_as_long_as_its_stream_is_open() -> None:
 
 
 async def test_a_computer_that_does_not_list_its_resources_costs_only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_agent.mcp.resources.LIST_S", 0.05)
+    monkeypatch.setattr("smcp_agent.mcp.resources.LIST_S", 3.0)
     async with fake_gateway() as gateway:
         computers_at(gateway, "hung", "red")
         listing = gateway.answers["client:resources/list"]
@@ -152,7 +152,7 @@ async def test_a_computer_that_does_not_list_its_resources_costs_only_its_own(mo
 
 
 async def test_a_uri_keeps_its_computer_while_that_one_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_agent.mcp.resources.LIST_S", 0.05)
+    monkeypatch.setattr("smcp_agent.mcp.resources.LIST_S", 3.0)
     async with fake_gateway() as gateway:
         blue = computers_at(gateway, "blue", "red")["blue"]
         listing = gateway.answers["client:resources/list"]
