@@ -30,10 +30,11 @@ engine_start() {
     fi
     local waited=0
     engine_directory="$(mktemp -d)"
-    # Its own data and socket: what another engine left on this machine is no business of this run.
+    # Its own data and socket: what another engine left on this machine is no business of this run. The root as parent of the containers'
+    # groups: below /docker all of them together get as much of the processors as one process outside, and start minutes late.
     export DOCKER_HOST="unix://$engine_directory/docker.sock"
     "${engine_root[@]}" dockerd --host "$DOCKER_HOST" --data-root "$engine_directory/data" --exec-root "$engine_directory/exec" \
-        --group "$(id -gn)" --pidfile "$engine_directory/dockerd.pid" > "$engine_directory/dockerd.log" 2>&1 &
+        --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent / --group "$(id -gn)" --pidfile "$engine_directory/dockerd.pid" > "$engine_directory/dockerd.log" 2>&1 &
     engine_pid=$!
     until engine_answers; do
         if ((++waited > 300)) || ! kill -0 "$engine_pid" 2> /dev/null; then
