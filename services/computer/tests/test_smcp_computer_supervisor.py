@@ -1,6 +1,7 @@
 """MCP servers as real processes: started, called, cancelled, killed, started again, stopped whole."""
 
 import asyncio
+import shlex
 import sys
 from pathlib import Path
 from typing import Literal
@@ -92,6 +93,19 @@ async def test_a_server_that_never_answers_fails_its_start_in_time() -> None:
     silent = {"type": "stdio", "server_parameters": {"command": "sleep", "args": ["600"]}}
     async with running(limits=Limits(start_s=0.5), ready=(), silent=silent) as servers:
         assert servers["silent"].reason == "did not get ready in time"
+
+
+async def test_a_server_that_needs_longer_than_the_first_start_may_take_gets_twice_the_time() -> None:
+    toolbox = configs.stdio()["server_parameters"]
+    command = shlex.join([toolbox["command"], *toolbox["args"]])
+    slow = {
+        "type": "stdio",
+        "server_parameters": {**toolbox, "command": "sh", "args": ["-c", f"sleep 1; exec {command}"]},
+    }
+    async with running(limits=Limits(start_s=0.6), ready=(), slow=slow) as servers:
+        assert servers["slow"].reason == "did not get ready in time"
+        await eventually(lambda: servers["slow"].ready, timeout=60)
+        assert text(await call(servers["slow"], "echo", text="hi")) == "hi"
 
 
 async def test_a_server_that_ends_at_discovery_gets_the_legacy_handshake(tmp_path: Path) -> None:

@@ -57,6 +57,10 @@ HTTP_LIST_S: Final = 30.0
 """How often a server behind HTTP is asked for its tools: a new version of it may take over without a word."""
 
 
+LONGEST_START_S: Final = 300.0
+"""A start that takes too long gets twice the time at the next try, up to this: `npx` may have to download first."""
+
+
 @dataclass(frozen=True)
 class Limits:
     max_message: int = 32 * 1024 * 1024
@@ -64,7 +68,7 @@ class Limits:
     max_values: int = exact_json.MAX_VALUES
     """Values that such a message may hold."""
     start_s: float = 30.0
-    """How long a start may take, the first list of tools included."""
+    """How long the first start may take, the first list of tools included."""
     silence_s: float = 30.0
     """A server that has sent nothing for so long, though it was asked, hangs. It is asked after a third of this."""
     wait_s: float = 3.0
@@ -118,6 +122,7 @@ class Supervisor:
         self._place = place
         self._events = events or ServerEvents()
         self._backoff = backoff or Backoff()
+        self._start_s = limits.start_s
         self._stderr = StderrLog(config.name, limits.logs, inputs.redactor.redact)
         self._negotiation: Negotiation = "auto"
         self._ready_at = math.inf
@@ -229,7 +234,7 @@ class Supervisor:
                 await place.enter_async_context(self._place())
             if self._stopping.is_set():
                 return
-            start.reschedule(asyncio.get_running_loop().time() + self._limits.start_s)
+            start.reschedule(asyncio.get_running_loop().time() + self._start_s)
             async with connect(
                 server,
                 negotiation=self._negotiation,
@@ -386,6 +391,8 @@ class Supervisor:
             pause = 0.0 if is_steady else self._backoff.next()
             outlook = f"it is started again in {pause:.1f} s" if pause else "it is started again"
             was_ready = self._ready_at < math.inf
+            if not was_ready and isinstance(first_of(error), TimeoutError):
+                self._start_s = max(self._start_s, min(2 * self._start_s, LONGEST_START_S))
             if not was_ready:
                 outlook += f", then ever later, up to every {self._backoff.longest_s:g} s"
             self._enter(State.BACKOFF, self._stderr.failed(error, outlook, was_ready=was_ready))
