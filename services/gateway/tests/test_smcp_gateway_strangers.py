@@ -80,6 +80,17 @@ async def test_pages_of_other_origins_are_refused(
             assert await first(world, transport, Origin=origin) == good
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_compressed_request_is_refused_and_recorded(
+    nats_url: str, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=EVENTS)
+    async with gateway_world(nats_url, registry=False) as world:
+        assert await first(world, transport, **{"Content-Encoding": "gzip"}) == 415
+        [said] = [vars(record) for record in caplog.records if record.name == EVENTS]
+        assert (said["refused"], said["outcome"], said["address"]) == ("connect", "415", "127.0.0.1")
+
+
 async def test_with_tokens_any_name_of_the_gateway_may_be_used(nats_url: str, keys: Path) -> None:
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
         assert await first(world, "polling", Host="gateway.example") == 200

@@ -63,8 +63,8 @@ class EdgeRules:
     """Strangers' connections from one address; 0: any number."""
     counted_as: Callable[[str], str | None] = str
     """What an address counts as; None: not at all, since it is a proxy before many clients."""
-    turned_away: Callable[[web.Request, str], None] = lambda request, why: None
-    """Called with a request that is refused for its `Host` or `Origin`."""
+    turned_away: Callable[[web.Request, int, str], None] = lambda request, status, why: None
+    """Called with a request that is refused for its `Host`, `Origin` or `Content-Encoding`."""
 
 
 class Strangers:
@@ -347,25 +347,21 @@ def _checking(rules: EdgeRules) -> Middleware:
 
 
 def _refusal(request: web.Request, rules: EdgeRules) -> web.Response | None:
-    headers = request.headers
-    if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        why = "compressed bodies are not accepted: send the body without a Content-Encoding"
-        return _refused(415, why, "Content-Encoding")
-    if request.path in UNCHECKED:
-        return None
+    headers, status = request.headers, 403
     host, origin = headers.get("Host"), headers.get("Origin")
-    if rules.hosts is not None and not host_allowed(host, rules.hosts):
+    if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        status, field = 415, "Content-Encoding"
+        why = "compressed bodies are not accepted: send the body without a Content-Encoding"
+    elif request.path in UNCHECKED:
+        return None
+    elif rules.hosts is not None and not host_allowed(host, rules.hosts):
         field, why = "Host", "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS"
     elif origin is not None and not origin_allowed(origin, host, rules.origins):
         field, why = "Origin", "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS"
     else:
         return None
-    rules.turned_away(request, why)
-    return _refused(403, why, field)
-
-
-def _refused(status: int, message: str, header: str) -> web.Response:
-    body = {"code": status, "message": message, "details": {"field": header}}
+    rules.turned_away(request, status, why)
+    body = {"code": status, "message": why, "details": {"field": field}}
     response = web.json_response(body, status=status, headers={"Cache-Control": "no-store"})
     response.force_close()
     return response

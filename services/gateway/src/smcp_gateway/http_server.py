@@ -13,7 +13,7 @@ from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import VERSION_PARAMETER
 from smcp_proto.catalog import VersionRefusal, refuse_version
-from smcp_proto.errors import NotAllowed, SmcpError, VersionRefused
+from smcp_proto.errors import SmcpError, VersionRefused, error_of
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.http_limits import EdgeRules, Listener, listening
 from smcp_service.logging import get_logger
@@ -70,10 +70,10 @@ class HttpServer:
         finally:
             self._answer = None
 
-    def turned_away(self, request: web.Request, why: str) -> None:
+    def turned_away(self, request: web.Request, status: int, why: str) -> None:
         """See `EdgeRules`."""
         if request.path == PATH:
-            self.refused(self.source(request), NotAllowed(why))
+            self.refused(self.source(request), error_of(status, why, {}))
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         begins = "sid" not in request.query  # a request with a session's id is authenticated already
