@@ -3,7 +3,7 @@
 `Supervisor.run` alone opens and closes the session, as the SDK requires. A server that ends, or cannot be reached, is
 started again after a pause that grows, and that a call cuts short. One that hangs is found by asking it:
 
-- A server that has sent nothing for a third of `silence_s` is asked whether it is there; each message is an answer.
+- A server that has sent nothing for half of `silence_s` is asked whether it is there; each message is an answer.
 - One that has sent nothing for `silence_s` is given up. But where calls run that it got before, it may be a program
   that does one thing at a time: it is `degraded`, and given up when the last of these calls has ended or timed out.
   Calls that come later do not prolong that. A process that was stopped (SIGSTOP) is not spared.
@@ -70,7 +70,7 @@ class Limits:
     start_s: float = 30.0
     """How long the first start may take, the first list of tools included."""
     silence_s: float = 30.0
-    """A server that has sent nothing for so long, though it was asked, hangs. It is asked after a third of this."""
+    """A server that has sent nothing for so long, though it was asked, hangs. It is asked after half of this."""
     wait_s: float = 3.0
     """How long a call waits for a server that is being started."""
     logs: Path | None = None
@@ -286,7 +286,7 @@ class Supervisor:
         listed = time.monotonic()
         try:
             while True:
-                ask_at = connection.watch.heard + self._limits.silence_s / 3
+                ask_at = connection.watch.heard + self._limits.silence_s / 2
                 await set_within(max(0.0, ask_at - time.monotonic()), self._wake)
                 self._wake.clear()
                 if self._stopping.is_set():
