@@ -9,31 +9,12 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from smcp_testing.bridged import ERAS, Bridged, bridged
-from smcp_testing.context_computer import ContextComputer
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.context_computer import WINDOW, computers_at
+from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.mcp_servers.shelf import HOST, document
 from smcp_testing.waiting import eventually
 
-WINDOW = "window://com.example.desk/now"
 PICTURE = "file:///p.png"
-
-
-def computers_at(gateway: FakeGateway, *names: str) -> dict[str, ContextComputer]:
-    """Computers that each have the same window; each question goes to the one that it names."""
-    made = {name: ContextComputer(name) for name in names}
-    for name, computer in made.items():
-        computer.shelf.put(WINDOW, {"title": f"Now at {name}"}, [{"uri": WINDOW, "text": name}])
-        gateway.computers[name] = []
-    for event in next(iter(made.values())).answers:
-
-        async def answer(data: dict[str, Any], event: str = event) -> Any:
-            named = data.get("computerId") or data["computer"]
-            if named not in made:
-                return {"code": 404, "message": f"there is no Computer {named!r}", "details": {}}
-            return await made[named].answers[event](data)
-
-        gateway.answers[event] = answer
-    return made
 
 
 async def watch(bridge: Bridged, request: types.SubscribeRequest | types.UnsubscribeRequest) -> None:

@@ -34,6 +34,8 @@ client:resources/templates/list ListResourceTemplatesReq ResourceRet agent resou
 client:resources/subscribe SubscribeResourceReq ResourceRet agent resources_subscribe reply query
 client:resources/unsubscribe UnsubscribeResourceReq ResourceRet agent resources_unsubscribe reply query
 client:completion/complete CompleteReq ResourceRet agent completion_complete reply query
+client:prompts/list ListPromptsReq ResourceRet agent prompts_list reply query
+client:prompts/get GetPromptReq ResourceRet agent prompts_get reply query
 server:join_office EnterOfficeReq - agent+computer join_office done room
 server:leave_office LeaveOfficeReq - agent+computer leave_office done room
 server:list_room ListRoomReq ListRoomRet agent+computer list_room reply room
@@ -80,6 +82,8 @@ client:resources/read
 client:resources/templates/list
 client:resources/subscribe
 client:completion/complete
+client:prompts/list
+client:prompts/get
 """
 """The events of which a session and an office may send so many only."""
 
@@ -184,7 +188,7 @@ def test_each_row_names_its_protocol_page() -> None:
         page, _, section = row.source.partition(", ")
         if "resources/" in row.event or "completion/" in row.event or row.verb == "update_capabilities":
             assert (page, section.split()[0]) in {("computer.txt", "Resources"), ("finder.txt", "自动补全")}
-        elif row.event == "client:get_status" or row.verb == "tool_progress":
+        elif row.event == "client:get_status" or "prompts/" in row.event or row.verb == "tool_progress":
             assert row.source == "ours, no page has it"
         elif row.event == "server:tool_call_cancel":
             assert row.source == "events.txt, Server 事件"  # a table's row; it has no section of its own

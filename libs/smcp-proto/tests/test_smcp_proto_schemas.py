@@ -82,6 +82,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ref={"type": "ref/resource", "uri": "dpe://com.example.docs/{doc_ref}/pages/{page_index}"},
         argument={"name": "doc_ref", "value": "rpt"},
     ),
+    "ListPromptsReq": rpc("prompts/list"),
+    "GetPromptReq": rpc("prompts/get", name="greet", arguments={"who": "anna"}),
     "ResourceListChangedNotification": notice("notifications/resources/list_changed"),
     "ResourceUpdatedNotification": notice("notifications/resources/updated", uri="file:///a", title="A"),
 }

@@ -71,10 +71,8 @@ async def test_a_completion_that_is_not_possible_is_refused(nats_url: str) -> No
         )  # fmt: skip
         refused = await alice.flat(METHOD, server="none", **asked("dpe://able/{doc_ref}", "doc_ref"))
         assert refused == (400, "SMCP_RESOURCE_NOT_SUPPORTED")
-        prompt = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}}
         for params, field in [
             (asked(None, "doc_ref"), "payload.params.ref.uri"),
-            (prompt, "serverId"),
             ({"ref": {"type": "other"}, "argument": {"name": "a", "value": ""}}, "payload.params.ref.type"),
             ({"ref": {"type": "ref/resource", "uri": "x"}}, "payload.params.argument"),
             (

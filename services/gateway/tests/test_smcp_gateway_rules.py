@@ -37,6 +37,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "client:resources/subscribe": envelope("resources/subscribe", URI) | {"agent": "anna"},
     "client:resources/unsubscribe": envelope("resources/unsubscribe", URI) | {"agent": "anna"},
     "client:completion/complete": envelope("completion/complete", REFERENCE),
+    "client:prompts/list": envelope("prompts/list", {"cursor": "c"}),
+    "client:prompts/get": envelope("prompts/get", {"name": "greet", "arguments": {"who": "深"}}),
     "client:get_skills": {"computer": "box", "later": [1]},
 }
 

@@ -35,6 +35,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "client:resources/subscribe": envelope("resources/subscribe", {"uri": URI}),
     "client:resources/unsubscribe": envelope("resources/unsubscribe", {"uri": URI}, serverId=None),
     "client:completion/complete": envelope("completion/complete", COMPLETE),
+    "client:prompts/list": envelope("prompts/list", {"cursor": "c"}),
+    "client:prompts/get": envelope("prompts/get", {"name": "greet", "arguments": {"who": "深"}}),
 }
 
 

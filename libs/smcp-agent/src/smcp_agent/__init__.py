@@ -4,6 +4,12 @@ from smcp_agent.client import SmcpAgent as SmcpAgent
 from smcp_agent.desktop import Desktop as Desktop, Window as Window, prompt_text as prompt_text, windows as windows
 from smcp_agent.finder import DocumentSummary as DocumentSummary, Finder as Finder
 from smcp_agent.llm import auto_apply as auto_apply, tags as tags, tool_meta as tool_meta
+from smcp_agent.prompts import (
+    Prompt as Prompt,
+    PromptArgument as PromptArgument,
+    PromptList as PromptList,
+    PromptMessages as PromptMessages,
+)
 from smcp_agent.result_formats import result_text as result_text
 from smcp_agent.resources import (
     Completion as Completion,

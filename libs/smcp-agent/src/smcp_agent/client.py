@@ -29,6 +29,7 @@ from smcp_agent.finder import FinderMethods, FinderQuery
 from smcp_agent.llm import DEFAULT_TIMEOUT_S, ModelMethods
 from smcp_agent.office import ROOM_S, Office
 from smcp_agent.previews import Previews, allowed_chars
+from smcp_agent.prompts import PromptMethods
 from smcp_agent.resources import ResourceMethods
 from smcp_agent.results import CallResult, call_result
 from smcp_agent.rpc import (
@@ -63,7 +64,7 @@ from smcp_proto.validation import refused
 _Result = TypeVar("_Result")
 
 
-class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
+class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, ResourceMethods):
     """An Agent in an office, as an async context manager.
 
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:

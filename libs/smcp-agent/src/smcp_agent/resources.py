@@ -153,14 +153,14 @@ class ResourceMethods:
             server: only those of this MCP server.
             cursor: the `nextCursor` of the page before.
         """
-        page = await self._page(ListResourcesReq, "resources", WireResource, computer, server, cursor)
+        page = await list_page(self._rpc, ListResourcesReq, "resources", WireResource, computer, server, cursor)
         return cast("ResourceList", page)
 
     async def iter_resources(
         self, computer: str | None = None, *, server: str | None = None
     ) -> AsyncIterator[Resource]:
         """All resources, one page after the other, for `async for`. As `list_resources`."""
-        async for page in _pages(self.list_resources, computer, server):
+        async for page in pages(self.list_resources, computer, server):
             for each in page["resources"]:
                 yield each
 
@@ -177,14 +177,16 @@ class ResourceMethods:
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
     ) -> ResourceTemplateList:
         """One page of templates, asked for now. Arguments and errors are those of `list_resources`."""
-        page = await self._page(ListResourceTemplatesReq, "resourceTemplates", WireTemplate, computer, server, cursor)
+        page = await list_page(
+            self._rpc, ListResourceTemplatesReq, "resourceTemplates", WireTemplate, computer, server, cursor
+        )
         return cast("ResourceTemplateList", page)
 
     async def iter_resource_templates(
         self, computer: str | None = None, *, server: str | None = None
     ) -> AsyncIterator[ResourceTemplate]:
         """All templates, one page after the other, for `async for`. As `list_resource_templates`."""
-        async for page in _pages(self.list_resource_templates, computer, server):
+        async for page in pages(self.list_resource_templates, computer, server):
             for each in page["resourceTemplates"]:
                 yield each
 
@@ -208,17 +210,8 @@ class ResourceMethods:
 
         Raises SmcpError: as `read_resource`.
         """
-        params: dict[str, Any] = {
-            "ref": {"type": "ref/resource", "uri": template},
-            "argument": {"name": argument, "value": value},
-        }
-        if others := mapping_of("chosen", chosen):
-            params["context"] = {"arguments": others}
-        answered = await self._rpc.ask_mcp(
-            "client:completion/complete", CompleteReq, params, computer=computer, server=server
-        )
-        reply_of(CompleteResult, answered.result, f"the completion of {argument!r} that {answered.sender} sent")
-        return cast("Completion", answered.result["completion"])
+        reference = {"type": "ref/resource", "uri": template}
+        return await completed(self._rpc, computer, reference, argument, value, chosen, server)
 
     async def subscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
         """Receive changes of a resource as `ResourceUpdated` events, until `unsubscribe_resource`.
@@ -245,36 +238,61 @@ class ResourceMethods:
         )
 
     async def _all_pages(self, computer: str | None, server: str | None) -> list[ResourceList]:
-        return [page async for page in _pages(self.list_resources, computer, server)]
-
-    async def _page(
-        self,
-        model: type[RequestEnvelope],
-        key: str,
-        item: type[BaseModel],
-        computer: str | None,
-        server: str | None,
-        cursor: str | None,
-    ) -> dict[str, Any]:
-        """A page with those of its items that are what they should be; a server that lists others costs only them."""
-        event = "client:resources/list" if key == "resources" else "client:resources/templates/list"
-        params = {} if cursor is None else {"cursor": cursor}
-        answered = await self._rpc.ask_mcp(event, model, params, computer=computer, server=server)
-        listed, following = answered.result.get(key), answered.result.get("nextCursor")
-        wrong = f"{key}: is no list" if not isinstance(listed, list) else ""
-        if following is not None and not isinstance(following, str):
-            wrong = wrong or "nextCursor: is no text"
-        if wrong or not isinstance(listed, list):
-            what = f"the list of {'resources' if key == 'resources' else 'templates'} that {answered.sender} sent"
-            raise BadReply(f"{what} is malformed: {wrong}", details={"field": wrong.partition(":")[0]})
-        items = [each for each in listed if _is(item, each)]
-        if len(items) < len(listed):
-            logger.warning("%d of %d %s are malformed, and left out", len(listed) - len(items), len(listed), key)
-        page = {name: value for name, value in answered.result.items() if name != "nextCursor" or value is not None}
-        return {**page, key: items, **({} if answered.computer is None else {"computer": answered.computer})}
+        return [page async for page in pages(self.list_resources, computer, server)]
 
 
-async def _pages(ask: Callable[..., Awaitable[Page]], computer: str | None, server: str | None) -> AsyncIterator[Page]:
+async def completed(
+    rpc: RpcClient,
+    computer: str,
+    reference: Mapping[str, str],
+    argument: str,
+    value: str,
+    chosen: Mapping[str, str] | None,
+    server: str | None,
+) -> Completion:
+    """What an argument of a template or a prompt (MCP's `ref`) may be. Raises SmcpError."""
+    params: dict[str, Any] = {"ref": reference, "argument": {"name": argument, "value": value}}
+    if others := mapping_of("chosen", chosen):
+        params["context"] = {"arguments": others}
+    answered = await rpc.ask_mcp("client:completion/complete", CompleteReq, params, computer=computer, server=server)
+    reply_of(CompleteResult, answered.result, f"the completion of {argument!r} that {answered.sender} sent")
+    return cast("Completion", answered.result["completion"])
+
+
+_LISTS: Final = {
+    "resources": "client:resources/list",
+    "resourceTemplates": "client:resources/templates/list",
+    "prompts": "client:prompts/list",
+}
+
+
+async def list_page(
+    rpc: RpcClient,
+    model: type[RequestEnvelope],
+    key: str,
+    item: type[BaseModel],
+    computer: str | None,
+    server: str | None,
+    cursor: str | None,
+) -> dict[str, Any]:
+    """A page with those of its items that are what they should be; a server that lists others costs only them."""
+    params = {} if cursor is None else {"cursor": cursor}
+    answered = await rpc.ask_mcp(_LISTS[key], model, params, computer=computer, server=server)
+    listed, following = answered.result.get(key), answered.result.get("nextCursor")
+    wrong = f"{key}: is no list" if not isinstance(listed, list) else ""
+    if following is not None and not isinstance(following, str):
+        wrong = wrong or "nextCursor: is no text"
+    if wrong or not isinstance(listed, list):
+        what = f"the list of {'templates' if key == 'resourceTemplates' else key} that {answered.sender} sent"
+        raise BadReply(f"{what} is malformed: {wrong}", details={"field": wrong.partition(":")[0]})
+    items = [each for each in listed if _is(item, each)]
+    if len(items) < len(listed):
+        logger.warning("%d of %d %s are malformed, and left out", len(listed) - len(items), len(listed), key)
+    page = {name: value for name, value in answered.result.items() if name != "nextCursor" or value is not None}
+    return {**page, key: items, **({} if answered.computer is None else {"computer": answered.computer})}
+
+
+async def pages(ask: Callable[..., Awaitable[Page]], computer: str | None, server: str | None) -> AsyncIterator[Page]:
     """One page after the other. Raises BadReply where a cursor leads back to an earlier one."""
     cursor: str | None = None
     seen: set[str] = set()

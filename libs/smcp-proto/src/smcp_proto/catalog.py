@@ -156,6 +156,8 @@ _ROWS: Final = (
     ),
     _client("client:resources/unsubscribe", schemas.UnsubscribeResourceReq, schemas.ResourceRet, _RESOURCES),
     _client("client:completion/complete", schemas.CompleteReq, schemas.ResourceRet, _COMPLETION, metered=True),
+    _client("client:prompts/list", schemas.ListPromptsReq, schemas.ResourceRet, _OURS, metered=True),
+    _client("client:prompts/get", schemas.GetPromptReq, schemas.ResourceRet, _OURS, metered=True),
     # member → registry
     Row(
         "server:join_office", schemas.EnterOfficeReq, None, MEMBER, "join_office",

@@ -19,6 +19,7 @@ NOT_FOUND: Final = -32002
 SERVER: Final = "files"
 OFFICE: Final = "office"
 PAGE_HOST: Final = "com.example.docs"
+WINDOW: Final = "window://com.example.desk/now"
 
 
 @dataclass
@@ -30,6 +31,8 @@ class ContextComputer:
     shelf: Shelf = field(default_factory=Shelf)
     desktops: list[str] = field(default_factory=list)
     page_size: int = 100
+    prompts: list[JsonObject] = field(default_factory=list)
+    """As they are listed; one says its arguments and whose it is."""
     as_listed: int = 0
     """Documents whose metadata it says that it does not know."""
     asked: list[tuple[str, JsonObject]] = field(default_factory=list)
@@ -49,6 +52,8 @@ class ContextComputer:
             "client:resources/subscribe": self._subscribe,
             "client:resources/unsubscribe": self._unsubscribe,
             "client:completion/complete": self._complete,
+            "client:prompts/list": self._list_prompts,
+            "client:prompts/get": self._get_prompt,
         }
         return {event: self._noting(event, answer) for event, answer in handlers.items()}
 
@@ -119,8 +124,21 @@ class ContextComputer:
         self.subscribed.discard(data["payload"]["params"]["uri"])
         return self._reply(data, result={})
 
+    async def _list_prompts(self, data: JsonObject) -> Any:
+        return self._paged(data, "prompts", self.prompts)
+
+    async def _get_prompt(self, data: JsonObject) -> Any:
+        params = data["payload"]["params"]
+        if params["name"] not in [each.get("name") for each in self.prompts]:
+            return self._reply(data, error={"code": -32602, "message": "Unknown prompt"})
+        text = " ".join([self.name, *params.get("arguments", {}).values()])
+        messages = [{"role": "user", "content": {"type": "text", "text": text}}]
+        return self._reply(data, result={"messages": messages, "meta": {"from": data.get("serverId")}})
+
     async def _complete(self, data: JsonObject) -> Any:
         params = data["payload"]["params"]
+        if params["ref"]["type"] == "ref/prompt":
+            return self._reply(data, result={"completion": {"values": [params["ref"]["name"] + self.name]}})
         chosen = params.get("context", {}).get("arguments", {})
         values = self.shelf.complete(params["argument"]["name"], params["argument"]["value"], chosen)
         return self._reply(data, result={"completion": {"values": values, "total": len(values), "hasMore": False}})
@@ -134,6 +152,24 @@ class ContextComputer:
     def _reply(self, data: JsonObject, **response: Any) -> JsonObject:
         payload = {"jsonrpc": "2.0", "id": data["payload"]["id"], **response}
         return {"roomId": data["roomId"], "computerId": self.name, "serverId": SERVER, "payload": payload}
+
+
+def computers_at(gateway: FakeGateway, *names: str) -> dict[str, ContextComputer]:
+    """Computers that each have the same window; each question goes to the one that it names."""
+    made = {name: ContextComputer(name) for name in names}
+    for name, computer in made.items():
+        computer.shelf.put(WINDOW, {"title": f"Now at {name}"}, [{"uri": WINDOW, "text": name}])
+        gateway.computers[name] = []
+    for event in next(iter(made.values())).answers:
+
+        async def answer(data: dict[str, Any], event: str = event) -> Any:
+            named = data.get("computerId") or data["computer"]
+            if named not in made:
+                return {"code": 404, "message": f"there is no Computer {named!r}", "details": {}}
+            return await made[named].answers[event](data)
+
+        gateway.answers[event] = answer
+    return made
 
 
 def page_documents() -> list[JsonObject]:

@@ -35,6 +35,8 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
     "client:resources/subscribe": _envelope("resources/subscribe", _URI),
     "client:resources/unsubscribe": _envelope("resources/unsubscribe", _URI),
     "client:completion/complete": _envelope("completion/complete", _REFERENCE),
+    "client:prompts/list": _envelope("prompts/list", {"cursor": "c"}),
+    "client:prompts/get": _envelope("prompts/get", {"name": "greet", "arguments": {"who": "深"}}),
     "server:join_office": {"role": "agent", "name": "anna", "office_id": OFFICE},
     "server:leave_office": {"office_id": OFFICE},
     "server:list_room": {"agent": "anna", "req_id": "r", "office_id": OFFICE},

@@ -1,4 +1,4 @@
-"""An office as one MCP server: the tools of all its Computers under one list of names.
+"""An office as one MCP server: the tools of all its Computers under one list of names; resources and prompts beside it.
 
 Below is `SmcpAgent`, used by its public methods and events alone, and the low-level server of the MCP SDK, which speaks
 both eras of MCP. Above is the command `smcp-agent mcp`. Results pass as they came; the bridge adds no rights and caches
@@ -29,6 +29,7 @@ from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, NotFound, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools, object_schema
+from smcp_agent.mcp.prompts import OfficePrompts
 from smcp_agent.mcp.resources import Context, OfficeResources, fitting
 from smcp_proto.schemas import MAX_TIMEOUT_S, MCP_TOOL, ToolProgress
 
@@ -71,13 +72,14 @@ class OfficeServer:
         )
         self._server.add_notification_handler("notifications/initialized", types.NotificationParams, self._initialized)
         self._resources = OfficeResources(agent, self._server, subscriptions.ListenHandler(self._bus))
+        OfficePrompts(agent, self._server, self._resources)
 
     async def run(self, streams: tuple[Any, Any]) -> None:
         """Serve the client until it hangs up, or the Agent is closed."""
         changes = self._agent.events()
         self._reach(there=self._agent.connected)
         await self._learn()
-        options = NotificationOptions(tools_changed=True, resources_changed=True)
+        options = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
         async with anyio.create_task_group() as group:
 
             async def follow() -> None:
@@ -102,23 +104,29 @@ class OfficeServer:
             await self._session.send_notification(event_to_notification(change, {}))
 
     async def _take(self, event: events.Event) -> set[subscriptions.ServerEvent]:
-        """Take what happened in the office; returns what the client is told of it."""
+        """Take what happened in the office; returns what the client is told of it.
+
+        Computers say nothing of prompts: they may have changed where an MCP server with tools came or went.
+        """
         tools, resources = subscriptions.ToolsListChanged(), subscriptions.ResourcesListChanged()
+        prompts = subscriptions.PromptsListChanged()
         match event:
             case events.ToolsChanged(computer, listed):
                 self._tools[computer] = listed
                 self._name()
-                return {tools}
+                return {tools, prompts}
             case events.ComputerLeft(computer):
                 had_tools = self._tools.pop(computer, ())
                 self._name()
-                return {tools, resources} if had_tools else {resources}
+                return {tools, resources, prompts} if had_tools else {resources, prompts}
             case events.EventsDropped():
                 self._reach(there=self._agent.connected)
                 self._tools.clear()
                 await self._learn()
-                return {tools, resources}
-            case events.ComputerEntered() | events.ResourcesChanged():
+                return {tools, resources, prompts}
+            case events.ComputerEntered():
+                return {resources, prompts}
+            case events.ResourcesChanged():
                 return {resources}
             case events.ResourceUpdated():
                 return {subscriptions.ResourceUpdated(uri) for uri in self._resources.meant(event)}

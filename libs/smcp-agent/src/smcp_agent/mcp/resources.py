@@ -1,4 +1,4 @@
-"""The resources of all Computers of an office under one set of URIs: windows, documents, files.
+"""The resources of all Computers of an office under one set of URIs: windows, documents, files; their completion.
 
 A resource keeps its URI where no other Computer had it first; any can also be read as `smcp://<computer>/<its URI>`.
 What is not listed (a page of a document, say) is asked of one Computer after the other, first of those that list
@@ -22,6 +22,7 @@ from pydantic import BaseModel, ValidationError
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, McpError, NotFound, SmcpError
 from smcp_agent.events import ResourceUpdated
+from smcp_agent.resources import Completion
 from smcp_proto.errors import SmcpCode
 from smcp_proto.uris import without_query
 
@@ -53,6 +54,30 @@ def fitting(method: str, context: Context, kind: type[_List], key: str, items: S
     return kind.model_validate({key: [item for item in items if fits(item)]})
 
 
+async def of_all(agent: SmcpAgent, what: str, ask: Callable[[str], Awaitable[_Answer]]) -> dict[str, _Answer]:
+    """The answers of the Computers that answer, by name."""
+    found: dict[str, _Answer] = {}
+
+    async def one(computer: str) -> None:
+        try:
+            async with asyncio.timeout(LIST_S):
+                found[computer] = await ask(computer)
+        except (SmcpError, TimeoutError) as error:
+            why = str(error) or f"no answer within {LIST_S:g} s"
+            logger.warning("the %s of %r are left out: %s", what, computer, why)
+
+    computers = agent.computers()
+    await asyncio.gather(*map(one, computers))
+    return {computer: found[computer] for computer in computers if computer in found}
+
+
+def mcp_error(error: SmcpError, message: str | None = None) -> MCPError:
+    """What an MCP client is told of a request that the office refused: an MCP server's error as it is."""
+    if isinstance(error, McpError):
+        return MCPError(error.rpc_code, message or error.message, error.data)
+    return MCPError(types.INTERNAL_ERROR, f"error {int(error.code)}: {error.message}")
+
+
 class OfficeResources:
     """The part of the office's MCP server that lists, reads and watches resources."""
 
@@ -77,7 +102,7 @@ class OfficeResources:
         return {uri for uri, (computer, own) in self._watched.items() if (computer, without_query(own)) == changed}
 
     async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
-        found = await self._of_all(self._agent.resources)
+        found = await of_all(self._agent, "resources", self._agent.resources)
         own = {computer: {each["uri"]: each for each in resources} for computer, resources in found.items()}
         silent = set(self._agent.computers()) - own.keys()
         self._owners = {uri: of for uri, of in self._owners.items() if of in silent or uri in own.get(of, ())}
@@ -94,7 +119,7 @@ class OfficeResources:
         async def of(computer: str) -> list[Mapping[str, Any]]:
             return [each async for each in self._agent.iter_resource_templates(computer)]
 
-        found = await self._of_all(of)
+        found = await of_all(self._agent, "templates", of)
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
         kind = types.ListResourceTemplatesResult
         return fitting("resources/templates/list", context, kind, "resourceTemplates", list(listed.values()))
@@ -106,6 +131,14 @@ class OfficeResources:
             return types.ReadResourceResult.model_validate({**found, "contents": contents})
         except ValidationError:
             raise MCPError(types.INTERNAL_ERROR, f"the content of {params.uri} is not valid in MCP") from None
+
+    async def complete(self, template: str, argument: str, value: str, chosen: Mapping[str, str] | None) -> Completion:
+        """What an argument of a template may be, by the first Computer that knows. Raises MCPError."""
+
+        async def ask(computer: str, own: str) -> Completion:
+            return await self._agent.complete(computer, own, argument, value, chosen=chosen)
+
+        return (await self._first(template, ask))[2]
 
     async def _subscribe(self, _: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         await self._watch(params.uri)
@@ -149,22 +182,6 @@ class OfficeResources:
             except SmcpError as error:
                 logger.warning("%s may still be watched: %s", uri, error.message)
 
-    async def _of_all(self, ask: Callable[[str], Awaitable[_Answer]]) -> dict[str, _Answer]:
-        """The answers of the Computers that answer, by name."""
-        found: dict[str, _Answer] = {}
-
-        async def one(computer: str) -> None:
-            try:
-                async with asyncio.timeout(LIST_S):
-                    found[computer] = await ask(computer)
-            except (SmcpError, TimeoutError) as error:
-                why = str(error) or f"no answer within {LIST_S:g} s"
-                logger.warning("the resources of %r are left out: %s", computer, why)
-
-        computers = self._agent.computers()
-        await asyncio.gather(*map(one, computers))
-        return {computer: found[computer] for computer in computers if computer in found}
-
     async def _first(self, uri: str, ask: Callable[[str, str], Awaitable[_Answer]]) -> tuple[str, str, _Answer]:
         """The first answer to a question about a URI, with its Computer and the URI there. Raises MCPError."""
         refused: SmcpError = NotFound("there is no Computer in the office")
@@ -176,11 +193,10 @@ class OfficeResources:
                 refused = error
                 if isinstance(error, ConnectionLost) or (isinstance(error, McpError) and error.smcp_code is None):
                     break  # nobody can be asked, or an MCP server has it, and does not give it
-        if isinstance(refused, McpError):
-            nowhere = refused.smcp_code == SmcpCode.NOT_FOUND and not uri.startswith(SCHEME)
-            said = "no Computer of the office has this resource" if nowhere else refused.message
-            raise MCPError(refused.rpc_code, said, refused.data) from None
-        raise MCPError(types.INTERNAL_ERROR, f"error {int(refused.code)}: {refused.message}") from None
+        nowhere = (
+            isinstance(refused, McpError) and refused.smcp_code == SmcpCode.NOT_FOUND and not uri.startswith(SCHEME)
+        )
+        raise mcp_error(refused, "no Computer of the office has this resource" if nowhere else None) from None
 
     def _candidates(self, uri: str) -> tuple[list[str], str]:
         if uri.startswith(SCHEME):

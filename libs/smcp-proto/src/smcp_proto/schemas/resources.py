@@ -1,4 +1,4 @@
-"""Resources of MCP through the office (computer.txt, resources chapter), and completion.
+"""Resources of MCP through the office (computer.txt, resources chapter), completion, and prompts, which no page has.
 
 Every event is an envelope that says whom it concerns, round a JSON-RPC message of MCP.
 """
@@ -20,6 +20,7 @@ the Computer may have ended. It is to subscribe again."""
 
 Uri = Annotated[str, Field(strict=True, min_length=1, max_length=8192)]
 Cursor = Annotated[str, Field(strict=True, max_length=MAX_CURSOR)]
+PromptName = Annotated[str, Field(strict=True, min_length=1, max_length=512)]
 
 
 class Envelope(Wire):
@@ -142,7 +143,8 @@ class UnsubscribeResourceReq(AddressedEnvelope):
 
 
 class ResourceRet(Envelope):
-    """The reply to `client:resources/*` and `client:completion/complete`: the envelope with the response in it."""
+    """The reply to `client:resources/*`, `client:completion/complete` and `client:prompts/*`: the envelope with the
+    response in it."""
 
     payload: JsonRpcResponse
 
@@ -274,4 +276,61 @@ class CompleteResult(Wire):
     """MCP's answer to `completion/complete`. `meta` is what the MCP server said in `_meta`."""
 
     completion: Completion
+    meta: dict[str, Any] | None = absent()
+
+
+class ListPromptsPayload(JsonRpcRequest):
+    """MCP's request for a page of the prompts."""
+
+    method: Literal["prompts/list"]
+    params: ListParams | None = absent()
+
+
+class GetPromptParams(Wire):
+    """The prompt that is meant, and the values of its arguments."""
+
+    name: PromptName
+    arguments: dict[str, str] | None = absent()
+
+
+class GetPromptPayload(JsonRpcRequest):
+    """MCP's request for the messages of a prompt."""
+
+    method: Literal["prompts/get"]
+    params: GetPromptParams
+
+
+class ListPromptsReq(AddressedEnvelope):
+    """`client:prompts/list`."""
+
+    payload: ListPromptsPayload
+
+
+class GetPromptReq(AddressedEnvelope):
+    """`client:prompts/get`."""
+
+    payload: GetPromptPayload
+
+
+class Prompt(Wire):
+    """An item of `prompts/list`."""
+
+    name: str
+    title: str | None = absent()
+    description: str | None = absent()
+    arguments: list[dict[str, Any]] | None = absent()
+
+
+class PromptMessage(Wire):
+    """A message of a prompt: who says it (`user` or `assistant`), and one content, as tools give it."""
+
+    role: str
+    content: dict[str, Any]
+
+
+class GetPromptResult(Wire):
+    """MCP's answer to `prompts/get`. `meta` is what the MCP server said in `_meta`."""
+
+    messages: list[PromptMessage]
+    description: str | None = absent()
     meta: dict[str, Any] | None = absent()

@@ -1,4 +1,4 @@
-"""The handlers of `client:resources/*` and `client:completion/complete`.
+"""The handlers of `client:resources/*` and `client:completion/complete`; those of prompts are in `handlers.prompts`.
 
 Over the MCP servers of this Computer, or of the one that `serverId` names (computer.txt, resources chapter, 4.3).
 """
@@ -18,6 +18,7 @@ from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_computer.access import Access, not_allowed
 from smcp_computer.finder import Finder, MetadataCache, first_text
 from smcp_computer.handlers.get_desktop import Desktop
+from smcp_computer.handlers.prompts import LEFT_OUT, PromptHandlers
 from smcp_computer.mcp.errors import (
     RESOURCE_NOT_FOUND,
     BadAnswer,
@@ -60,9 +61,6 @@ from smcp_proto.validation import malformed
 from smcp_service.lifecycle import Background
 
 RESULT_KEY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resourceTemplates"}
-LEFT_OUT: Final = "a2c_skipped_servers"
-"""In `meta` of a list over several servers: whose items are missing from this page on. Not `a2c_skipped`: those are
-Computers that a list over the whole office lacks, and both may stand in one page."""
 LARGEST: Final = 1024 * 1024
 """Characters of an answer that is looked at: reading it once more takes time from everything else."""
 PAGE_LEVEL: Final = 2
@@ -87,10 +85,10 @@ class ResourceHandlers:
     max_body: int
 
     async def list(self, request: ListResourcesReq, call: Call) -> RawJson:
-        return await self._reply(request, request.payload, self._page("resources", request, call))
+        return await self.reply(request, request.payload, self._page("resources", request, call))
 
     async def templates(self, request: ListResourceTemplatesReq, call: Call) -> RawJson:
-        return await self._reply(request, request.payload, self._page("templates", request, call))
+        return await self.reply(request, request.payload, self._page("templates", request, call))
 
     async def read(self, request: ReadResourceReq, call: Call) -> RawJson:
         budget, directory = Budget(call), self._of(call)
@@ -101,7 +99,7 @@ class ResourceHandlers:
             self.events.warn(server, *(f"{self.events.shown(uri)}: {what}" for what in odd(uri, result)))
             return result
 
-        return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
+        return await self.reply(request, request.payload, self._of_resource(request, directory, budget, ask))
 
     async def subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
         """Subscribe to the document itself, whatever format (`?format=markdown`) the URI names."""
@@ -118,7 +116,7 @@ class ResourceHandlers:
                 raise ServerTimedOut(server, "did not answer in time") from None
             return {}
 
-        return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
+        return await self.reply(request, request.payload, self._of_resource(request, directory, budget, ask))
 
     async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
         """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done."""
@@ -131,8 +129,8 @@ class ResourceHandlers:
         return self._enveloped(request, request.payload, server, {"result": {}})
 
     async def complete(self, request: CompleteReq, call: Call) -> RawJson:
-        """Values for an argument of a template, or, of the server that `serverId` names, of a prompt."""
-        return await self._reply(request, request.payload, self._completed(request, self._of(call), Budget(call)))
+        """Values for an argument of a template."""
+        return await self.reply(request, request.payload, self._completed(request, self._of(call), Budget(call)))
 
     def _of(self, call: Call) -> Directory:
         """The servers that this caller may use."""
@@ -140,11 +138,9 @@ class ResourceHandlers:
 
     async def _completed(self, request: CompleteReq, directory: Directory, budget: Budget) -> Answer:
         asked = request.payload.params
-        template = asked.ref.uri if asked.ref.type == "ref/resource" else None
-        if template is None and request.serverId is None:
-            field = "payload.params.ref.uri" if asked.ref.type == "ref/resource" else "serverId"
-            raise bad_field(field, "is missing")
-        servers = await directory.template_candidates(template or "", request.serverId, timeout=budget.left)
+        if asked.ref.uri is None and request.serverId is None:
+            raise bad_field("payload.params.ref.uri", "is missing")
+        servers = await directory.template_candidates(asked.ref.uri or "", request.serverId, timeout=budget.left)
         params = asked.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
         async def ask(server: str) -> Json:
@@ -187,7 +183,7 @@ class ResourceHandlers:
             lambda error: isinstance(error, NotSubscribable) or is_not_found(error),
         )
 
-    async def _reply(self, request: RequestEnvelope, payload: JsonRpcRequest, answer: Awaitable[Answer]) -> RawJson:
+    async def reply(self, request: RequestEnvelope, payload: JsonRpcRequest, answer: Awaitable[Answer]) -> RawJson:
         try:
             server, result = await answer
         except (RequestRefused, BadAnswer) as error:
@@ -350,6 +346,12 @@ class ResourceServices:
         resources = ResourceHandlers(
             directory, self.index, self.agents, access, events, name=settings.name, max_body=max_body
         )
+        prompts = PromptHandlers(supervisors, directory, access, events, self.history, resources.reply)
+
+        async def complete(request: CompleteReq, call: Call) -> RawJson:
+            of_prompt = request.payload.params.ref.type == "ref/prompt"
+            return await (prompts if of_prompt else resources).complete(request, call)
+
         self.handlers: Mapping[str, Handler] = {
             "client:get_desktop": Desktop(
                 self.index, self.history, access, events, tasks, read_s=settings.read_s, max_body=max_body
@@ -367,7 +369,9 @@ class ResourceServices:
             "client:resources/read": resources.read,
             "client:resources/subscribe": resources.subscribe,
             "client:resources/unsubscribe": resources.unsubscribe,
-            "client:completion/complete": resources.complete,
+            "client:completion/complete": complete,
+            "client:prompts/list": prompts.list,
+            "client:prompts/get": prompts.get,
             GET_RESOURCES: GetResources(supervisors, access, max_body=max_body),
         }
 

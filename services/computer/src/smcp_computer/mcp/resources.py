@@ -1,4 +1,4 @@
-"""The resources of one connection to an MCP server: listed, read, subscribed to; raw JSON as the server sent it.
+"""The resources of one connection to an MCP server: listed, read, subscribed to; and its prompts. Raw JSON as it came.
 
 Servers of the 2025 era get one `resources/subscribe` per resource. Servers of the 2026 era get one stream
 (`subscriptions/listen`) whose filter cannot be changed: for other resources a new stream is opened before the old one
@@ -35,6 +35,8 @@ SUBSCRIBE_S: Final = 10.0
 MAX_ITEMS: Final = 50_000
 MAX_TEMPLATES: Final = 1000
 """They are looked through, one by one, for a URI that no server lists."""
+MAX_PROMPTS: Final = 1000
+"""A person chooses one of them."""
 LIST_BYTES: Final = 16 * 1024 * 1024
 """Of one list with all its pages: 300 for each item. It stays in memory, in several times its bytes."""
 AT_ONCE: Final = 8
@@ -264,50 +266,17 @@ class ListenStream:
             self._notify(ResourceUpdated(self._server, uri))
 
 
-class Resources:
+class _Lists:
     """Every method raises `ServerError`s: `RequestRefused`, `ServerTimedOut`, `ServerDied`, `BadAnswer`. Time-outs are
     seconds.
     """
 
-    def __init__(self, requests: Requests, capability: types.ResourcesCapability, subscriptions: Subscriptions) -> None:
-        self.features = Features(capability.subscribe is True, capability.list_changed is True)
+    def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._subscriptions = subscriptions
 
     @property
     def server(self) -> str:
         return self._requests.server
-
-    async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> tuple[list[Any], str | None]:
-        """One page, and the cursor of the next one."""
-        return await self._page("resources/list", "resources", cursor, timeout)
-
-    async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
-        return await self._all("resources/list", "resources", "uri", MAX_ITEMS, timeout)
-
-    async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
-        return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", MAX_TEMPLATES, timeout)
-
-    async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:
-        """The result of `resources/read`. Its `contents` are a list; what is in it is not checked."""
-        result = await self._requests.send("resources/read", {"uri": uri}, timeout=timeout)
-        if not isinstance(result.get("contents"), list):
-            raise BadAnswer(self.server, "sent contents that are no list")
-        return result
-
-    async def subscribe(self, uri: str) -> None:
-        """Ask for `ResourceUpdated` of it as long as the connection lasts."""
-        await self._in_time(self._subscriptions.subscribe(uri))
-
-    async def unsubscribe(self, uri: str) -> None:
-        await self._in_time(self._subscriptions.unsubscribe(uri))
-
-    async def _in_time(self, asking: Awaitable[None]) -> None:
-        try:
-            async with asyncio.timeout(SUBSCRIBE_S):
-                await asking
-        except TimeoutError:
-            raise ServerTimedOut(self.server, "did not answer in time") from None
 
     async def complete(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `completion/complete`; `params` are MCP's (`ref`, `argument`, `context`)."""
@@ -350,3 +319,53 @@ class Resources:
                 problems.append(f"its list of {key} is too long, or has no end; {min(len(found), most)} are taken")
                 break
         return Listed(tuple(found.values())[:most], tuple(dict.fromkeys(problems)))
+
+
+class Prompts(_Lists):
+    async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
+        return await self._all("prompts/list", "prompts", "name", MAX_PROMPTS, timeout)
+
+    async def get(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
+        """The result of `prompts/get`; `params` are MCP's (`name`, `arguments`). Its `messages` are a list."""
+        result = await self._requests.send("prompts/get", params, timeout=timeout)
+        if not isinstance(result.get("messages"), list):
+            raise BadAnswer(self.server, "sent messages that are no list")
+        return result
+
+
+class Resources(_Lists):
+    def __init__(self, requests: Requests, capability: types.ResourcesCapability, subscriptions: Subscriptions) -> None:
+        super().__init__(requests)
+        self.features = Features(capability.subscribe is True, capability.list_changed is True)
+        self._subscriptions = subscriptions
+
+    async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> tuple[list[Any], str | None]:
+        """One page, and the cursor of the next one."""
+        return await self._page("resources/list", "resources", cursor, timeout)
+
+    async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
+        return await self._all("resources/list", "resources", "uri", MAX_ITEMS, timeout)
+
+    async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
+        return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", MAX_TEMPLATES, timeout)
+
+    async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:
+        """The result of `resources/read`. Its `contents` are a list; what is in it is not checked."""
+        result = await self._requests.send("resources/read", {"uri": uri}, timeout=timeout)
+        if not isinstance(result.get("contents"), list):
+            raise BadAnswer(self.server, "sent contents that are no list")
+        return result
+
+    async def subscribe(self, uri: str) -> None:
+        """Ask for `ResourceUpdated` of it as long as the connection lasts."""
+        await self._in_time(self._subscriptions.subscribe(uri))
+
+    async def unsubscribe(self, uri: str) -> None:
+        await self._in_time(self._subscriptions.unsubscribe(uri))
+
+    async def _in_time(self, asking: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(SUBSCRIBE_S):
+                await asking
+        except TimeoutError:
+            raise ServerTimedOut(self.server, "did not answer in time") from None

@@ -39,7 +39,14 @@ from smcp_computer.mcp.errors import (
     ServerTimedOut,
 )
 from smcp_computer.mcp.events import ServerEvent, event_of
-from smcp_computer.mcp.resources import LIST_BYTES, ListenStream, RequestedSubscriptions, Resources, Subscriptions
+from smcp_computer.mcp.resources import (
+    LIST_BYTES,
+    ListenStream,
+    Prompts,
+    RequestedSubscriptions,
+    Resources,
+    Subscriptions,
+)
 from smcp_computer.mcp.sdk_adapter import PINGS, REQUEST_S, CallSpan, Exchange, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.transports import open_transport, refused_by_http
@@ -135,7 +142,7 @@ class DirectRequests(Requests):
 
 
 class Connection:
-    """What `connect` gives. `ended` is set when the server's side is gone; `resources` is None where it has none."""
+    """What `connect` gives. `ended` is set when the server's side is gone; `resources`, `prompts`: None without any."""
 
     def __init__(
         self,
@@ -144,12 +151,14 @@ class Connection:
         watch: Watch,
         *,
         resources: Resources | None,
+        prompts: Prompts | None,
         transport: str,
         list_s: float,
     ) -> None:
         self.ended = watch.ended
         self.watch = watch
         self.resources = resources
+        self.prompts = prompts
         self.list_s = list_s
         self._requests = requests
         self._client = client
@@ -414,6 +423,7 @@ async def connect(
                 client,
                 watch,
                 resources=None if resources is None else Resources(requests, resources, subscriptions),
+                prompts=None if client.server_capabilities.prompts is None else Prompts(requests),
                 transport="pipe" if over_pipe else "tcp",
                 list_s=max(answer_s, REQUEST_S),
             )

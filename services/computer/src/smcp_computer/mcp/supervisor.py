@@ -40,7 +40,7 @@ from smcp_computer.mcp.events import (
     ToolsChanged,
 )
 from smcp_computer.mcp.process import is_stopped, usage_of
-from smcp_computer.mcp.resources import Resources
+from smcp_computer.mcp.resources import Prompts, Resources
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, ServerCalls, connect
 from smcp_proto.backoff import Backoff
@@ -163,6 +163,10 @@ class Supervisor:
     @property
     def resources(self) -> Resources | None:
         return self.calls.connection.resources if self.calls.connection is not None else None
+
+    @property
+    def prompts(self) -> Prompts | None:
+        return self.calls.connection.prompts if self.calls.connection is not None else None
 
     def _refused(self, error: RequestRefused) -> None:
         if error.code == types.HEADER_MISMATCH:

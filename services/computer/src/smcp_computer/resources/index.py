@@ -78,7 +78,7 @@ NOT_GIVEN: Final = "is none that this list gave"
 MAX_NUMBER: Final = 10_000_000
 _DIGEST_BYTES: Final = 9
 
-Kind = Literal["resources", "templates"]
+Kind = Literal["resources", "templates", "prompts"]
 PAGE_ITEMS: Final = 100
 PAGE_BYTES: Final = 1024 * 1024
 """A page goes on to the next one above it: the smallest clients take 4 MiB in one message."""
@@ -88,7 +88,7 @@ SEPARATOR: Final = "__"
 SERVER_KEY: Final = "serverId"
 """The field of an item that names its server (computer.txt, resources chapter, 3, allows routing fields)."""
 
-URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTemplate"}
+URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
 
 
 @dataclass

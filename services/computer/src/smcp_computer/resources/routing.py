@@ -170,12 +170,16 @@ class Directory:
         Unavailable: it is not ready.
         Malformed: it has no resources; `details.smcp_code` is `SMCP_RESOURCE_NOT_SUPPORTED`.
         """
+        if self.ready(server).resources is None:
+            raise not_supported(f"MCP server {server!r} has no resources")
+
+    def ready(self, server: str) -> Supervisor:
+        """A server that this caller may use. Raises as `check`, whatever the server has."""
         self.check_known(server)
         supervisor = self._supervisors[server]
         if not supervisor.ready:
             raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
-        if supervisor.resources is None:
-            raise not_supported(f"MCP server {server!r} has no resources")
+        return supervisor
 
     def check_known(self, server: str) -> None:
         if server in self.hidden:
@@ -224,7 +228,7 @@ class Directory:
             self.check(server)
             return {server: await ask(server, timeout)}, []
         without = self._index.count_skipped(VERB[kind])
-        found = await self._of_all(ask, self._servers(), timeout)
+        found = await self.of_all(ask, self._servers(), timeout)
         there = {*found, *without}
         missing = self._supervisors.keys() - there - self.hidden
         self._index.left_out[VERB[kind]] += len(missing)
@@ -234,7 +238,7 @@ class Directory:
         """The lists of the servers that take part in the finder; a failing one keeps its last list."""
         servers = self._index.servers(subscribable=True)
         self._index.count_skipped("get_finder")
-        listed = await self._of_all(self._index.list, servers, timeout)
+        listed = await self.of_all(self._index.list, servers, timeout)
         self._index.left_out["get_finder"] += len(servers) - len(listed)
         return {server: self._index.known(server) for server in servers}
 
@@ -272,7 +276,7 @@ class Directory:
     async def _all(self, timeout: float) -> list[Served]:
         servers = self._servers()
         _, templates = await asyncio.gather(
-            self._of_all(self._index.list, servers, timeout), self._of_all(self._index.templates, servers, timeout)
+            self.of_all(self._index.list, servers, timeout), self.of_all(self._index.templates, servers, timeout)
         )
         return [self._serve(server, templates.get(server, NO_TEMPLATES)) for server in servers]
 
@@ -281,7 +285,7 @@ class Directory:
         uris = index.known(server).keys()
         return Served(server, uris, index.names(server), tuple(item["uriTemplate"] for item in templates))
 
-    async def _of_all(
+    async def of_all(
         self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
     ) -> dict[str, Found]:
         found: dict[str, Found] = {}

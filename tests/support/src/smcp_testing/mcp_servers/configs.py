@@ -75,6 +75,8 @@ def context(
     delay: float = 0.0,
     without: Sequence[str] = (),
     misbehave: Mapping[str, str] | None = None,
+    prompts: Sequence[str] = (),
+    name: str = "context",
     **config: Any,
 ) -> dict[str, Any]:
     """The configuration of a server with windows and documents over stdio; the arguments are those of `context`."""
@@ -84,6 +86,9 @@ def context(
     arguments += [] if host is None else ["--host", host]
     for what in without:
         arguments += ["--without", what]
+    for prompt in prompts:
+        arguments += ["--prompt", prompt]
+    arguments += ["--name", name]
     return stdio(f"context_{era}", *arguments, **config)
 
 

@@ -3,20 +3,21 @@ handshake, `resources/subscribe`) or `context_2026` (discovery, `subscriptions/l
 
     python -m smcp_testing.mcp_servers.context_2026 [--name NAME] [--host HOST] [--windows N] [--documents N]
         [--content JSON] [--page-size N] [--delay SECONDS] [--without WHAT ...] [--misbehave JSON]
-        [--transport stdio|streamable]
+        [--prompt NAME ...] [--transport stdio|streamable]
 
 It lists `window://HOST/0` ..., `dpe://HOST/doc-0` ..., and what `--content` adds: a list of objects with `uri`, and
 optionally `resource` (fields of the listed resource) and `contents` (what reading gives), or `document` (fields for
 `shelf.document`). `--without` leaves out `resources`, `subscribe`, `list_changed` or `completions`. Its tools are in
 `context_tools`; `--misbehave` is an object of what `misbehave` says of URIs. Resources are
-sent as they are, valid or not.
+sent as they are, valid or not. Each `--prompt` greets whom its
+argument `who` names.
 """
 
 import argparse
 import asyncio
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -26,6 +27,7 @@ from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.shared.exceptions import MCPError
 
 from smcp_testing.mcp_servers.context_tools import ContextTools
 from smcp_testing.mcp_servers.shelf import HOST, Shelf, document
@@ -50,8 +52,10 @@ class ContextServer:
         delay_s: float,
         without: set[str],
         how: Mapping[str, str],
+        prompts: Sequence[str],
     ) -> None:
         self.era: Era = era
+        self._prompts = prompts
         self._shelf = shelf
         self._page_size = page_size
         self._without = without
@@ -68,6 +72,9 @@ class ContextServer:
         add = self.server.add_request_handler
         add("tools/list", types.PaginatedRequestParams, self._tools.list_tools)
         add("tools/call", types.CallToolRequestParams, self._tools.call)
+        if self._prompts:
+            add("prompts/list", types.PaginatedRequestParams, self._list_prompts)
+            add("prompts/get", types.GetPromptRequestParams, self._get_prompt)
         if "resources" in self._without:
             return
         add("resources/list", types.PaginatedRequestParams, _unreached)
@@ -110,7 +117,22 @@ class ContextServer:
             page["nextCursor"] = str(end)
         return page
 
+    async def _list_prompts(self, ctx: Any, params: Any) -> types.ListPromptsResult:
+        who = types.PromptArgument(name="who", required=True)
+        listed = [types.Prompt(name=name, title=name.title(), arguments=[who]) for name in self._prompts]
+        return types.ListPromptsResult(prompts=listed)
+
+    async def _get_prompt(self, ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        given = params.arguments or {}
+        if params.name not in self._prompts or "who" not in given:
+            raise MCPError(types.INVALID_PARAMS, f"{params.name} is no prompt, or misses who")
+        text = types.TextContent(type="text", text=f"{self.server.name}: {params.name} {given['who']}")
+        meta = {"a2c_timeout": True, "later": 1}
+        return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=text)], _meta=meta)
+
     async def _complete(self, ctx: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
+        if isinstance(params.ref, types.PromptReference):
+            return types.CompleteResult(completion=types.Completion(values=[f"{params.argument.value}anna"]))
         chosen = params.context.arguments if params.context is not None else None
         values = self._shelf.complete(params.argument.name, params.argument.value, chosen or {})
         completion = types.Completion(values=values[:100], total=len(values), has_more=False)
@@ -167,6 +189,7 @@ def build(era: Era, options: argparse.Namespace) -> ContextServer:
         delay_s=options.delay,
         without=set(options.without),
         how=json.loads(options.misbehave),
+        prompts=options.prompt,
     )
 
 
@@ -191,6 +214,7 @@ def main(era: Era) -> None:
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--without", action="append", default=[])
     parser.add_argument("--misbehave", default="{}")
+    parser.add_argument("--prompt", action="append", default=[])
     options = parser.parse_args()
     server = build(era, options)
     if options.transport == "stdio":

@@ -1,0 +1,93 @@
+"""The prompts of an office for MCP clients of both eras; the Computers behind it are scripted."""
+
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from smcp_testing.bridged import ERAS, Bridged, bridged
+from smcp_testing.context_computer import ContextComputer, computers_at
+from smcp_testing.fake_gateway import fake_gateway
+from smcp_testing.mcp_servers.shelf import HOST, document
+from smcp_testing.waiting import eventually
+
+WHO = {"arguments": [{"name": "who", "required": True}]}
+
+
+async def named(bridge: Bridged) -> list[str]:
+    return [each.name for each in (await bridge.client.list_prompts()).prompts]
+
+
+async def text(bridge: Bridged, name: str, **arguments: str) -> str:
+    (message,) = (await bridge.client.get_prompt(name, arguments)).messages
+    assert isinstance(message.content, types.TextContent)
+    return message.content.text
+
+
+def with_prompts(red: ContextComputer, *prompts: dict[str, Any]) -> None:
+    red.prompts = list(prompts)
+
+
+@ERAS
+async def test_prompts_of_all_computers_are_listed_filled_in_and_completed(era: str) -> None:
+    async with fake_gateway() as gateway:
+        made = computers_at(gateway, "blue", "red")
+        with_prompts(made["blue"], {"name": "greet", "title": "Greet", "serverId": "a", **WHO})
+        with_prompts(made["red"], {"name": "greet", "serverId": "a"}, {"name": "greet", "serverId": "b"})
+        async with bridged(gateway, era) as bridge:
+            listed = (await bridge.client.list_prompts()).prompts
+            assert [(each.name, each.title) for each in listed] == [
+                ("greet", "Greet"),
+                ("red__a__greet", None),
+                ("red__b__greet", None),
+            ]
+            assert listed[0].arguments == [types.PromptArgument(name="who", required=True)]
+            assert await text(bridge, "greet", who="anna") == "blue anna"
+            assert await text(bridge, "red__b__greet") == "red"
+            assert made["red"].seen("client:prompts/get")[-1]["serverId"] == "b"
+            reference = types.PromptReference(name="red__a__greet")
+            completed = await bridge.client.complete(reference, {"name": "who", "value": ""})
+            assert completed.completion.values == ["greetred"]
+            with pytest.raises(MCPError, match="there is no prompt 'gone' in the office now"):
+                await bridge.client.get_prompt("gone", {})
+
+
+async def test_a_prompt_keeps_its_name_while_the_client_is_there() -> None:
+    async with fake_gateway() as gateway:
+        made = computers_at(gateway, "blue", "red")
+        with_prompts(made["red"], {"name": "greet", "serverId": "a"})
+        async with bridged(gateway) as bridge:
+            assert await named(bridge) == ["greet"]
+            with_prompts(made["blue"], {"name": "greet"})
+            assert await named(bridge) == ["blue__greet", "greet"]
+            assert await text(bridge, "greet") == "red"
+            await gateway.notify("notify:leave_office", office_id="office", computer="red")
+            await eventually(lambda: "notifications/prompts/list_changed" in bridge.heard)
+            assert await named(bridge) == ["greet"]
+
+
+async def test_arguments_of_templates_are_completed_by_the_computer_that_has_them() -> None:
+    async with fake_gateway() as gateway:
+        made = computers_at(gateway, "blue", "red")
+        made["red"].shelf.put_document(document("report"))
+        async with bridged(gateway) as bridge:
+            await bridge.client.list_resources()
+            reference = types.ResourceTemplateReference(uri=f"dpe://{HOST}/{{doc_ref}}/pages/{{page_index}}")
+            completed = await bridge.client.complete(reference, {"name": "doc_ref", "value": "r"})
+            assert completed.completion.values == ["report"]
+            chosen = {"doc_ref": "report"}
+            pages = await bridge.client.complete(reference, {"name": "page_index", "value": ""}, chosen)
+            assert pages.completion.values == ["0", "1"]
+
+
+async def test_what_an_mcp_server_says_against_a_prompt_reaches_the_client() -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        with_prompts(red, {"name": "greet"})
+        async with bridged(gateway) as bridge:
+            assert await named(bridge) == ["greet"]
+            with_prompts(red)
+            with pytest.raises(MCPError, match="Unknown prompt") as refused:
+                await bridge.client.get_prompt("greet", {})
+            assert refused.value.error.code == -32602
