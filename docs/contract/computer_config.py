@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from smcp_computer.config.lint import INPUT_MODELS, PARAMETERS, SERVER_MODELS
-from smcp_computer.config.other_mcp_hosts import TYPE_KEYS, TYPES, URL_KEYS
+from smcp_computer.config.other_mcp_hosts import TYPES
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import MCPServerPickStringInput
 
@@ -79,9 +79,7 @@ def _shapes(config: Schema, parameters: Schema, reference: Schema, host: Schema)
     loose = {name: _LOOSE for name in ("env", "headers") if name in parameters["properties"]}
     parameters["properties"] |= loose
     key = parameters["required"][0]
-    names = URL_KEYS if key == "url" else (key,)
-    written = {**parameters["properties"], **dict.fromkeys(names, parameters["properties"][key])}
-    flat = {**written, **dict.fromkeys(TYPE_KEYS, kinds), **fields}
+    flat = {**parameters["properties"], **fields}
     return [
         *(
             {
@@ -92,7 +90,7 @@ def _shapes(config: Schema, parameters: Schema, reference: Schema, host: Schema)
             }
             for holder in (PARAMETERS, "params")
         ),
-        {"type": "object", "properties": flat, "anyOf": [{"required": [name]} for name in names]},
+        {"type": "object", "properties": flat, "required": [key]},
     ]
 
 

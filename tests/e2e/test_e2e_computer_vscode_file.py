@@ -23,7 +23,7 @@ async def test_a_file_of_vs_code_runs_and_a_strict_computer_keeps_back_a_server_
     file = tmp_path / ".vscode" / "mcp.json"
     servers = {
         "box": {**box, "env": {"OWN": "${input:own}"}, "envFile": "${workspaceFolder}/.env", "alwaysAllow": ["given"]},
-        "typo": {**box, "env": {}, "disabledTools": ["ech"]},
+        "typo": {**box, "env": {}, "forbidden_tools": ["ech"]},
     }
     inputs = [{"type": "pickString", "id": "own", "options": [{"label": "Own", "value": "own"}], "default": "own"}]
     file.write_text(f"// as VS Code keeps it\n{json.dumps({'servers': servers, 'inputs': inputs})}")

@@ -92,8 +92,6 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
         ({"servers": {"git": {}}}, ["servers.git: must be an object with a 'command' (a program) or a 'url'"]),
         ({"mcp": {"servers": {"git": {"command": "x"}}}}, ["mcp: is no MCP server", "under 'servers' or 'mcpServers'"]),
         ({"web": {"type": "https", "url": "http://x"}}, ["web.type: ", "did you mean 'http'?"]),
-        ({"servers": {"a": {"cmd": "x"}}}, ["a 'url', not 'cmd'; did you mean 'command'?"]),
-        ({"servers": {"a": {"transport": {"command": "x"}}}}, ["move the fields of 'transport' one level up"]),
         ({"servers": []}, ["servers"]),
         ({"servers": {}, "inputs": {}}, ["inputs"]),
         ({"servers": {}, "inputs": [{"id": "k", "type": "secret", "description": ""}]}, ["'k'", "type"]),
@@ -116,22 +114,6 @@ def test_a_file_that_is_not_json_says_where(tmp_path: Path) -> None:
     path.write_text('{"servers": {\n  "git": oops}}')
     with pytest.raises(ConfigError, match=r"computer\.json: not JSON: .* line 2, column 10"):
         load_config(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ('{"servers": {"a": {}', "the file ends too early: a closing bracket is missing"),
-        ('{"servers": {\n', "the file ends too early: a closing bracket is missing"),
-        ('{"servers": {"a', "the closing quotes of a text are missing at line 1"),
-        ('{"servers": {"a": {} "b": {}}}', "a comma or a closing bracket is missing"),
-        ("{'servers': {}}", "in straight quotes"),
-        ('"servers": {}', "there is more text at line 1, column 10"),
-    ],
-)
-def test_what_is_no_json_is_told_in_words_of_a_writer(content: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=f"not JSON: .*{why}"):
-        parse_config(content)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b'{"servers": %b}' % (b"9" * 5000)])
@@ -189,7 +171,7 @@ def test_a_server_named_twice_is_refused() -> None:
     [
         ({"servers": {"git": {**STDIO, "forbiden_tools": []}}}, "servers.git.forbiden_tools: .*'forbidden_tools'?"),
         ({"servers": {"a b": {**STDIO, "forbiddenTools": []}}}, "servers.\"a b\".forbiddenTools: .*'forbidden_tools'?"),
-        ({"servers": {"git": {**STDIO, "command": "x"}}}, "servers.git.command: belongs into 'server_parameters'"),
+        ({"servers": {"git": {**STDIO, "command": "x"}}}, "servers.git.command: is not a known field and is ignored$"),
         ({"git": {**STDIO, "tool_meta": {"x": {"auto_aply": True}}}}, "git.tool_meta.x.auto_aply: .*'auto_apply'?"),
         ({"git": {**STDIO, "default_tool_meta": {"tag": []}}}, "git.default_tool_meta.tag: .*'tags'?"),
         ({"git": {**STDIO, "xyzzy": 1}}, "git.xyzzy: is not a known field and is ignored$"),
@@ -198,10 +180,9 @@ def test_a_server_named_twice_is_refused() -> None:
             "git.server_parameters.arg: .*'args'?",
         ),
         ({"mcpServers": {"git": {"command": "x", "ags": []}}}, "mcpServers.git.ags: .*'args'?"),
-        ({"servers": {"git": {**STDIO, "inputs": []}}}, "servers.git.inputs: belongs to the top level of the file"),
-        ({"git": {"type": "stdio", "params": {"command": "x"}, "args": []}}, "git.args: belongs into 'params'"),
+        ({"git": {"type": "stdio", "params": {"command": "x"}, "args": []}}, "git.args: is not a known field"),
         ({"servers": {"git": STDIO}, "input": []}, "input: did you mean 'inputs'. It is not read"),
-        ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: is ignored, because 'servers' is also present"),
+        ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: .*It is not read|mcpServers: is not read"),
         (
             {"git": STDIO, "inputs": [{"id": "k", "type": "promptString", "description": "", "defualt": ""}]},
             r"inputs\[0\].defualt: did you mean 'default'\? .* \(input 'k'\)",
@@ -231,11 +212,11 @@ def test_a_setting_for_programs_is_a_mistake_at_a_server_over_http_but_not_as_a_
     field: str, value: object
 ) -> None:
     document = {"mcpServers": {"a": {"url": "http://127.0.0.1:1/mcp", field: value}, "b": {"command": "true"}}}
-    (mistake,) = parse_config(json.dumps(document)).mistakes
+    (mistake,) = parse_config(json.dumps(document)).warnings
     assert mistake.startswith(f"mcpServers.a.{field}: has no effect")
     named = "env_file" if field == "envFile" else field
     document = {"mcpServers": {"a": {"url": "http://127.0.0.1:1/mcp"}}, "defaults": {named: value}}
-    assert parse_config(json.dumps(document)).mistakes == ()
+    assert parse_config(json.dumps(document)).warnings == ()
 
 
 def test_a_good_file_has_no_warnings() -> None:
@@ -284,15 +265,13 @@ def test_a_misspelled_top_level_key_is_suggested(key: str) -> None:
         parse({key: {"git": STDIO}})
 
 
-def test_an_unknown_top_level_key_is_a_warning_and_one_that_resembles_ours_a_mistake() -> None:
+def test_an_unknown_top_level_key_is_a_warning_with_a_hint() -> None:
     config = parse({"mcpServers": {"git": {"command": "x"}}, "globalShortcut": "", "default": {}, "servers_": 1})
     assert sorted(config.warnings) == [
         "default: did you mean 'defaults'? It is not read",
         "globalShortcut: is not read",
         "servers_: did you mean 'servers'? It is not read",
     ]
-    assert "globalShortcut: is not read" not in config.mistakes
-    assert len(config.mistakes) == 2
     assert parse({"git": STDIO, "version": 1}).warnings == ("version: is not read",)
 
 
@@ -304,7 +283,7 @@ def test_an_unknown_top_level_key_is_a_warning_and_one_that_resembles_ours_a_mis
 def test_an_unusable_url_is_an_error_with_its_place(kind: str, url: str) -> None:
     for document, place in (
         ({"servers": {"web": {"type": kind, "server_parameters": {"url": url}}}}, "servers.web.server_parameters.url"),
-        ({"mcpServers": {"web": {"type": kind, "serverUrl": url}}}, "mcpServers.web.serverUrl"),
+        ({"mcpServers": {"web": {"type": kind, "url": url}}}, "mcpServers.web.url"),
     ):
         with pytest.raises(ConfigError) as raised:
             parse(document)
@@ -336,10 +315,6 @@ def test_a_header_that_cannot_be_sent_is_an_error_with_its_place(header: str, va
         ("cwd", 7, 'cwd: must be a string: put quotes around it, as in "7"'),
         ("user", 0, 'user: must be a string: put quotes around it, as in "0"'),
         ("env", {"PORT": 4711, "ON": True}, "env.ON: must be a string: put quotes around it"),
-        ("env", {"A=B": "x"}, "env.A=B: 'A=B' is no name of a variable: empty, or with = or NUL"),
-        ("env", {"": "x"}, "env: '' is no name of a variable: empty, or with = or NUL"),
-        ("env", {"A": "x\0"}, "env.A: holds a NUL character, which no program can get"),
-        ("args", ["\0"], "args.0: holds a NUL character, which no program can get"),
         ("encoding", "klingon", "encoding: is no encoding of text, such as utf-8"),
         ("encoding", "base64", "encoding: is no encoding of text, such as utf-8"),
         ("env", ["A=b"], "env: must be an object"),
@@ -356,7 +331,6 @@ def test_a_wrong_value_is_told_in_words_of_the_file(field: str, value: object, s
     [
         ("sandbox", {"network": "no"}),
         ("disabled", "no"),
-        ("enabled", "no"),
         ("replace_content", "no"),
         ("tool_meta", {"x": {"auto_apply": "no"}}),
     ],
@@ -384,18 +358,7 @@ def test_a_number_is_no_duration(value: int) -> None:
 
 def test_a_field_of_another_kind_of_server_is_not_read_whatever_it_holds() -> None:
     server = {"type": "stdio", "server_parameters": {"command": "x", "url": 5, "headers": 5}}
-    assert len(parse({"servers": {"a": server}}).mistakes) == 2
-
-
-def test_an_alias_that_is_listed_in_another_form_is_a_warning_with_both() -> None:
-    config = parse({"git": {"command": "x", "tool_meta": {"a": {"alias": "what time?"}, "b": {"alias": "b-2"}}}})
-    why = "'what time?' is listed as 'what_time_': names have 1 to 64 of A-Z, a-z, 0-9, _ and -"
-    assert (config.warnings, config.mistakes) == ((f"git.tool_meta.a.alias: {why}",), ())
-
-
-def test_two_tools_with_one_alias_are_a_mistake() -> None:
-    config = parse({"git": {"command": "x", "tool_meta": {"a": {"alias": "z"}, "b": {"alias": "z"}, "c": {}}}})
-    assert config.mistakes == ("git.tool_meta.b.alias: 'z' is that of tool_meta.a, too",)
+    assert len(parse({"servers": {"a": server}}).warnings) == 2
 
 
 @pytest.mark.parametrize("url", ["http://host/mcp", "HTTPS://host:8443", "http://[::1]:8000/mcp", "${env:URL}/mcp"])

@@ -90,37 +90,29 @@ def test_the_shape_of_the_page_is_read() -> None:
     [
         ({"url": "http://x/mcp"}, "streamable"),
         ({"url": "http://x/sse"}, "sse"),
-        ({"serverUrl": "http://x/mcp"}, "streamable"),
-        ({"httpUrl": "http://x/mcp", "timeout": "PT5S"}, "streamable"),
-        ({"baseUrl": "http://x/mcp", "type": "streamableHttp"}, "streamable"),
-        ({"url": "http://x/mcp", "transport": "sse", "timeout": 30}, "sse"),
-        ({"url": "http://x/sse", "transportType": "http"}, "streamable"),
-        ({"command": "x", "transport": "stdio"}, "stdio"),
-        ({"command": "x", "type": "local"}, "stdio"),
+        ({"url": "http://x/sse", "type": "http", "timeout": "PT5S"}, "streamable"),
+        ({"url": "http://x/mcp", "type": "streamable-http"}, "streamable"),
+        ({"url": "http://x/mcp", "type": "sse", "timeout": 30}, "sse"),
+        ({"command": "x"}, "stdio"),
     ],
 )
-def test_other_names_of_the_url_and_the_type_are_read(body: dict[str, Any], kind: str) -> None:
+def test_the_type_is_read_or_follows_from_the_other_fields(body: dict[str, Any], kind: str) -> None:
     config = flat(body)
     assert config.servers["x"].type == kind
     assert config.warnings == ()
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "mistake"),
-    [
-        ({}, "stdio", "mcpServers.x.url: is not read: the server has 'command'"),
-        ({"type": "local"}, "stdio", "mcpServers.x.url: is not read: the server has 'command'"),
-        ({"type": "http"}, "streamable", "mcpServers.x.command: is not read: the server has 'url'"),
-        ({"transport": "sse"}, "sse", "mcpServers.x.command: is not read: the server has 'url'"),
-    ],
+    ("said", "kind", "unread"),
+    [({}, "stdio", "url"), ({"type": "stdio"}, "stdio", "url"), ({"type": "http"}, "streamable", "command")],
 )
-def test_a_server_with_a_url_and_a_command_is_what_its_type_says_or_a_program_with_one_hint(
-    said: dict[str, Any], kind: str, mistake: str
+def test_a_server_with_a_url_and_a_command_is_what_its_type_says_or_a_program(
+    said: dict[str, Any], kind: str, unread: str
 ) -> None:
-    config = flat({"url": "http://x", "command": "y", "args": [], "headers": {}, **said})
+    config = flat({"url": "http://x", "command": "y", **said})
     assert config.servers["x"].type == kind
-    assert config.warnings == config.mistakes
-    assert [each.startswith(mistake) for each in config.mistakes] == [True]
+    (warning,) = config.warnings
+    assert warning.startswith(f"mcpServers.x.{unread}: ")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +120,7 @@ def test_a_server_with_a_url_and_a_command_is_what_its_type_says_or_a_program_wi
     [
         ({"type": "http", "command": "y"}, "url"),
         ({"type": "sse", "command": "y"}, "url"),
-        ({"transport": "stdio", "serverUrl": "http://x"}, "command"),
+        ({"type": "stdio", "url": "http://x"}, "command"),
     ],
 )
 def test_a_server_whose_type_is_another_one_lacks_what_the_type_needs(body: dict[str, Any], missing: str) -> None:
@@ -139,12 +131,12 @@ def test_a_server_whose_type_is_another_one_lacks_what_the_type_needs(body: dict
 @pytest.mark.parametrize(
     ("body", "place"),
     [
-        ({"serverUrl": 7}, "mcpServers.x.serverUrl"),
-        ({"command": "x", "transport": "pipe"}, "mcpServers.x.transport"),
+        ({"url": 7}, "mcpServers.x.url"),
         ({"command": "x", "envFile": 7}, "mcpServers.x.envFile"),
         ({"command": "x", "args": [7]}, "mcpServers.x.args.0"),
         ({"command": "x", "autoApprove": ["a"], "tool_meta": []}, "mcpServers.x.tool_meta"),
-        ({"command": "x", "disabledTools": "a"}, "mcpServers.x.disabledTools"),
+        ({"command": "x", "sandbox": {"filesystem": {}}}, "mcpServers.x.sandbox.filesystem"),
+        ({"url": "http://x", "timeout": 60000}, "mcpServers.x.timeout"),
     ],
 )
 def test_an_error_names_the_field_as_it_is_written(body: dict[str, Any], place: str) -> None:
@@ -153,23 +145,17 @@ def test_an_error_names_the_field_as_it_is_written(body: dict[str, Any], place: 
     assert raised.value.problems[0].startswith(f"{place}: ")
 
 
-def test_tools_that_another_host_approves_forbids_or_disables_are_so_here() -> None:
+def test_tools_that_another_host_approves_are_approved_here() -> None:
     body = {
         "command": "x",
         "autoApprove": ["a", "b"],
         "alwaysAllow": ["c"],
         "tool_meta": {"b": {"auto_apply": False}},
-        "disabledTools": ["d"],
-        "excludeTools": ["e"],
-        "tools": ["*"],
-        "enabled": False,
     }
     before = copy.deepcopy(body)
     config = flat(body)
     server = config.servers["x"]
     assert {tool: meta.auto_apply for tool, meta in server.tool_meta.items()} == {"a": True, "b": False, "c": True}
-    assert server.forbidden_tools == ["d", "e"]
-    assert server.disabled
     assert config.warnings == ()
     own_server(body)
     assert body == before
@@ -183,33 +169,22 @@ def test_tools_that_another_host_approves_forbids_or_disables_are_so_here() -> N
         ("autoApprove", True),
         ("trust", True),
         ("includeTools", ["a"]),
-        ("tools", []),
-        ("sandbox", {"filesystem": {}}),
         ("sandboxEnabled", True),
     ],
 )
-def test_what_would_approve_or_confine_tools_and_is_not_read_is_a_mistake(field: str, value: object) -> None:
+def test_what_would_approve_or_confine_tools_and_is_not_read_is_a_warning(field: str, value: object) -> None:
     config = flat({"command": "x", field: value})
-    (mistake,) = config.mistakes
-    assert mistake.startswith(f"mcpServers.x.{field}: ")
+    (warning,) = config.warnings
+    assert warning.startswith(f"mcpServers.x.{field}: ")
     assert config.servers["x"].tool_meta == {}
 
 
-def test_a_field_of_another_host_is_a_warning_and_one_that_resembles_ours_a_mistake() -> None:
+def test_an_unknown_field_is_a_warning_and_one_that_resembles_ours_has_a_hint() -> None:
     config = flat({"command": "x", "autoStart": True, "forbiden_tools": ["a"]})
     assert sorted(config.warnings) == [
         "mcpServers.x.autoStart: is not a known field and is ignored",
         "mcpServers.x.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field and is ignored",
     ]
-    assert config.mistakes == tuple(each for each in config.warnings if "forbiden" in each)
-
-
-def test_a_time_without_a_unit_is_a_mistake_and_the_default_holds() -> None:
-    config = flat({"url": "http://x", "timeout": 60000})
-    assert config.mistakes == (
-        'mcpServers.x.timeout: write a duration such as "PT30S": hosts differ about the unit of a number',
-    )
-    assert config.servers["x"].server_parameters.timeout == "PT30S"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +209,6 @@ def test_a_placeholder_that_is_not_replaced_is_warned_of(text: str, hint: str) -
     (warning,) = config.warnings
     assert warning.startswith(f"mcpServers.x.env.A: {hint}")
     assert "sesame" not in warning
-    assert not config.mistakes, "the program may replace it itself"
 
 
 @pytest.mark.parametrize("text", ["${env:TOKEN}", "a$b", "$2b$12$ABC", "100%", "%20x%20", "US$", "pa$$WORD", "$lower"])
@@ -273,9 +247,8 @@ def test_more_than_comments_and_trailing_commas_is_no_json(text: str) -> None:
     ("raw", "said"),
     [
         (b" \n", "is empty"),
-        (b"servers:\n  a:\n", "not JSON: it has to begin with { (YAML and other formats are not read) at line 1"),
+        (b"servers:\n  a:\n", "not JSON: Expecting value at line 1, column 1"),
         ('{"servers": {}}'.encode("utf-16"), "not JSON: not UTF-8 text"),
-        (b'{ # one\n"servers": {}}', "not JSON: a comment begins with //, not with #, at line 1, column 3"),
     ],
 )
 def test_a_file_in_another_format_is_told_in_a_sentence(raw: bytes, said: str) -> None:

@@ -67,7 +67,7 @@ URLS: Final = (
     "http://h:0/",
     "http://h h",
 )
-TYPES: Final = {"command": ("stdio", "local"), "url": ("streamable", "http", "sse")}
+TYPES: Final = {"command": ("stdio",), "url": ("streamable", "http", "sse")}
 
 
 def fields(possible: Mapping[str, Sequence[Any]], most: int = 2) -> st.SearchStrategy[dict[str, Any]]:
@@ -136,7 +136,7 @@ def document(draw: st.DrawFn) -> dict[str, Any]:
 
 def mistakes_of(written: dict[str, Any]) -> list[str]:
     try:
-        found = parse_config(json.dumps(written)).mistakes
+        found = parse_config(json.dumps(written)).warnings
     except ConfigError as error:
         found = error.problems
     return [each for each in found if each != "names no MCP servers"]

@@ -6,14 +6,12 @@ import pwd
 import resource
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from smcp_computer.config.file import ComputerConfig, parse_config
-from smcp_computer.config.host_checks import missing_on_host
 from smcp_computer.config.lint import CannotRun, ConfigError
 from smcp_computer.mcp import process
 from smcp_computer.mcp.isolation import launch_of
@@ -69,22 +67,15 @@ def test_what_this_host_cannot_enforce_is_refused_by_its_name(host: dict[str, An
         problem = "user: only a Computer that runs as root"
     with pytest.raises(CannotRun, match=problem):
         launch(**host)
-    config = configured(**host)
-    warned, _ = missing_on_host(config, os.environ)[::-1]
-    assert warned.startswith(f"servers.box.{problem}")
-    server = config.servers["box"].model_copy(update={"disabled": True})
-    assert missing_on_host(replace(config, servers={"box": server}), os.environ) == []
 
 
-def test_limits_of_a_cgroup_that_this_host_does_not_give_are_told_and_nothing_is_changed(
+def test_limits_of_a_cgroup_that_this_host_does_not_give_are_refused_by_their_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "own_cgroup", lambda: tmp_path)
     (tmp_path / "cgroup.controllers").write_text("cpu pids")
-    config = configured(cgroup={"memory_mb": 64})
-    assert f"servers.box.cgroup.memory_mb: {tmp_path} cannot limit 'memory'" in str(missing_on_host(config, os.environ))
-    found = missing_on_host(configured(cgroup={"processes": 5}), os.environ)
-    assert [each for each in found if "cgroup" in each] == []
+    with pytest.raises(CannotRun, match=r"cgroup\.memory_mb: .* cannot limit 'memory'"):
+        launch(cgroup={"memory_mb": 64})
     assert [each.name for each in tmp_path.iterdir()] == ["cgroup.controllers"]
 
 

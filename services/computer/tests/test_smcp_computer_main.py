@@ -10,7 +10,6 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import psutil
@@ -18,7 +17,6 @@ import pytest
 
 from smcp_agent import SmcpAgent
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_computer.config.secret_store import SecretStore
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.fork_server import born
@@ -122,83 +120,30 @@ DOUBTFUL = {
     "servers": {
         "git": {**configs.stdio(fresh=True), "forbiden_tools": ["push"]},
         "web": {"type": "sse", "server_parameters": {"url": "http://x/${input:hots}"}},
-        "gone": {"type": "stdio", "server_parameters": {"command": "no-such-program"}},
-        "line": {"command": "cat -u"},
-        "script": {"command": "python3", "args": ["no_such_file.py"], "cwd": "/"},
-        "module": {"command": "python3", "args": ["-m", "http.server"]},
-        "lost": {"type": "stdio", "server_parameters": {"command": "cat", "cwd": "/no/such/place"}},
-        "off": {"type": "stdio", "server_parameters": {"command": "no-such-program"}, "disabled": True},
     },
     "inputs": [
         {"id": "host", "type": "promptString", "description": ""},
-        {"id": "asked", "type": "command", "description": "", "command": "no-such-asker"},
     ],
 }
 DOUBTS = (
     "servers.git.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field and is ignored",
     "servers.web.server_parameters.url: ${input:hots}: did you mean 'host'? It is the id of no input",
-    "servers.gone.server_parameters.command: 'no-such-program' is no program on PATH",
-    "servers.line.command: 'cat -u' is no program on PATH; arguments belong into 'args'",
-    "servers.script.args.0: there is no file /no_such_file.py",
-    "servers.lost.server_parameters.cwd: '/no/such/place' is no directory",
-    "inputs[1].command: 'no-such-asker' is no program on PATH",
 )
 
 
-async def test_validate_refuses_unusable_settings_and_lenient_only_warns(tmp_path: Path) -> None:
+async def test_validate_warns_of_unusable_settings_and_strict_refuses_them(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text(json.dumps(DOUBTFUL))
-    code, _, err = await run("validate", "--config", str(file))
+    code, _, err = await run("validate", "--config", str(file), "--strict")
     assert code == 2
     assert sorted(err.splitlines()) == sorted(f"error: {file}: {doubt}" for doubt in DOUBTS)
-    code, out, err = await run("validate", "--config", str(file), "--lenient")
+    code, out, err = await run("validate", "--config", str(file))
     assert code == 0
     assert sorted(err.splitlines()) == sorted(f"warning: {file}: {doubt}" for doubt in DOUBTS)
-    assert "8 servers" in out
+    assert "2 servers" in out
 
 
-async def test_validate_warns_of_values_that_are_missing_in_this_environment(tmp_path: Path) -> None:
-    arguments = ["${env:NOPE_X}", "-${input:tok}", "${input:eu}", "${input:made}"]
-    box = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": arguments}}
-    inputs = [
-        {"id": "tok", "type": "promptString", "description": ""},
-        {"id": "eu", "type": "pickString", "description": "", "options": ["a", "b"], "default": "b"},
-        {"id": "made", "type": "command", "description": "", "command": sys.executable},
-    ]
-    secret = {"type": "sse", "server_parameters": {"url": "http://x/", "headers": {"Authorization": "Bearer sk-123"}}}
-    file = tmp_path / "c.json"
-    servers = {"box": box, "web": secret, "off": {**box, "disabled": True}}
-    file.write_text(json.dumps({"servers": servers, "inputs": inputs}))
-    code, out, err = await run("validate", "--config", str(file))
-    assert (code, "valid" in out) == (0, True)
-    place = f"warning: {file}: servers.box.server_parameters.args"
-    secret_told, *told = err.splitlines()
-    assert secret_told.startswith(f"warning: {file}: servers.web.server_parameters.headers.Authorization: looks like")
-    assert told == [
-        f"{place}.0: ${{env:NOPE_X}}: the environment variable is not set",
-        f"{place}.1: input 'tok': has no value: set SMCP_INPUT_TOK, or keep one with smcp-computer secrets set tok",
-    ]
-    (tmp_path / "key").touch(0o600)
-    (tmp_path / "key").write_text("k" * 32)
-    SecretStore(tmp_path, tmp_path / "key").put("tok", "v4lue")
-    code, _, err = await run(
-        "validate",
-        "--config",
-        str(file),
-        "--office",
-        "o",
-        "--name",
-        "n",
-        SMCP_STATE_DIR=str(tmp_path),
-        SMCP_SECRET_KEY_FILE=str(tmp_path / "key"),
-    )
-    assert err.splitlines()[1:] == told[:1]
-    code, _, err = await run("validate", "--config", str(file), NOPE_X="", SMCP_INPUT_TOK="t", SMCP_INPUT_EU="c")
-    assert code == 0
-    assert err.splitlines()[1:] == [f"{place}.2: input 'eu': SMCP_INPUT_EU is none of its options ('a', 'b')"]
-
-
-async def test_run_warns_of_missing_programs_and_values(tmp_path: Path) -> None:
+async def test_run_shows_the_same_warnings(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text(json.dumps(DOUBTFUL))
     code, _, err = await run("run", "--config", str(file), "--office", "o", "--name", "n", "--check-config")
@@ -206,33 +151,9 @@ async def test_run_warns_of_missing_programs_and_values(tmp_path: Path) -> None:
     assert all(f"warning: {file}: {doubt}" in err for doubt in DOUBTS)
 
 
-USER = {"command": "cat", "user": "nobody-of-that-name"}
-
-
-@pytest.mark.parametrize("more", [{"args": "x"}, {"limits": {"files": 0}}])
-async def test_an_unknown_user_is_told_together_with_the_other_mistakes_of_its_server(
-    tmp_path: Path, more: dict[str, Any]
-) -> None:
-    file = write(tmp_path / "c.json", git=USER | more)
-    unknown = f"{file}: servers.git.user: this host has no user 'nobody-of-that-name'"
-    other = f"error: {file}: servers.git.{next(iter(more))}"
-    for kind, command in (("error", ["validate"]), ("warning", ["run", *PLACE, "--check-config"])):
-        code, _, err = await run(*command, "--config", file)
-        assert (code, other in err, err.count(f"{kind}: {unknown}\n")) == (2, True, 1), err
-
-
-async def test_an_unknown_user_of_the_defaults_is_told_together_with_another_mistake_there(tmp_path: Path) -> None:
-    file = tmp_path / "c.json"
-    defaults = {"user": "nobody-of-that-name", "limits": {"files": 0}}
-    file.write_text(json.dumps({"defaults": defaults, "servers": {"git": {"command": "cat"}}}))
-    code, _, err = await run("validate", "--config", str(file))
-    assert (code, f"error: {file}: defaults.limits" in err) == (2, True)
-    assert err.count(f"error: {file}: servers.git.user: this host has no user 'nobody-of-that-name'\n") == 1
-
-
 async def test_run_says_each_error_and_each_warning_of_a_bad_file_on_a_line_of_its_own(tmp_path: Path) -> None:
-    alias = {"tool_meta": {"a": {"alias": "a b"}}}
-    file = write(tmp_path / "c.json", bad={"command": "x", "args": "y", "env": "z"}, good={"command": "cat", **alias})
+    good = {"command": "cat", "unknown": 1}
+    file = write(tmp_path / "c.json", bad={"command": "x", "args": "y", "env": "z"}, good=good)
     code, _, err = await run("run", *PLACE, "--config", file)
     assert (code, [line.partition(f": {file}: ")[0] for line in err.splitlines()]) == (2, ["warning", "error", "error"])
 
@@ -243,15 +164,15 @@ async def test_validate_wants_one_file() -> None:
         assert (code, "say which file to check" in err) == (2, True)
 
 
-async def test_a_file_without_servers_is_refused_by_validate(tmp_path: Path) -> None:
+async def test_a_file_without_servers_is_refused_by_a_strict_validate(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text("{}")
-    code, _, err = await run("validate", "--config", str(file))
+    code, _, err = await run("validate", "--config", str(file), "--strict")
     assert (code, err) == (2, f"error: {file}: names no MCP servers\n")
 
 
-@pytest.mark.parametrize("lenient", [False, True])
-async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path, lenient: bool) -> None:
+@pytest.mark.parametrize("strict", [False, True])
+async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path, strict: bool) -> None:
     file = write(
         tmp_path / "c.json",
         broken={"type": "stdio", "server_parameters": {}},
@@ -259,16 +180,15 @@ async def test_validate_says_all_errors_and_warnings_together(tmp_path: Path, le
         gone={"command": "no-such-program", "alwaysAllow": ["*"]},
         dear={"command": sys.executable, "args": ["--token=abcdef", "$HOME"]},
     )
-    doubt = "warning" if lenient else "error"
+    doubt = "error" if strict else "warning"
     expected = {
         "servers.broken.server_parameters.command": "error",
         "servers.url.url": "error",
-        "servers.gone.command": doubt,
         "servers.gone.alwaysAllow": doubt,
-        "servers.dear.args.0": "warning",
-        "servers.dear.args.1": "warning",
+        "servers.dear.args.0": doubt,
+        "servers.dear.args.1": doubt,
     }
-    options = ["--lenient"] if lenient else []
+    options = ["--strict"] if strict else []
     code, _, err = await run("validate", "--config", file, *options)
     assert code == 2
     said = [line.split(": ")[:3] for line in err.splitlines()]
@@ -316,19 +236,12 @@ async def test_the_schema_of_the_file_is_printed_as_it_is_published() -> None:
 
 
 async def test_variables_of_an_environment_file_count_where_none_are_set(tmp_path: Path) -> None:
-    arguments = ["${env:ONE}", "${env:TWO}", "${input:three}"]
-    inputs = [{"id": "three", "type": "pickString", "description": "", "options": ["3"]}]
-    file = tmp_path / "c.json"
-    file.write_text(json.dumps({"servers": {"x": {"command": sys.executable, "args": arguments}}, "inputs": inputs}))
-    env = tmp_path / ".env"
-    env.write_text("ONE=1\nexport TWO='2'\nSMCP_INPUT_THREE=4\n")
-    code, _, err = await run("validate", "--config", str(file), "--env-file", str(env))
-    assert (code, err) == (
-        0,
-        f"warning: {file}: servers.x.args.2: input 'three': SMCP_INPUT_THREE is none of its options ('3')\n",
-    )
-    assert (await run("validate", "--config", str(file), "--env-file", str(env), SMCP_INPUT_THREE="3"))[2] == ""
-    code, _, err = await run("validate", "--config", str(file), "--env-file", str(tmp_path / "none"))
+    file, env = write(tmp_path / "c.json", x={"command": "cat"}), tmp_path / ".env"
+    env.write_text("SMCP_OFFICE=theirs\nexport SMCP_NAME='pc 2'\n")
+    arguments = ("run", "--config", file, "--check-config", "--env-file")
+    code, out, _ = await run(*arguments, str(env), SMCP_OFFICE="ours")
+    assert (code, "SMCP_OFFICE=ours" in out, "SMCP_NAME=pc 2" in out) == (0, True, True)
+    code, _, err = await run(*arguments, str(tmp_path / "none"))
     assert (code, err) == (2, f"error: --env-file: {tmp_path / 'none'} cannot be read: No such file or directory\n")
 
 

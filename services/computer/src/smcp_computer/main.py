@@ -13,15 +13,13 @@ import typer
 from smcp_bus.nats.config import configured_credentials
 from smcp_computer.config.edit import add_to_file
 from smcp_computer.config.file import ComputerConfig, imported, read_config, read_env_file
-from smcp_computer.config.host_checks import missing_on_host, unset_here
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.control_commands import Json, Name, Office, print_json
+from smcp_computer.control_commands import Json, print_json
 from smcp_computer.control_commands import app as commands_app
 from smcp_computer.install_command import app as install_app
 from smcp_computer.redaction import literal_secrets
 from smcp_computer.secrets_command import app as secrets_app
-from smcp_computer.secrets_command import kept_secrets, store_of
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem
 from smcp_computer.terminal import spare_hangups
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
@@ -88,11 +86,8 @@ def serve(
     )
     check_connection(settings, asked_for_token=token is not None or token_file is not None)
     configuration = _read_config(settings.config)
-    if check_config:
-        if (problem := token_problem(settings)) is not None:
-            typer.echo(f"warning: {problem}", err=True)
-        missing = missing_on_host(configuration, os.environ)
-        _say("warning", settings.config, [*missing, *unset_here(configuration, os.environ, store_of(settings))])
+    if check_config and (problem := token_problem(settings)) is not None:
+        typer.echo(f"warning: {problem}", err=True)
     if check_config or configuration.problems:
         _say("warning", settings.config, configuration.warnings)
     if configuration.problems:
@@ -119,29 +114,19 @@ def serve(
 def validate(
     file: Annotated[Path | None, typer.Argument(help="The JSON file to check")] = None,
     config: Annotated[Path | None, typer.Option("--config", help="The same")] = None,
-    lenient: Annotated[
-        bool, typer.Option("--lenient", help="Only warn of what `run` would run with: unknown fields, missing programs")
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Take warnings, such as of unknown fields, for errors")
     ] = False,
-    env_file: EnvFileOption = None,
-    office: Office = None,
-    name: Name = None,
     as_json: Json = False,
 ) -> None:
-    """Check a configuration file: report all errors, values that are missing here, and literal secrets."""
+    """Check a configuration file: report all errors, unknown fields, and literal secrets."""
     config = file if config is None else config
     if config is None or file not in (None, config):
         raise typer.BadParameter("say which file to check", param_hint="FILE")
-    _read_environment(env_file)
     configuration = _read_config(config)
-    store = kept_secrets(office, name) if office or name else None
-    doubtful = [*configuration.mistakes, *missing_on_host(configuration, os.environ)]
-    harmless = [
-        *(warning for warning in configuration.warnings if warning not in configuration.mistakes),
-        *literal_secrets(configuration),
-        *unset_here(configuration, os.environ, store),
-    ]
-    errors = [*configuration.problems, *([] if lenient else doubtful)]
-    warnings = [*(doubtful if lenient else []), *harmless]
+    warnings = [*configuration.warnings, *literal_secrets(configuration)]
+    errors = [*configuration.problems, *(warnings if strict else [])]
+    warnings = [] if strict else warnings
     if as_json:
         print_json({"errors": errors, "warnings": warnings})
     else:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smcp_computer.config.file import content_of, has_comments, parse_config, read_object
-from smcp_computer.config.host_checks import missing_on_host
 from smcp_computer.config.inputs import variable_of
 from smcp_computer.config.lint import ConfigError, placed
-from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
+from smcp_computer.config.other_mcp_hosts import servers_of
 from smcp_computer.config.secret_store import is_sealed
 from smcp_service.files import replace_files
 from smcp_service.settings import did_you_mean
@@ -58,8 +57,7 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
     if edit.name not in config.servers:
         return []
     own = config.places[edit.name].field()
-    found = (*config.warnings, *missing_on_host(config, os.environ))
-    return [*notes, *(each for each in found if each.startswith(f"{own}."))]
+    return [*notes, *(each for each in config.warnings if each.startswith(f"{own}."))]
 
 
 def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
@@ -132,8 +130,7 @@ def _change(servers: dict[str, Any], edit: Edit) -> None:
     elif edit.action == "disable":
         servers[edit.name]["disabled"] = True
     else:
-        for key in ("disabled", *ENABLED_KEYS):
-            servers[edit.name].pop(key, None)
+        servers[edit.name].pop("disabled", None)
 
 
 def _rewritten(path: Path, change: Callable[[bytes], Mapping[str, Any]], *, may_be_new: bool) -> Mapping[str, Any]:

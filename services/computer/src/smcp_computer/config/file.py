@@ -18,7 +18,7 @@ from typing import Any, Final
 from dotenv.parser import parse_stream
 
 from smcp_computer.config import lint, other_mcp_hosts
-from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, Warned, checked
+from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, checked
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_computer.reshaping import mapper_problems, vrl_problem
@@ -49,8 +49,6 @@ class ComputerConfig:
     host: Mapping[str, HostSettings] = field(default_factory=dict)
     """By server."""
     warnings: tuple[str, ...] = ()
-    mistakes: tuple[str, ...] = ()
-    """Those of the warnings that `validate` refuses unless it is lenient."""
     places: Mapping[str, Place] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     env_files: tuple[Path, ...] = ()
@@ -224,20 +222,18 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     if not above and any(isinstance(document.get(key), str) for key in ("command", "url")):
         raise ConfigError('has one MCP server without a name: put {"mcpServers": {"NAME": …}} around it')
     problems: list[str] = []
-    warned: list[Warned] = list(lint.of_top_level(unread))
+    warned = list(lint.of_top_level(unread))
     inputs = _inputs(document.get("inputs"), problems, warned)
     input_ids = _ids(document.get("inputs"))
     defaults = document.get(DEFAULTS, {}) if above else {}
     if checked(HostSettings.model_validate, defaults, problems, _below(DEFAULTS)) is None:
-        # as for a server: where other fields are wrong, its user is looked for all the same
-        user = {"user": defaults.get("user")} if isinstance(defaults, dict) else {}
-        defaults = {} if checked(HostSettings.model_validate, user, []) is None else user
+        defaults = {}
     servers: dict[str, MCPServerConfig] = {}
     host: dict[str, HostSettings] = {}
     places: dict[str, Place] = {}
     for name, body in bodies.items():
         if not other_mcp_hosts.is_server(body):
-            why = lint.why_not_a_server(body, ("command", "url"))
+            why = lint.NOT_A_SERVER
             if not above:
                 why = "is no MCP server with a 'command' or a 'url'; servers stand under 'servers' or 'mcpServers'"
                 why = lint.hinted(name, lint.TOP_LEVEL, why)
@@ -245,14 +241,11 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
             continue
         own = other_mcp_hosts.own_server(body)
         place = places[name] = Place(above, name, own.written)
-        warned += (Warned(f"{place.field(key)}: {why}") for key, why in own.mistakes)
+        warned += (f"{place.field(key)}: {why}" for key, why in own.mistakes)
         warned += [*lint.of_server(place, own.body), *lint.of_parameters(place, own.body, input_ids)]
         found: list[str] = []
         of_host = {field: own.body[field] for field in HostSettings.model_fields if field in own.body}
-        wanted = defaults | of_host
-        settings = checked(HostSettings.model_validate, wanted, found, place.field)
-        # where others are wrong, its user is looked for all the same: all mistakes are told at once
-        settings = settings or checked(HostSettings.model_validate, {"user": wanted.get("user")}, [])
+        settings = checked(HostSettings.model_validate, defaults | of_host, found, place.field)
         server = _server(place, own.body, found)
         if settings is not None:
             host[name] = settings
@@ -260,11 +253,8 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
             servers[name] = server
         problems += found
     if not bodies:
-        warned.append(Warned("names no MCP servers"))
-    mistakes = tuple(warning.text for warning in warned if warning.mistake)
-    return ComputerConfig(
-        servers, inputs, host, tuple(warning.text for warning in warned), mistakes, places, tuple(problems)
-    )
+        warned.append("names no MCP servers")
+    return ComputerConfig(servers, inputs, host, tuple(warned), places, tuple(problems))
 
 
 def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServerConfig | None:
@@ -288,7 +278,7 @@ def _server(place: Place, body: dict[str, Any], problems: list[str]) -> MCPServe
     return server
 
 
-def _inputs(bodies: Any, problems: list[str], warned: list[Warned]) -> dict[str, MCPServerInput]:
+def _inputs(bodies: Any, problems: list[str], warned: list[str]) -> dict[str, MCPServerInput]:
     inputs: dict[str, MCPServerInput] = {}
     if bodies is not None and not isinstance(bodies, list):
         problems.append("inputs: must be a list")
@@ -298,7 +288,7 @@ def _inputs(bodies: Any, problems: list[str], warned: list[Warned]) -> dict[str,
         place = f"inputs[{index}]"
         label = "".join(f" (input {said!r})" for said in _ids([body]))
         if isinstance(body, dict):
-            warned += (warning._replace(text=f"{warning.text}{label}") for warning in lint.of_input(place, body))
+            warned += (f"{warning}{label}" for warning in lint.of_input(place, body))
         found: list[str] = []
         definition = checked(SERVER_INPUT.validate_python, body, found, _below(place))
         problems += (f"{each}{label}" for each in found)
@@ -323,15 +313,6 @@ _STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
 _WITH_COMMENTS: Final = re.compile(rf"{_STRING}|(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))", re.DOTALL)
 # a comma after an opening bracket, a colon or another comma is a mistake, and stays
 _WITH_COMMAS: Final = re.compile(rf"{_STRING}|[\[{{,:]\s*,|(?P<comma>,(?=\s*[}}\]]))")
-_WHY: Final = {
-    "Expecting ',' delimiter": "a comma or a closing bracket is missing",
-    "Expecting ':' delimiter": "a colon is missing",
-    "Expecting property name enclosed in double quotes": 'the name of a field is missing, in straight quotes ("")',
-    "Expecting value": "a value is missing, such as a text in straight quotes",
-    "Unterminated string starting at": "the closing quotes of a text are missing",
-    "Extra data": "all of it has to stand inside one { }: there is more text",
-}
-"""For people, by the message of `json`."""
 _NOT_BLANK: Final = re.compile(r"\S")
 
 
@@ -349,14 +330,7 @@ def read_object(raw: bytes | str) -> dict[str, Any]:
     try:
         document = json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except json.JSONDecodeError as error:
-        why = _WHY.get(error.msg, error.msg)
-        if text.startswith("#", error.pos):
-            why = "a comment begins with //, not with #,"
-        elif not text[: error.pos].strip():
-            why = "it has to begin with { (YAML and other formats are not read)"
-        elif not text[error.pos :].strip():
-            why = "the file ends too early: a closing bracket is missing"
-        raise ConfigError(f"not JSON: {why} at line {error.lineno}, column {error.colno}") from None
+        raise ConfigError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError):
         raise ConfigError("not JSON: nested too deeply, or a number with very many digits") from None
     if not isinstance(document, dict):

@@ -1,7 +1,6 @@
 """Checks of a configuration file: errors and warnings, each with its place in the file. Pure.
 
-A problem keeps a Computer from running. A warning does not: `run` logs it, and `validate` refuses one that is a mistake
-(an unknown field, a placeholder without an input) unless it is lenient.
+A problem keeps a Computer from running. A warning does not: `run` logs it, and `validate` shows it.
 """
 
 import json
@@ -9,14 +8,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
-from smcp_proto.printable import printable
 from smcp_proto.schemas.config import (
     MCPServerCommandInput,
     MCPServerConfig,
@@ -91,13 +89,6 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 PARAMETERS: Final = "server_parameters"
 MAX_HINTS: Final = 500
 """Names that one is compared with for a hint: a thousand comparisons take some 10 ms of the event loop."""
-
-
-class Warned(NamedTuple):
-    text: str
-    """With its place in the file."""
-    mistake: bool = True
-    """Whether `validate` refuses it unless it is lenient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,28 +201,15 @@ INPUT_MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "pickString": MCPServerPickStringInput,
     "command": MCPServerCommandInput,
 }
-TOP_LEVEL: Final = ("servers", "mcpServers", "inputs", DEFAULTS)
+TOP_LEVEL: Final = ("servers", "inputs", DEFAULTS)
 _ANYWHERE: Final = "$schema"
 NOT_A_SERVER: Final = "must be an object with a 'command' (a program) or a 'url'"
 
 
-def of_top_level(keys: Iterable[str]) -> Iterator[Warned]:
+def of_top_level(keys: Iterable[str]) -> Iterator[str]:
     """Warns of keys that are not read: other hosts have settings of their own beside the servers."""
     for key in keys:
-        text = hinted(key, TOP_LEVEL, "is not read")
-        if key == "mcpServers":
-            text = "is ignored, because 'servers' is also present: move these servers into it"
-        yield Warned(f"{key}: {text}", mistake=key in TOP_LEVEL or text != "is not read")
-
-
-def why_not_a_server(body: Any, known: Collection[str]) -> str:
-    """Why a value is no server: with what it has in place of one of the `known` fields, or around them."""
-    for key, inner in body.items() if isinstance(body, dict) else ():
-        if isinstance(inner, dict) and not inner.keys().isdisjoint(known):
-            return f"{NOT_A_SERVER}: move the fields of {key!r} one level up"
-        if hint := did_you_mean(key, known, cutoff=0.6):  # `cmd`
-            return f"{NOT_A_SERVER}, not {key!r}{hint}"
-    return NOT_A_SERVER
+        yield f"{key}: {hinted(key, TOP_LEVEL, 'is not read')}"
 
 
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:
@@ -241,49 +219,30 @@ def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     return fields, {name for _, model in models for name in model.model_fields}
 
 
-def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[Warned]:
+def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
     """Warns of a server's unknown fields; `body` is in the structure of the protocol."""
     fields, inner = fields_of(body.get("type"))
     if body.get("type") in ("streamable", "sse"):
         for key in body:
             if key in HostSettings.STDIO_ONLY:
-                yield Warned(f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere")
-    for key in _unknown(body, fields):
-        if key in inner and not place.flat:
-            holder = place.written.get(PARAMETERS, PARAMETERS)
-            yield Warned(f"{place.field(key)}: belongs into {holder!r}, and is not read here")
-        else:
-            yield _ignored(place.field(key), key, fields | inner, strict=not place.flat)
+                yield f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere"
     meta = set(ToolMeta.model_fields)
-    parts = [(PARAMETERS, body.get(PARAMETERS), inner), ("default_tool_meta", body.get("default_tool_meta"), meta)]
+    parts = [("", body, fields), (PARAMETERS, body.get(PARAMETERS), inner)]
+    parts.append(("default_tool_meta", body.get("default_tool_meta"), meta))
     if isinstance(body.get("tool_meta"), dict):
         parts += [(f"tool_meta.{tool}", part, meta) for tool, part in body["tool_meta"].items()]
     for path, part, known in parts:
         for key in _unknown(part, known):
-            yield _ignored(place.field(f"{path}.{key}"), key, known)
-    aliases = ((path, part.get("alias")) for path, part, _ in parts if isinstance(part, dict))
-    yield from _of_aliases(place, [(path, alias) for path, alias in aliases if alias and isinstance(alias, str)])
+            yield _ignored(place.field(f"{path}.{key}" if path else key), key, known if path else fields | inner)
 
 
-def _of_aliases(place: Place, aliases: Collection[tuple[str, str]]) -> Iterator[Warned]:
-    first: dict[str, str] = {}
-    for path, alias in aliases:
-        from smcp_computer.tools import legal  # noqa: PLC0415 -- with it come the types of MCP, a tenth of a second
-
-        if first.setdefault(alias, path) != path:
-            yield Warned(f"{place.field(f'{path}.alias')}: {alias!r} is that of {first[alias]}, too")
-        if (listed := legal(alias)) != alias:
-            why = f"{alias!r} is listed as {listed!r}: names have 1 to 64 of A-Z, a-z, 0-9, _ and -"
-            yield Warned(f"{place.field(f'{path}.alias')}: {why}", mistake=False)
-
-
-def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[Warned]:
+def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[str]:
     """Warns of placeholders for which the file has no input, and of forms of other programs that are not replaced."""
     if body.get("disabled") is True:
         return
     for path, placeholder in placed(body.get(PARAMETERS), PARAMETERS):
         if placeholder.kind == "input" and placeholder.name not in input_ids:
-            yield Warned(f"{place.field(path)}: {no_input(placeholder, input_ids)}")
+            yield f"{place.field(path)}: {no_input(placeholder, input_ids)}"
     for path, text, _ in strings(body.get(PARAMETERS), PARAMETERS):
         for found in _FOREIGN.finditer(_PLACEHOLDER.sub("", text)):
             name = found["name"] or found["bare"] or found["percent"] or ""
@@ -292,8 +251,7 @@ def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[s
             why = f"write {form}: this form is not replaced"
             if is_named and name[0].islower() and (found["braces"] or "").startswith(f"${{{name}"):  # an editor's
                 why = f"this host has no variable {name!r}: it replaces ${{input:ID}} and ${{env:NAME}}"
-            # no mistake: the program may be a shell, or replace it itself
-            yield Warned(f"{place.field(path)}: {why}", mistake=False)
+            yield f"{place.field(path)}: {why}"
 
 
 def unknown_tools(server: MCPServerConfig, host: HostSettings, tools: Collection[str]) -> tuple[tuple[str, str], ...]:
@@ -328,31 +286,18 @@ def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     url = parameters.get("url", "${")
     if "${" not in url and not _is_http(url):
         yield "url", "is no URL like http://host:port/path or https://host/path"
-    if "command" in parameters:
-        yield from _unusable_program(parameters)
     for name, value in (parameters.get("headers") or {}).items():
         if not HEADER.fullmatch(name):
             yield f"headers.{name}", "is no name of a header: letters, digits and - without spaces"
         elif not isinstance(value, str | int | float) or not str(value).isascii() or not str(value).isprintable():
             yield f"headers.{name}", "must be a text of one line, in ASCII"
+    try:
+        "a".encode(parameters.get("encoding", "utf-8"))
+    except (LookupError, ValueError):
+        yield "encoding", "is no encoding of text, such as utf-8"
 
 
-def _unusable_program(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name in parameters.get("env") or {}:
-        if not name or "=" in name or "\0" in name:
-            yield f"env.{printable(name)}", f"{name!r} is no name of a variable: empty, or with = or NUL"
-    for path, text, _ in strings({**parameters, "encoding": None}, ""):
-        if "\0" in text:
-            yield printable(path[1:]), "holds a NUL character, which no program can get"
-    encoding = parameters["encoding"]
-    if "${" not in encoding:
-        try:
-            "a".encode(encoding)
-        except (LookupError, ValueError):
-            yield "encoding", "is no encoding of text, such as utf-8"
-
-
-def of_input(place: str, body: Mapping[str, Any]) -> Iterator[Warned]:
+def of_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
     fields = {name for model in _of_type(body.get("type"), INPUT_MODELS) for name in model.model_fields}
     for key in _unknown(body, fields):
         yield _ignored(f"{place}.{key}", key, fields)
@@ -375,10 +320,5 @@ def _unknown(body: Any, known: Iterable[str]) -> list[str]:
     return [key for key in body if key not in {*known, _ANYWHERE}] if isinstance(body, dict) else []
 
 
-def _ignored(place: str, key: str, known: Iterable[str], *, strict: bool = True) -> Warned:
-    """Unless `strict`, only a field that resembles a known one is a mistake."""
-    if key in TOP_LEVEL:
-        return Warned(f"{place}: belongs to the top level of the file, and is not read here")
-    plain = "is not a known field and is ignored"
-    text = hinted(key, known, plain)
-    return Warned(f"{place}: {text}", mistake=strict or text != plain)
+def _ignored(place: str, key: str, known: Iterable[str]) -> str:
+    return f"{place}: {hinted(key, known, 'is not a known field and is ignored')}"

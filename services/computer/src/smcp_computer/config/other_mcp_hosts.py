@@ -1,8 +1,9 @@
 """Makes our own configuration of others' files: those of other MCP hosts, and a `server.json` of MCP's registry.
 
-The hosts are VS Code, Claude Desktop, Cursor, Cline, Windsurf and Gemini. Of their files, fields are moved and renamed,
-and nothing is checked: `file` does, and its errors name the fields as they are written. A `server.json` describes
-packages and remote servers; the first that can run here is taken, and what its user has to say becomes an input. Pure.
+The hosts are VS Code, Claude Desktop and Cursor; fields that others alone have are unknown. Of their files, fields are
+moved and renamed, and nothing is checked: `file` does, and its errors name the fields as they are written. A
+`server.json` describes packages and remote servers; the first that can run here is taken, and what its user has to say
+becomes an input. Pure.
 """
 
 import re
@@ -20,20 +21,11 @@ from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreama
 TYPES: Final[Mapping[str, str]] = {
     "http": "streamable",
     "streamable-http": "streamable",
-    "streamableHttp": "streamable",
-    "streamable_http": "streamable",
-    "local": "stdio",
 }
 """Ours, by the type of other hosts."""
-URL_KEYS: Final = ("url", "httpUrl", "serverUrl", "baseUrl")
-TYPE_KEYS: Final = ("type", "transport", "transportType")
 APPROVED_KEYS: Final = ("autoApprove", "alwaysAllow")
-FORBIDDEN_KEYS: Final = ("disabledTools", "excludeTools")
-OFFERED_KEYS: Final = ("includeTools", "enabledTools", "tools")
-ENABLED_KEYS: Final = ("enabled", "isActive")
 DESCRIPTIVE_KEYS: Final = ("description", "dev", "gallery", "version")
 """Fields that do not change how a server runs."""
-_ALL: Final = ["*"]
 
 
 def servers_of(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], Iterable[str]]:
@@ -89,7 +81,7 @@ def own_server(body: Mapping[str, Any]) -> OwnServer:
     if PARAMETERS not in body:
         if isinstance(body.get("params"), dict):
             own.body[PARAMETERS] = own.take(PARAMETERS, "params")
-        elif {"command", *URL_KEYS} & body.keys():
+        elif {"command", "url"} & body.keys():
             _unflatten(own)
     kind = own.body.get("type")
     if isinstance(kind, str):
@@ -99,9 +91,7 @@ def own_server(body: Mapping[str, Any]) -> OwnServer:
 
 def is_server(body: Any) -> bool:
     """Whether a value says what it runs or where it is, in the shape of any host."""
-    if not isinstance(body, dict) or isinstance(body.get("transport"), dict):
-        return False
-    return not body.keys().isdisjoint({PARAMETERS, "params", "command", *URL_KEYS, *TYPE_KEYS})
+    return isinstance(body, dict) and not body.keys().isdisjoint({PARAMETERS, "params", "command", "url", "type"})
 
 
 def _unflatten(own: OwnServer) -> None:
@@ -109,47 +99,14 @@ def _unflatten(own: OwnServer) -> None:
     own.written[PARAMETERS] = ""
     for key in DESCRIPTIVE_KEYS:
         body.pop(key, None)
-    if _is_program(own):
-        parameters = {key: body.pop(key) for key in MCPServerStdioParameters.model_fields if key in body}
-        if isinstance(parameters.get("env"), dict):
-            parameters["env"] = _texts(parameters["env"])
-    else:
-        url = own.take(f"{PARAMETERS}.url", *URL_KEYS)
-        if body["type"] != "sse" and isinstance(body.get("timeout"), int | float):
-            own.mistakes.append(
-                ("timeout", 'write a duration such as "PT30S": hosts differ about the unit of a number')
-            )
-            del body["timeout"]
-        fields = MCPServerStreamableHttpParameters.model_fields
-        parameters = {"url": url, **{key: body.pop(key) for key in fields if key in body}}
-    body[PARAMETERS] = parameters
+    by_url = "sse" if str(body.get("url", "")).endswith("/sse") else "streamable"
+    body.setdefault("type", "stdio" if "command" in body else by_url)
+    is_program = "command" in body and TYPES.get(str(body["type"]), body["type"]) not in ("streamable", "sse")
+    model = MCPServerStdioParameters if is_program else MCPServerStreamableHttpParameters
+    body[PARAMETERS] = {key: body.pop(key) for key in model.model_fields if key in body}
+    if isinstance(env := body[PARAMETERS].get("env"), dict):
+        body[PARAMETERS]["env"] = _texts(env)
     _read_approved(own)
-    _read_offered(own)
-    sandbox = body.get("sandbox")
-    if isinstance(sandbox, dict) and ("filesystem" in sandbox or isinstance(sandbox.get("network"), dict)):
-        own.mistakes.append(("sandbox", "is that of another host and is not read: the server runs without it"))
-        del body["sandbox"]
-    if body.pop("sandboxEnabled", False) is not False:
-        own.mistakes.append(("sandboxEnabled", "is not read: the server runs without the sandbox of another host"))
-
-
-def _is_program(own: OwnServer) -> bool:
-    """Whether a server is a program; with a URL, too, it is, if its type says nothing else. Sets the type, where there
-    is none."""
-    body, kind = own.body, own.take("type", *TYPE_KEYS)
-    url, is_program = next((key for key in URL_KEYS if key in body), None), "command" in body
-    if is_program and url is not None:
-        is_program = TYPES.get(str(kind), kind) not in ("streamable", "sse")
-        other, chosen = (url, "command") if is_program else ("command", url)
-        own.mistakes.append((other, f"is not read: the server has {chosen!r}, too, and can have only one of them"))
-        unread = MCPServerStreamableHttpParameters if is_program else MCPServerStdioParameters
-        for key in (other, *unread.model_fields):
-            body.pop(key, None)
-    if "type" not in own.written:
-        by_url = "sse" if str(body.get(url or "")).endswith("/sse") else "streamable"
-        kind = "stdio" if is_program else by_url
-    body["type"] = kind
-    return is_program
 
 
 def _read_approved(own: OwnServer) -> None:
@@ -162,27 +119,6 @@ def _read_approved(own: OwnServer) -> None:
                 body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
         elif names is not False:
             own.mistakes.append((key, "names no tools: name each, or set default_tool_meta.auto_apply for all of them"))
-    if body.pop("trust", False) is not False:
-        own.mistakes.append(("trust", "set default_tool_meta.auto_apply: this field does not approve tools"))
-
-
-def _read_offered(own: OwnServer) -> None:
-    body = own.body
-    for key in FORBIDDEN_KEYS:
-        names, forbidden = body.pop(key, []), body.get("forbidden_tools", [])
-        if not isinstance(names, list):
-            body["forbidden_tools"], own.written["forbidden_tools"] = names, key
-        elif names and isinstance(forbidden, list):
-            body["forbidden_tools"] = [*forbidden, *names]
-    for key in OFFERED_KEYS:
-        if body.pop(key, _ALL) != _ALL:
-            own.mistakes.append((key, "name those that are not wanted in forbidden_tools: this field is not read"))
-    for key in ENABLED_KEYS:
-        enabled = body.pop(key, True)
-        if not isinstance(enabled, bool):
-            body["disabled"], own.written["disabled"] = enabled, key
-        elif not enabled:
-            body["disabled"] = True
 
 
 def _texts(env: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,7 +156,6 @@ RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {
     "npm": ("npx", "-y"),
     "pypi": ("uvx",),
     "oci": ("docker", "run", "-i", "--rm"),
-    "nuget": ("dnx",),
 }
 """The command that fetches and runs a package, by the type of its registry."""
 _VARIABLE: Final = re.compile(r"\{([^{}]+)\}")
@@ -356,8 +291,6 @@ def _program(package: _Package, inputs: _Inputs) -> dict[str, Any]:
     elif package.version and ":" not in reference.rpartition("/")[2]:
         reference += f":{package.version}"
     own = inputs.arguments(package.package_arguments)
-    if package.registry_type == "nuget":
-        own = ["--yes", "--", *own]
     arguments = [*options, *inputs.arguments(package.runtime_arguments), reference, *own]
     return {"type": "stdio", PARAMETERS: {"command": command, "args": arguments} | ({"env": env} if env else {})}
 

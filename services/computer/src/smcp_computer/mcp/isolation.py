@@ -40,11 +40,8 @@ CPU_PERIOD_US: Final = 100_000
 """The kernel's default."""
 
 
-def launch_of(parameters: MCPServerStdioParameters, host: HostSettings, *, only_look: bool = False) -> process.Launch:
-    """How a server's program is started. Raises CannotRun: what is asked for does not exist on this host.
-
-    `only_look`: change nothing on this host, where limits of a cgroup may still turn out to be refused.
-    """
+def launch_of(parameters: MCPServerStdioParameters, host: HostSettings) -> process.Launch:
+    """How a server's program is started. Raises CannotRun: what is asked for does not exist on this host."""
     env = get_default_environment()
     if host.environment is not None:
         env = {name: os.environ[name] for name in host.environment if name in os.environ}
@@ -66,17 +63,8 @@ def launch_of(parameters: MCPServerStdioParameters, host: HostSettings, *, only_
         limits=_limits(host.limits, os.geteuid() if user is None else user[0]),
         # bubblewrap sets it itself; where it is installed setuid it could not start with it
         no_new_privileges=host.sandbox is None,
-        cgroup=_cgroup_limits(host.cgroup, only_look=only_look),
+        cgroup=_cgroup_limits(host.cgroup),
     )
-
-
-async def cannot_enforce(parameters: MCPServerStdioParameters, host: HostSettings) -> str:
-    """Why a server would not be started here: the name of the first such setting, and the reason. Empty: it would."""
-    try:
-        await check_sandbox(launch_of(parameters, host, only_look=True), host)
-    except CannotRun as error:
-        return str(error)
-    return ""
 
 
 async def check_sandbox(launch: process.Launch, host: HostSettings) -> None:
@@ -158,11 +146,8 @@ def _bubblewrap(sandbox: Sandbox, cwd: str | None) -> list[str]:
     return command + ([] if cwd is None else ["--chdir", cwd])
 
 
-def _cgroup_limits(wanted: CgroupLimits, *, only_look: bool = False) -> list[tuple[str, str]]:
-    """Files of a server's cgroup and what is to be written there. Raises CannotRun: this host cannot enforce it.
-
-    `only_look`: nothing is shared, nor this process moved for it.
-    """
+def _cgroup_limits(wanted: CgroupLimits) -> list[tuple[str, str]]:
+    """Files of a server's cgroup and what is to be written there. Raises CannotRun: this host cannot enforce it."""
     asked = []
     if wanted.memory_mb is not None:
         asked.append(("memory_mb", "memory", "memory.max", str(wanted.memory_mb * 1024 * 1024)))
@@ -174,7 +159,7 @@ def _cgroup_limits(wanted: CgroupLimits, *, only_look: bool = False) -> list[tup
         if (place := process.own_cgroup()) is None:
             raise CannotRun(f"cgroup.{name}: needs a cgroup (v2) that the Computer may write, and there is none")
         try:
-            (_check if only_look else share)(place, controller)
+            share(place, controller)
         except OSError as error:
             raise CannotRun(f"cgroup.{name}: {place} cannot limit {controller!r}: {error.strerror}") from None
     return [(file, value) for _, _, file, value in asked]
@@ -182,7 +167,8 @@ def _cgroup_limits(wanted: CgroupLimits, *, only_look: bool = False) -> list[tup
 
 def share(place: Path, controller: str) -> None:
     """Let the cgroups below `place`, which is this process's, have a controller. Raises OSError."""
-    _check(place, controller)
+    if controller not in (place / "cgroup.controllers").read_text("ascii").split():
+        raise OSError(errno.ENODEV, "it does not have this controller")
     switch = place / "cgroup.subtree_control"
     for _ in range(ROUNDS):
         if controller in switch.read_text("ascii").split():
@@ -196,11 +182,6 @@ def share(place: Path, controller: str) -> None:
         else:
             return
     raise OSError(errno.EBUSY, "it has processes beside the Computer's (for systemd, set Delegate=yes)")
-
-
-def _check(place: Path, controller: str) -> None:
-    if controller not in (place / "cgroup.controllers").read_text("ascii").split():
-        raise OSError(errno.ENODEV, "it does not have this controller")
 
 
 def _move_down(place: Path) -> None:
