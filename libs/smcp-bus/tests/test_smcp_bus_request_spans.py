@@ -18,8 +18,8 @@ from smcp_bus.dispatch import Call, Dispatcher, RawJson, Tracing
 from smcp_bus.request_spans import MOST_EVENTS, RequestSpan, child_span
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound, Unavailable
-from smcp_service.otlp_spans import RedactingSpanExporter
 from smcp_service.telemetry import RequestTracerProvider, sampler_from
+from smcp_testing.exported_spans import ReadableSpanExporter
 from smcp_testing.profiles import scaled
 
 ALICE = Caller(role="agent", office="lab", name="alice")
@@ -39,7 +39,7 @@ class Recorded:
 
     def sampling(self, **environ: str) -> None:
         provider = RequestTracerProvider(sampler_from(environ))
-        provider.add_span_processor(SimpleSpanProcessor(RedactingSpanExporter(self._exporter, provider.resource)))
+        provider.add_span_processor(SimpleSpanProcessor(ReadableSpanExporter(self._exporter, provider.resource)))
         self._monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
 
     @property

@@ -99,12 +99,6 @@ async def test_error_texts_are_not_exported() -> None:
     assert event["attributes"] == {"exception.type": "ValueError", "exception.escaped": "False"}
 
 
-async def test_spans_are_exported_over_grpc_when_asked() -> None:
-    async with otlp_receiver() as receiver:
-        async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.grpc_url, OTEL_EXPORTER_OTLP_PROTOCOL="grpc"):
-            assert set(by_name(await receiver.spans())) == {"outer", "inner"}
-
-
 async def test_the_endpoint_of_traces_alone_is_enough_and_names_come_from_the_variables() -> None:
     async with otlp_receiver() as receiver:
         async with traced_sample(
@@ -131,11 +125,6 @@ async def test_nothing_is_exported_when_a_variable_says_so(variables: dict[str, 
     async with otlp_receiver() as receiver:
         async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, **variables):
             assert await receiver.spans() == []
-
-
-async def test_the_console_exporter_writes_to_standard_output() -> None:
-    async with traced_sample(OTEL_TRACES_EXPORTER="console") as service:
-        assert f"0x{TRACE_ID}" in "\n".join(service.output)
 
 
 async def test_a_receiver_that_does_not_answer_does_not_hold_the_process_up() -> None:

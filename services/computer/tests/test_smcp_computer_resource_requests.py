@@ -235,7 +235,7 @@ async def counting(
 ) -> AsyncIterator[tuple[World, Callable[[], Awaitable[Samples]]]]:
     """A Computer, and what Prometheus reads from it."""
     async with (
-        open_metrics("smcp-computer", environ={}) as metrics,
+        open_metrics(environ={}) as metrics,
         serve_health(Readiness(), "127.0.0.1", 0, metrics=metrics) as health,
         world(nats_url, {"metrics": metrics, **settings}, **servers) as here,
     ):

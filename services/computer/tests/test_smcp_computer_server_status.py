@@ -42,7 +42,7 @@ async def test_the_status_of_a_server_shows_its_process_and_its_restarts() -> No
 
 async def test_the_servers_are_counted_by_state_those_that_are_disabled_too(nats_url: str) -> None:
     async with (
-        open_metrics("smcp-computer", environ={}) as metrics,
+        open_metrics(environ={}) as metrics,
         world(nats_url, {"metrics": metrics}, box=configs.hostile(), off=configs.hostile(disabled=True)),
     ):
         counted = [line for line in metrics.scraped()[0].decode().splitlines() if "computer_mcp_servers{" in line]

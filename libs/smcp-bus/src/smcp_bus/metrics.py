@@ -14,14 +14,14 @@ from smcp_bus.registry_client import LeaseKeeper
 class Instruments(Protocol):
     """As `smcp_service.metrics.Metrics`."""
 
-    def gauge(self, name: str, description: str, read: Callable[[], float], *, unit: str = "1") -> None: ...
+    def gauge(self, name: str, description: str, read: Callable[[], float], *, unit: str = "") -> None: ...
     def counter(
         self,
         name: str,
         description: str,
         read: Callable[[], float | Mapping[str, float]],
         *,
-        unit: str = "1",
+        unit: str = "",
         label: str = "",
     ) -> None: ...
 
@@ -45,7 +45,7 @@ def measure_lease(metrics: Instruments, lease: LeaseKeeper) -> None:
     gauge, counter = metrics.gauge, metrics.counter
     gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
     counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
-    gauge("smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s")
+    gauge("smcp_lease_age", "Since the lease was renewed; 0 before the first", lambda: lease.age, unit="seconds")
 
 
 def measure_bus(metrics: Instruments, bus: NatsBus) -> Callable[[], None]:
@@ -57,12 +57,12 @@ def measure_bus(metrics: Instruments, bus: NatsBus) -> Callable[[], None]:
     counter("smcp_bus_slow_consumers", "Times that messages were dropped on the way in", lambda: seen[Connection.SLOW])
     transfers = bus.transfers
     counter("smcp_bus_transfers", "Bodies that went in parts, by their way", lambda: transfers.counts, label="way")
-    counter("smcp_bus_transferred", "Bytes of these bodies", lambda: transfers.bytes, unit="By", label="way")
+    counter("smcp_bus_transferred", "Bytes of these bodies", lambda: transfers.bytes, unit="bytes", label="way")
     gauge("smcp_bus_pending", "Requests and bodies that are awaited", lambda: stats().pending)
     gauge("smcp_bus_handlers_running", "Handlers that run", lambda: stats().running)
     gauge("smcp_bus_messages_waiting", "Messages that wait for a handler", lambda: stats().waiting)
-    gauge("smcp_bus_outgoing", "Large bodies until they are pulled", lambda: stats().outgoing_bytes, unit="By")
-    gauge("smcp_bus_budget_used", "Memory given out to bodies on their way in", lambda: stats().budget_used, unit="By")
+    gauge("smcp_bus_outgoing", "Large bodies until they are pulled", lambda: stats().outgoing_bytes, unit="bytes")
+    gauge("smcp_bus_budget_used", "Memory given to bodies on their way in", lambda: stats().budget_used, unit="bytes")
     gauge("smcp_bus_budget_waiting", "Bodies that wait for a share of the budget", lambda: stats().budget_waiting)
 
     def watched(connection: Connection) -> None:

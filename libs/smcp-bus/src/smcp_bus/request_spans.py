@@ -4,8 +4,8 @@ They are plain objects. A sampled request's are handed over as they end. Those o
 memory until it ends, and are handed over if it failed or was slow (ADR 0042). Each process decides for its own part.
 
 The process's tracer provider, `smcp_service.telemetry.RequestTracerProvider`, implements `Recorder` and takes them. Its
-exporter converts them to OpenTelemetry's (gRPC, console) or encodes them itself (HTTP): they have the same names for
-what they hold. OpenTelemetry's own spans, such as those of the MCP SDK, are children of these like of any others.
+exporter encodes them: they have the same names as OpenTelemetry's for what they hold. OpenTelemetry's own spans, such
+as those of the MCP SDK, are children of these like of any others.
 """
 
 import asyncio

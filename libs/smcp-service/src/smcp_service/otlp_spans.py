@@ -1,8 +1,8 @@
 """Spans over OTLP/HTTP: they are written as protobuf here, and sent by OpenTelemetry's exporter.
 
 OpenTelemetry's encoder makes a protobuf object for each attribute, which costs a gateway more CPU than the rest of a
-trace. Nearly all attributes are the same in many spans, so their bytes are kept. Over gRPC, and to the console, spans
-go OpenTelemetry's way. Either way texts of errors are left out, since they quote arguments.
+trace. Nearly all attributes are the same in many spans, so their bytes are kept. Texts of errors are left out, since
+they quote arguments: a status keeps its code, an exception its type.
 """
 
 import gzip
@@ -23,7 +23,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, Status
+from opentelemetry.trace import SpanContext
 
 SCOPE: Final = InstrumentationScope("smcp_bus")
 """Of spans that are not OpenTelemetry's own."""
@@ -33,39 +33,6 @@ _FIXED: Final = Struct("<2s16s2s8ssQsQ2sI")
 """What each span has, with the numbers and types of the fields: trace, span, start, end and flags."""
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE: Final = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
-
-
-class RedactingSpanExporter(SpanExporter):
-    """Exports spans as OpenTelemetry's, without the texts of errors: a status keeps its code, an exception its type.
-
-    This runs in the exporter's thread.
-    """
-
-    def __init__(self, inner: SpanExporter, resource: Resource) -> None:
-        self.inner = inner
-        self.resource = resource
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        return self.inner.export([self._exported(span) for span in spans])
-
-    def shutdown(self) -> None:
-        self.inner.shutdown()
-
-    def _exported(self, span: ReadableSpan) -> ReadableSpan:
-        return ReadableSpan(
-            name=span.name,
-            context=span.context,
-            parent=span.parent,
-            resource=self.resource,
-            attributes=span.attributes,
-            events=[Event(event.name, without_texts(event), event.timestamp) for event in span.events],
-            links=span.links,
-            kind=span.kind,
-            status=Status(span.status.status_code),
-            start_time=span.start_time,
-            end_time=span.end_time,
-            instrumentation_scope=getattr(span, "instrumentation_scope", SCOPE),
-        )
 
 
 def without_texts(event: Event) -> dict[str, Any]:
@@ -90,16 +57,20 @@ class _Session(requests.Session):
         return super().request(method, url, *args, **more)
 
 
-class OtlpHttpSpanExporter(RedactingSpanExporter):
-    """Takes all its settings from the standard variables."""
+class OtlpHttpSpanExporter(SpanExporter):
+    """Takes all its settings from the standard variables. It runs in the exporter's thread."""
 
     def __init__(self, resource: Resource) -> None:
         self._session = _Session()
-        super().__init__(OTLPSpanExporter(session=self._session), resource)
+        self._inner = OTLPSpanExporter(session=self._session)
+        self._resource = resource
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self._session.body = export_request(self.resource, spans)
-        return self.inner.export(())
+        self._session.body = export_request(self._resource, spans)
+        return self._inner.export(())
+
+    def shutdown(self) -> None:
+        self._inner.shutdown()
 
 
 def export_request(resource: Resource, spans: Sequence[ReadableSpan]) -> bytes:

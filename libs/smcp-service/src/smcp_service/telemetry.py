@@ -1,7 +1,8 @@
 """Traces, set up from the standard `OTEL_*` variables of OpenTelemetry.
 
-Nothing is recorded unless `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_TRACES_EXPORTER`
-is set. An unknown value gets a warning and counts as the default, as the specification asks. Unlike the SDK's set-up:
+Nothing is recorded unless `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set, or
+`OTEL_TRACES_EXPORTER` is `otlp`. Spans go over HTTP alone. An unknown value gets a warning and counts as the default,
+as the specification asks. Unlike the SDK's set-up:
 
 - A new trace takes its id from the OpenTelemetry context (`TRACE_ID_KEY`), since it follows from the request's id.
   Spans without one are a library's own (the handshake with an MCP server, say), and are not recorded.
@@ -17,9 +18,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from importlib import import_module
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,7 +28,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import SpanContext, TraceState, get_current_span
@@ -49,12 +49,9 @@ OUTCOMES: Final = ("exported", "failed", "dropped")
 """Of spans that were to be exported: the collector took them, did not, or too many waited for it."""
 
 _LARGEST_TRACE_ID: Final = (1 << 128) - 1
-_ENDPOINTS: Final = {
-    "OTEL_EXPORTER_OTLP_ENDPOINT": "TRACES",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "TRACES",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "METRICS",
-}
-"""Where a collector is, and the signal whose protocol says how that is written."""
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Where a collector is."""
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
 
 
 @asynccontextmanager
@@ -68,17 +65,15 @@ async def open_telemetry(
     time raises RuntimeError.
     """
     environ = os.environ if environ is None else environ
-    names = trace_exporters(environ)
-    if not names:
+    if not _is_exported(environ):
         yield None
         return
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         raise RuntimeError("telemetry was already set up in this process")  # noqa: TRY004 - not about a type
+    from smcp_service.otlp_spans import OtlpHttpSpanExporter  # noqa: PLC0415 -- it brings much along
+
     provider = RequestTracerProvider(sampler_from(environ), resource_of(service))
-    for name in names:
-        provider.add_span_processor(
-            BoundedBatchSpanProcessor(_span_exporter(name, environ, provider.resource), environ)
-        )
+    provider.add_span_processor(BoundedBatchSpanProcessor(OtlpHttpSpanExporter(provider.resource), environ))
     trace.set_tracer_provider(provider)
     try:
         yield provider
@@ -94,21 +89,18 @@ def unknown_values(environ: Mapping[str, str]) -> list[str]:
         found.append(f"{variable}: {value!r} is not known")
 
     if value_of(environ, "OTEL_SDK_DISABLED") != "true":
-        asked = {"TRACES": trace_exporters(environ, note), "METRICS": metric_exporters(environ, note)}
-        for signal, names in asked.items():
-            if "otlp" in names:
-                _protocol(environ, signal, note)
+        _is_exported(environ, note)
         sampler_from(environ, note)
-    return list(dict.fromkeys(found))
+    return found
 
 
 def wrong_endpoints(environ: Mapping[str, str]) -> Iterator[str]:
-    """Problems of the addresses of collectors: a sentence for each, with its variable. Over gRPC all go."""
+    """Problems of the addresses of collectors: a sentence for each, with its variable."""
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
         return
-    for variable, signal in _ENDPOINTS.items():
+    for variable in _ENDPOINTS:
         value = environ.get(variable, "").strip()
-        if value and _said_protocol(environ, signal)[1] != "grpc" and not _is_a_url(value):
+        if value and not _is_a_url(value):
             yield f"{variable}: must be a URL, such as http://collector:4318"
 
 
@@ -132,58 +124,18 @@ def warn_of(variable: str, value: str, instead: str) -> None:
     get_logger(__name__).warning("telemetry setting is not known", variable=variable, value=value, instead=instead)
 
 
-def trace_exporters(environ: Mapping[str, str], unknown: Unknown = warn_of) -> list[str]:
-    endpoints = [each for each in _ENDPOINTS if "METRICS" not in each]
-    return _exporters(environ, "TRACES", ("otlp", "console"), endpoints, unknown)
-
-
-def metric_exporters(environ: Mapping[str, str], unknown: Unknown = warn_of) -> list[str]:
-    """The exporters that are asked for. `/metrics` is there whatever they are."""
-    return _exporters(environ, "METRICS", ("otlp", "prometheus"), ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"], unknown)
-
-
-def _exporters(
-    environ: Mapping[str, str], signal: str, known: Collection[str], endpoints: Collection[str], unknown: Unknown
-) -> list[str]:
-    """The known ones that a signal (`TRACES`, `METRICS`) is to have, each once; one of `endpoints` means OTLP."""
+def _is_exported(environ: Mapping[str, str], unknown: Unknown = warn_of) -> bool:
+    """Whether spans go to a collector: an endpoint is set, or `OTEL_TRACES_EXPORTER` is `otlp`."""
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
-        return []
-    variable = f"OTEL_{signal}_EXPORTER"
-    names = value_of(environ, variable) or ("otlp" if any(value_of(environ, each) for each in endpoints) else "none")
-    asked = dict.fromkeys(part.strip() for part in names.split(","))
-    for name in asked:
-        if name not in {*known, "none", ""}:
-            unknown(variable, name, "none")
-    return [name for name in asked if name in known]
-
-
-def _span_exporter(name: str, environ: Mapping[str, str], resource: Resource) -> SpanExporter:
-    from smcp_service import otlp_spans  # noqa: PLC0415 -- as below
-
-    if name == "otlp" and _protocol(environ, "TRACES") == "http":
-        return otlp_spans.OtlpHttpSpanExporter(resource)
-    inner = ConsoleSpanExporter() if name == "console" else otlp_exporter(environ, "TRACES")
-    return otlp_spans.RedactingSpanExporter(inner, resource)
-
-
-def otlp_exporter(environ: Mapping[str, str], signal: str) -> Any:
-    """The exporter of a signal, over gRPC or HTTP. It brings much along: who does not export does not import it."""
-    kind, name = {"TRACES": ("trace", "OTLPSpanExporter"), "METRICS": ("metric", "OTLPMetricExporter")}[signal]
-    protocol = _protocol(environ, signal)
-    return getattr(import_module(f"opentelemetry.exporter.otlp.proto.{protocol}.{kind}_exporter"), name)()
-
-
-def _protocol(environ: Mapping[str, str], signal: str, unknown: Unknown = warn_of) -> str:
-    variable, protocol = _said_protocol(environ, signal)
-    if protocol not in {"", "grpc", "http/protobuf"}:
-        unknown(variable, protocol, "http/protobuf")
-    return "grpc" if protocol == "grpc" else "http"
-
-
-def _said_protocol(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
-    variables = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-    variable = next((each for each in variables if value_of(environ, each)), variables[-1])
-    return variable, value_of(environ, variable)
+        return False
+    is_placed = any(value_of(environ, each) for each in _ENDPOINTS)
+    exporter = value_of(environ, "OTEL_TRACES_EXPORTER") or ("otlp" if is_placed else "none")
+    if exporter not in ("otlp", "none"):
+        unknown("OTEL_TRACES_EXPORTER", exporter, "none")
+    for variable in _PROTOCOLS if exporter == "otlp" else ():
+        if (protocol := value_of(environ, variable)) not in ("", "http/protobuf"):
+            unknown(variable, protocol, "http/protobuf")
+    return exporter == "otlp"
 
 
 def resource_of(service: str) -> Resource:

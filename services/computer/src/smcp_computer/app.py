@@ -117,7 +117,7 @@ async def open_service(
     """
     readiness, stats = Readiness(), Stats()
     async with AsyncExitStack() as stack:
-        metrics = await stack.enter_async_context(open_metrics("smcp-computer"))
+        metrics = await stack.enter_async_context(open_metrics())
         health = await stack.enter_async_context(
             serve_health(
                 readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics

@@ -55,14 +55,14 @@ def measure_servers(metrics: Metrics, fleet: Fleet) -> None:
         "smcp_computer_mcp_server_cpu",
         "CPU time of the MCP server's processes that run now",
         each(lambda status: status.cpu_s),
-        unit="s",
+        unit="seconds",
         label="server",
     )
     metrics.gauge(
         "smcp_computer_mcp_server_memory",
         "Resident memory of the MCP server's processes",
         each(lambda status: status.memory_bytes),
-        unit="By",
+        unit="bytes",
         label="server",
     )
 

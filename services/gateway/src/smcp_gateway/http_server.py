@@ -110,7 +110,7 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):
         _log.warning("any client that reaches this address can connect under any name", host=settings.gateway_host)
     guard = open_guard(settings)
-    async with open_metrics("smcp-gateway") as metrics:
+    async with open_metrics() as metrics:
         front = HttpServer(metrics, guard=guard, proxies=settings.proxies)
         rules = EdgeRules(
             hosts=settings.hosts,

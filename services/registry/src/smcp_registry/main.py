@@ -53,7 +53,7 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
         drain_timeout=settings.drain_s,
     )
     async with AsyncExitStack() as stack:
-        metrics = await stack.enter_async_context(open_metrics("smcp-registry"))
+        metrics = await stack.enter_async_context(open_metrics())
         health = await stack.enter_async_context(
             serve_health(
                 readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics

@@ -18,11 +18,10 @@ _STOP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class OtlpReceiver:
-    """A running receiver. `url` is what `OTEL_EXPORTER_OTLP_ENDPOINT` wants for HTTP, `grpc_url` for gRPC."""
+    """A running receiver. `url` is what `OTEL_EXPORTER_OTLP_ENDPOINT` wants."""
 
     process: asyncio.subprocess.Process
     url: str
-    grpc_url: str
     _http: aiohttp.ClientSession
 
     async def spans(self) -> list[dict[str, Any]]:
@@ -49,7 +48,7 @@ class OtlpReceiver:
 
 @asynccontextmanager
 async def otlp_receiver() -> AsyncIterator[OtlpReceiver]:
-    """Start a receiver on free ports of 127.0.0.1, and end it with the body."""
+    """Start a receiver on a free port of 127.0.0.1, and end it with the body."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "smcp_testing.otlp_receiver",
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
@@ -58,9 +57,8 @@ async def otlp_receiver() -> AsyncIterator[OtlpReceiver]:
         assert process.stdout is not None
         async with asyncio.timeout(_START_S):
             http_port = int(await process.stdout.readline())
-            grpc_port = int(await process.stdout.readline())
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as http:
-            yield OtlpReceiver(process, f"http://127.0.0.1:{http_port}", f"http://127.0.0.1:{grpc_port}", http)
+            yield OtlpReceiver(process, f"http://127.0.0.1:{http_port}", http)
     finally:
         if process.returncode is None:
             process.terminate()

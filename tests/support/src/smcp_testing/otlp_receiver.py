@@ -1,8 +1,7 @@
-"""An OTLP receiver: keeps the spans that it is sent, over HTTP (protobuf) and gRPC, and lists them as JSON.
+"""An OTLP receiver: keeps the spans that it is sent, over HTTP (protobuf), and lists them as JSON.
 
-Run it as ``python -m smcp_testing.otlp_receiver``. It listens on 127.0.0.1 and prints two lines: the port of HTTP
-(`POST /v1/traces`, `GET /spans`, `DELETE /spans`, and Jaeger's query API, see `jaeger_api`) and the port of gRPC. It
-ends with SIGTERM.
+Run it as ``python -m smcp_testing.otlp_receiver``. It listens on 127.0.0.1 and prints its port
+(`POST /v1/traces`, `GET /spans`, `DELETE /spans`, and Jaeger's query API, see `jaeger_api`). It ends with SIGTERM.
 """
 
 import asyncio
@@ -11,16 +10,11 @@ import signal
 import sys
 from typing import Any
 
-import grpc
 import orjson
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -83,17 +77,6 @@ def _plain(value: AnyValue) -> Any:
     return getattr(value, kind)
 
 
-class _Traces(TraceServiceServicer):
-    def __init__(self, spans: list[dict[str, Any]]) -> None:
-        self._spans = spans
-
-    async def Export(  # noqa: N802 - the name in the OTLP service
-        self, request: ExportTraceServiceRequest, context: Any
-    ) -> ExportTraceServiceResponse:
-        self._spans += spans_of(request)
-        return ExportTraceServiceResponse()
-
-
 def _app(spans: list[dict[str, Any]]) -> web.Application:
     async def receive(request: web.Request) -> web.Response:
         body = await request.read()
@@ -126,17 +109,12 @@ async def _main() -> None:
     spans: list[dict[str, Any]] = []
     runner = web.AppRunner(_app(spans), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", _LARGEST_BODY)])
-    add_TraceServiceServicer_to_server(_Traces(spans), server)  # type: ignore[no-untyped-call]
-    grpc_port = server.add_insecure_port("127.0.0.1:0")
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        await server.start()
-        sys.stdout.write(f"{runner.addresses[0][1]}\n{grpc_port}\n")
+        sys.stdout.write(f"{runner.addresses[0][1]}\n")
         sys.stdout.flush()
         await stop.wait()
     finally:
-        await server.stop(grace=0.5)
         await runner.cleanup()
 
 
