@@ -14,8 +14,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from smcp_agent import CannotConnect, SmcpAgent
-from smcp_testing.agent_command import run
-from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.nats_process import NatsServer
 
 HOST = "127.0.0.1"
@@ -31,35 +29,13 @@ async def why_not(url: str) -> str:
     return str(why)
 
 
-async def test_the_error_for_https_without_tls_names_the_scheme() -> None:
-    async with fake_gateway() as gateway:
-        why = await why_not(gateway.url.replace("http://", "https://"))
-        assert why.startswith("no TLS there (")
-        assert "http://" in why
-
-
 async def test_the_error_for_a_bad_certificate_names_the_reason(tmp_path: Path) -> None:
     async with listener(certificate(tmp_path)) as url:
-        assert await why_not(url) == "its certificate is not accepted: self-signed certificate"
+        assert "certificate verify failed: self-signed certificate" in await why_not(url)
 
 
-async def test_a_server_that_does_not_speak_http_is_named_so(nats_server: NatsServer) -> None:
-    assert await why_not(f"http://{HOST}:{nats_server.port}") == "what listens there does not speak HTTP"
-
-
-async def test_the_error_for_http_at_a_tls_port_says_that_nothing_answered(tmp_path: Path) -> None:
-    async with listener(certificate(tmp_path)) as url:
-        assert await why_not(url.replace("https://", "http://")) == "the connection was closed without an answer"
-
-
-async def test_a_hint_about_certificates_is_given_for_no_other_error(tmp_path: Path) -> None:
-    async with listener(certificate(tmp_path)) as url, fake_gateway() as gateway:
-        assert "SSL_CERT_FILE" in (await run(gateway, "list", "--url", url))[2]
-        for other in (gateway.url.replace("http://", "https://"), f"http://{HOST}:1"):
-            code, _, err = await run(gateway, "list", "--url", other)
-            assert code == 1
-            assert "certificate" not in err
-            assert "`smcp up` starts one" in err
+async def test_a_server_that_does_not_speak_http_is_an_error_with_what_it_said(nats_server: NatsServer) -> None:
+    assert "INFO" in await why_not(f"http://{HOST}:{nats_server.port}")
 
 
 def certificate(directory: Path) -> Path:

@@ -18,12 +18,11 @@ from smcp_agent import (
     SmcpError,
     TokenUnavailable,
 )
-from smcp_agent.connecting.addresses import TOKEN_PAUSES_S, respite
+from smcp_agent.connecting.addresses import respite
 from smcp_agent.connecting.options import Transport
 from smcp_agent.errors import Malformed
 from smcp_gateway.auth import api_keys as key_file
 from smcp_gateway.auth.api_keys import new_key
-from smcp_proto.backoff import Backoff
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import gateway_world
@@ -133,9 +132,8 @@ async def test_an_agent_with_a_removed_key_reports_it_and_retries_slowly(nats_ur
         key_file.add(path, entry)  # put back: it comes back by itself
         await eventually(lambda: anna.connected, timeout=30)
         assert [session.name for session in await anna.list_room()] == ["anna"]
-        first, refused, again, later, *_ = asked
-        assert again - refused >= 1
-        assert later - again >= 2
+        first, refused, again, *_ = asked
+        assert again - refused >= 8
         assert first < refused
 
 
@@ -164,15 +162,11 @@ def test_a_token_that_cannot_be_sent_is_refused_at_once_and_not_quoted(token: st
     assert not token or token not in refused.value.message
 
 
-def test_the_pauses_after_refused_tokens_grow() -> None:
-    refused, tokens = NotAuthenticated("no"), Backoff(*TOKEN_PAUSES_S)
-    pauses = [respite(refused, tokens) for _ in range(8)]
-    assert all(step / 2 <= pause <= step for pause, step in zip(pauses, (2, 4, 8, 16, 32, 64, 90, 90), strict=True))
-    assert respite(TokenUnavailable("no"), tokens) == 0
-    assert respite(refused, tokens) <= 2, "they begin again"
+def test_a_refused_token_is_tried_again_after_a_while_and_another_failure_at_once() -> None:
+    assert 8 <= respite(NotAuthenticated("no")) <= 10
+    assert respite(TokenUnavailable("no")) == 0
 
 
 def test_a_pause_that_the_gateway_asks_for_is_kept() -> None:
-    tokens = Backoff(*TOKEN_PAUSES_S)
-    assert 30 <= respite(RateLimited("wait", details={"retry_after_s": 30}), tokens) <= 37.5
-    assert 60 <= respite(RateLimited("wait"), tokens) <= 75
+    assert 30 <= respite(RateLimited("wait", details={"retry_after_s": 30})) <= 37.5
+    assert 60 <= respite(RateLimited("wait")) <= 75

@@ -3,7 +3,6 @@
 from smcp_agent import Disconnected, Event, Reconnected, ResourceUpdated, SmcpAgent
 from smcp_bus.registry_client import RegistryClient
 from smcp_proto.schemas.resources import MISSED
-from smcp_proto.schemas.rooms import MOVED
 from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.granting_computer import BOX, OFFICE, URI, Granting, ask, heard
 from smcp_testing.leaving_gateway import in_time, two_gateways
@@ -81,15 +80,3 @@ async def test_an_agent_moved_by_a_drain_gets_updates_again_without_a_leave(nats
             await eventually(lambda: ResourceUpdated(BOX, URI, title="t") in events)
             assert client.told("notify:leave_office") == []
             await in_time(left)
-
-
-async def test_an_agent_that_expects_a_kept_seat_gets_list_changed_if_it_was_not_kept(nats_url: str) -> None:
-    async with (
-        gateway_world(nats_url) as world,
-        connected(world.url) as client,
-        connected(world.url) as anna,
-    ):
-        assert await client.join("computer", BOX, OFFICE) == [True, None]
-        said = {"role": "agent", "name": "anna", "office_id": OFFICE, MOVED: True}
-        assert await anna.call("server:join_office", said) == [True, None]
-        await eventually(lambda: [each.get(MISSED) for each in anna.told(LIST_CHANGED)] == [True])

@@ -70,7 +70,7 @@ class OtlpHttpSpanExporter(SpanExporter):
         return self._inner.export(())
 
     def shutdown(self) -> None:
-        self._inner.shutdown()
+        self._inner.shutdown()  # type: ignore[no-untyped-call]
 
 
 def export_request(resource: Resource, spans: Sequence[ReadableSpan]) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 
 from pydantic import ValidationError
 
-from smcp_agent.connecting.addresses import TOKEN_PAUSES_S, Addresses, respite
+from smcp_agent.connecting.addresses import Addresses, respite
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import ConnectionOptions, Token
@@ -113,15 +113,15 @@ class GatewayMembership:
     async def run(self) -> None:
         """Join, and join again after every loss, until cancelled.
 
-        A token that is not accepted is tried again, after 90 s at the latest: it may be renewed.
+        A token that is not accepted is tried again: it may be renewed.
         """
-        backoff, tokens = Backoff(first_s=0.25, longest_s=5.0), Backoff(*TOKEN_PAUSES_S)
+        backoff = Backoff(first_s=0.25, longest_s=5.0)
         while True:
             try:
                 connection = await self.link.open()
             except SmcpError as error:
                 self._trouble(error.message)
-                await asyncio.sleep(max(backoff.next(), respite(error, tokens)))
+                await asyncio.sleep(max(backoff.next(), respite(error)))
             else:
                 await self.joined(connection)
                 return await self.link.run()

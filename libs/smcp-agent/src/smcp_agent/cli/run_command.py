@@ -17,7 +17,6 @@ from rich.progress import Progress
 from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
-from smcp_agent.connecting.transport import CERTIFICATE
 from smcp_agent.errors import (
     CannotConnect,
     JoinRefused,
@@ -208,8 +207,6 @@ def _hint(error: SmcpError, chosen: Options) -> str:
             return "What it said is in the log of the Computer."
         case RateLimited(details={"retry_after_s": int() | float() as wait}):
             return f"Try again in {wait:g} s."
-        case CannotConnect(details={"urls": dict(urls)}) if any(CERTIFICATE in why for why in urls.values()):
-            return "SSL_CERT_FILE names a file with the certificates (PEM) that are accepted."
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case TooLarge(details={"size": int(size), "limit": int(limit)}):

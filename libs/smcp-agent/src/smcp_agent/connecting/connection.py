@@ -18,7 +18,7 @@ from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.connecting.options import ConnectionOptions
-from smcp_agent.connecting.transport import HttpSession, JsonText, WireJson, packet_class, reason, refusal, was_refused
+from smcp_agent.connecting.transport import HttpSession, JsonText, WireJson, packet_class, reason, was_refused
 from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
 from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
 
@@ -175,7 +175,7 @@ class Connection:
             except SocketIOConnectionError as error:
                 if transports and transport == "websocket" and was_refused(error):
                     continue
-                raise refusal(error) or self._refused() or self._cannot(error) from error
+                raise self._refused() or self._cannot(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 raise self._cannot(error) from error
             if self._http.max_payload is not None:
@@ -204,11 +204,7 @@ class Connection:
         return flat_error(self._refusal) or flat_error(data)
 
     def _cannot(self, error: BaseException) -> CannotConnect:
-        said = self._refusal.get("message") if isinstance(self._refusal, dict) else self._refusal
-        if isinstance(error, TimeoutError):
-            why = f"no answer within {self._options.connect_s:g} s"
-        else:
-            why = reason(error) or (said if isinstance(said, str) else str(error))
+        why = f"no answer within {self._options.connect_s:g} s" if isinstance(error, TimeoutError) else reason(error)
         return CannotConnect(f"cannot connect to {self.url}: {why}", details={"urls": {self.url: why}})
 
     def _on_connect_error(self, *args: Any) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from smcp_agent.connecting.addresses import TOKEN_PAUSES_S, Addresses, respite
+from smcp_agent.connecting.addresses import Addresses, respite
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.errors import (
@@ -22,7 +22,7 @@ from smcp_agent.errors import (
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import ERRORS, read_refusal
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
-from smcp_proto.schemas.rooms import MOVED, RESTARTS
+from smcp_proto.schemas.rooms import RESTARTS
 
 JOIN_S: Final = 12.0
 """The server side has 10 s for a join."""
@@ -80,8 +80,6 @@ class Link:
         self._listener = listener
         self._on_notice = on_notice
         self._failure: SmcpError | None = None
-        self._moving = False
-        """Whether the last gateway moved the member away, which keeps its seat for a while."""
         self._changed = asyncio.Event()
         self.connection: Connection | None = None
         """The joined connection, if there is one at this moment."""
@@ -130,7 +128,6 @@ class Link:
             assert connection is not None
             await self._until_lost(connection)
             self._set(None)
-            self._moving = connection.moving
             if loop.time() - since > STABLE_S:
                 backoff.reset()
             closing = asyncio.create_task(connection.close())  # if the host hangs, this takes a while
@@ -206,7 +203,7 @@ class Link:
 
     async def _come_back(self, backoff: Backoff) -> None:
         patience = asyncio.get_running_loop().time() + REFUSED_PATIENCE_S
-        unknown, tokens = 0, Backoff(*TOKEN_PAUSES_S)
+        unknown = 0
         while True:
             try:
                 connection = await self._connect()
@@ -215,10 +212,9 @@ class Link:
                 unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
                 if unknown == UNKNOWN:
                     self._refuse(error)
-                await asyncio.sleep(max(backoff.next(), respite(error, tokens)))
+                await asyncio.sleep(max(backoff.next(), respite(error)))
                 continue
             unknown = 0
-            tokens.reset()
             try:
                 await self._rejoin(connection, patience)
                 self._set(connection)
@@ -268,7 +264,7 @@ class Link:
     async def _join(self, connection: Connection) -> None:
         """Raises SmcpError: refused."""
         self._listener.joining()
-        place = self._place.model_dump(exclude_unset=True) | ({MOVED: True} if self._moving else {})
+        place = self._place.model_dump(exclude_unset=True)
         ack = await connection.request("server:join_office", place, timeout=JOIN_S)
         _check_joined(ack, self._place)
 

@@ -58,7 +58,7 @@ class ConnectionOptions:
 
 
 async def with_token(options: ConnectionOptions) -> ConnectionOptions:
-    """The options with the token in `auth`, where published servers look for it, and in the header for gateways.
+    """The options with the token in `auth`.
 
     Raises TokenUnavailable: what fetches tokens failed, or took too long; Malformed: the token cannot be sent.
     """
@@ -78,12 +78,7 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
         if not isinstance(token, str):
             raise TokenUnavailable(f"what fetches tokens gave no text, but {type(token).__name__}")
     check_token(token)
-    return replace(
-        options,
-        auth={**options.auth, "token": token},
-        headers={**options.headers, "Authorization": f"Bearer {token}"},
-        token=None,
-    )
+    return replace(options, auth={**options.auth, "token": token}, token=None)
 
 
 _SENDABLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")

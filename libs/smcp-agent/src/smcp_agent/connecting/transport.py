@@ -9,8 +9,6 @@ of one client, which leaves other clients in the process alone. Unlike the defau
 import asyncio
 import json
 import os
-import re
-import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -19,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 from socketio.packet import Packet
 
-from smcp_agent.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, TooLarge
+from smcp_agent.errors import Malformed, TooLarge
 from smcp_proto.validation import HALF
 
 ENVELOPE_BYTES: Final = 64
@@ -205,59 +203,23 @@ def packet_class(wire_json: WireJson) -> type[Packet]:
     return type("WirePacket", (Packet,), {"json": wire_json, "uses_binary_events": False})
 
 
-_DESCRIPTION: Final = re.compile(r'error_description="([^"]*)"')
-"""In `WWW-Authenticate` (RFC 6750, 3): the body of a refused handshake is not read by aiohttp."""
-
-
 def was_refused(error: BaseException) -> bool:
-    """Whether an HTTP answer refused the WebSocket for good, and not for who asks: another transport may work."""
-    return (
-        any(isinstance(each, aiohttp.WSServerHandshakeError) and each.status < 500 for each in _chain(error))
-        and refusal(error) is None
-    )
+    """Whether an HTTP answer refused the WebSocket for good: another transport may work, or say why."""
+    return any(isinstance(each, aiohttp.WSServerHandshakeError) and each.status < 500 for each in _chain(error))
 
 
-def refusal(error: BaseException) -> SmcpError | None:
-    """The error for a WebSocket's handshake that got 401 or 429; None for any other."""
-    for each in _chain(error):
-        if isinstance(each, aiohttp.WSServerHandshakeError):
-            headers: Mapping[str, str] = each.headers or {}
-            if each.status == NotAuthenticated.code:
-                said = _DESCRIPTION.search(headers.get("WWW-Authenticate", ""))
-                return NotAuthenticated(said[1] if said else "the token is not accepted")
-            if each.status == RateLimited.code:
-                wait = headers.get("Retry-After", "")
-                details = {"retry_after_s": int(wait)} if wait.isascii() and wait.isdigit() else {}
-                return RateLimited("the gateway takes no connections from here for a while", details=details)
-    return None
-
-
-def reason(error: BaseException) -> str | None:
+def reason(error: BaseException) -> str:
     """Why the network failed, from the causes of python-socketio's "Connection error"."""
-    for each in _chain(error):
-        match each:
+    cause = error
+    for cause in _chain(error):
+        match cause:
             case aiohttp.WSServerHandshakeError():
-                return f"HTTP {each.status}"
+                return f"HTTP {cause.status}"
             case aiohttp.ClientSSLError():  # its errno is a number of OpenSSL's
-                return _tls_reason(each.os_error)
-            case aiohttp.ClientConnectorError():
-                number = each.os_error.errno or 0
-                return os.strerror(number) if number > 0 else str(each.os_error.strerror)
-            case aiohttp.ClientResponseError(status=HTTPStatus.BAD_REQUEST):  # nothing was parsed
-                return "what listens there does not speak HTTP"
-            case aiohttp.ServerDisconnectedError():
-                return "the connection was closed without an answer"
-    return None
-
-
-CERTIFICATE: Final = "its certificate is not accepted"
-
-
-def _tls_reason(error: OSError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"{CERTIFICATE}: {error.verify_message}"
-    said = error.reason if isinstance(error, ssl.SSLError) else error.strerror
-    return f"no TLS there ({said}); without TLS, the URL begins with http://"
+                return str(cause.os_error)
+            case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))) if number > 0:
+                return os.strerror(number)
+    return str(cause) or type(cause).__name__
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -35,11 +35,6 @@ class UpdateCapabilitiesReq(Wire):
     capabilities: Capabilities
 
 
-MOVED: Final = "a2c_moved"
-"""An extra field of a `server:join_office`, true where an Agent was sent away by its last gateway and counts its seat
-as kept. Where it was not, the Agent hears for each Computer that it may have missed updates (`resources.MISSED`)."""
-
-
 RESTARTS: Final = "a2c_restarts"
 """An extra field of a `server:leave_office`, true where a Computer is about to be restarted: nothing is announced, and
 its seat is kept for a while. It takes no new calls, ends those that run, says it once more, and disconnects."""

@@ -23,7 +23,6 @@ from smcp_gateway.rooms.roster import member_keys
 from smcp_gateway.sockets.session import Membership, SeatKey, Session
 from smcp_proto.errors import NOT_A_MEMBER, NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
-from smcp_proto.schemas.rooms import MOVED
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
 
@@ -103,8 +102,6 @@ class Memberships:
             self.generations.want()  # the repair asserts it, which announces it
         if session.closed:
             self.gone(session, goodbye=True)
-        if (request.model_extra or {}).get(MOVED) is True and not joined.taken_up:
-            await office.missed(session)
 
     async def leave(self, session: Session, office_id: str, req_id: str) -> None:
         """End the membership of `session`; its calls that still run are cancelled, its other requests get 4103.
