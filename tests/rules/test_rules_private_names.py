@@ -9,7 +9,8 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,8 @@ DOCUMENTED: Final = {"_asdict", "_replace", "_fields", "_exit"}
 """Of the standard library."""
 
 SOURCES: Final = sorted(path for part in ("libs", "services") for path in ROOT.glob(f"{part}/*/src/**/*.py"))
-TREES: Final = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+NODES: Final = {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in SOURCES}
+"""Walked once: the walk is most of the time."""
 OURS: Final = {path.relative_to(ROOT).parts[3] for path in SOURCES}
 
 
@@ -36,13 +38,13 @@ def module_of(path: Path) -> str:
     return ".".join(path.with_suffix("").relative_to(ROOT).parts[3:]).removesuffix(".__init__")
 
 
-def attributes(tree: ast.AST) -> Iterator[ast.Attribute]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr))
+def attributes(nodes: Iterable[ast.AST]) -> Iterator[ast.Attribute]:
+    return (node for node in nodes if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr))
 
 
-def named_in_calls(tree: ast.AST) -> Iterator[str]:
+def named_in_calls(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The private names in `getattr(x, "_name")` and its like."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Call(
                 func=ast.Name(id="getattr" | "setattr" | "hasattr" | "delattr"),
@@ -53,16 +55,17 @@ def named_in_calls(tree: ast.AST) -> Iterator[str]:
 
 def of_self(tree: ast.AST) -> set[str]:
     """Private names of the class itself that its source uses or defines."""
-    used = {node.attr for node in attributes(tree) if isinstance(node.value, ast.Name) and node.value.id == "self"}
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    nodes = list(ast.walk(tree))
+    used = {node.attr for node in attributes(nodes) if isinstance(node.value, ast.Name) and node.value.id == "self"}
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     return used | {name for name in defined if PRIVATE.fullmatch(name)}
 
 
 def own_names() -> set[str]:
     """Private names that some file of ours defines: read anywhere, they are ours."""
     names = set(DOCUMENTED)
-    for tree in TREES.values():
-        for node in ast.walk(tree):
+    for nodes in NODES.values():
+        for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(node.name)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -77,39 +80,45 @@ def foreign(kind: type) -> bool:
     return root not in OURS and root != "pydantic"
 
 
-def inherited(module: Any, tree: ast.Module) -> Iterator[str]:
+@cache
+def private_names_of(base: type) -> set[str]:
+    """Those of a class of others; empty where its source cannot be had: it was made at run time, or in C."""
+    try:
+        return of_self(ast.parse(textwrap.dedent(inspect.getsource(base))))
+    except (OSError, TypeError):
+        return set()
+
+
+def inherited(module: Any, nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Private names that a class of ours shares with the classes of others that it derives from."""
-    for node in ast.walk(tree):
+    for node in nodes:
         kind = getattr(module, node.name, None) if isinstance(node, ast.ClassDef) else None
         if not isinstance(kind, type):
             continue
+        own = of_self(node)
         for base in filter(foreign, kind.__mro__[1:]):
-            try:
-                theirs = of_self(ast.parse(textwrap.dedent(inspect.getsource(base))))
-            except (OSError, TypeError):  # made at run time, or in C
-                continue
-            shared = theirs & of_self(node)
+            shared = private_names_of(base) & own
             yield from (f"{base.__module__.partition('.')[0]}.{name}" for name in shared)
 
 
 def reaches() -> dict[str, set[str]]:
     ours = own_names()
     found: dict[str, set[str]] = {}
-    for path, tree in TREES.items():
+    for path, nodes in NODES.items():
         name = module_of(path)
         lines = path.read_text(encoding="utf-8").splitlines()
         names = {
             node.attr
-            for node in attributes(tree)
+            for node in attributes(nodes)
             if node.attr not in ours or "noqa: SLF001" in lines[node.lineno - 1]  # ruff asks for the mark
         }
-        names |= set(named_in_calls(tree))
-        for node in ast.walk(tree):
+        names |= set(named_in_calls(nodes))
+        for node in nodes:
             imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             imported += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names |= {each for each in imported if re.search(r"\._[a-z]", each) and each.partition(".")[0] not in OURS}
-        if any(isinstance(node, ast.ClassDef) and node.bases for node in ast.walk(tree)):
-            names |= set(inherited(importlib.import_module(name), tree))
+        if any(isinstance(node, ast.ClassDef) and node.bases for node in nodes):
+            names |= set(inherited(importlib.import_module(name), nodes))
         if names:
             found[name] = names
     return found
@@ -117,7 +126,7 @@ def reaches() -> dict[str, set[str]]:
 
 def test_the_lint_sees_names_that_are_given_as_text() -> None:
     tree = ast.parse('getattr(x, "_a", None); setattr(x, "_b", 1); hasattr(x, "_c"); getattr(x, "d"); getattr(x, name)')
-    assert set(named_in_calls(tree)) == {"_a", "_b", "_c"}
+    assert set(named_in_calls(ast.walk(tree))) == {"_a", "_b", "_c"}
 
 
 def test_only_adapter_modules_use_private_names_of_libraries() -> None:

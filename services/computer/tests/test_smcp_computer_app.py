@@ -1,6 +1,7 @@
 """The whole Computer, over a real nats-server with a real registry, and real MCP servers."""
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,20 @@ async def test_a_cancel_ends_the_call_and_reaches_the_server(nats_url: str, tmp_
         late = await here.call("append", req_id="unknown", mark="never")
         assert late["meta"] == {"a2c_cancelled": True}
         assert "never" not in log.read_text()
+
+
+async def test_a_call_that_is_cancelled_before_its_first_step_is_not_run(nats_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with world(nats_url, box=configs.stdio(log=log)) as here:
+        pending = asyncio.create_task(here.call("append", mark="never"))
+        async with asyncio.timeout(30):
+            while not here.computer.owner.running:  # noqa: ASYNC110 -- in each round: the tool's task has the next one
+                await asyncio.sleep(0)
+        assert here.computer.owner.cancel((here.computer.seat,), here.computer.seat.office, "alice", "r1")
+        assert (await pending)["meta"] == {"a2c_cancelled": True}
+        assert (await here.call("echo", req_id="r2", text="x"))["structuredContent"] == {"result": "x"}
+    assert not log.exists()
+    gc.collect()  # a coroutine that nobody awaited warns, and fails the test
 
 
 async def test_lost_calls_are_distinguished_from_pending_ones(nats_url: str, tmp_path: Path) -> None:

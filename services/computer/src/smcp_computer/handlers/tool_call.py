@@ -127,8 +127,7 @@ class ToolCalls:
 
         def start(running: RunningCall) -> Stop:
             # created here, so that the task has the request's context: its span is the parent of the tool's
-            work = self._run(request, running, span, record, call.caller)
-            task = asyncio.create_task(self._settle(running, work, record), name="tool_call")
+            task = asyncio.create_task(self._settle(request, running, span, record, call.caller), name="tool_call")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -206,9 +205,12 @@ class ToolCalls:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.results.aclose()
 
-    async def _settle(self, running: RunningCall, work: Awaitable[Mapping[str, Any]], record: CallRecord) -> None:
+    async def _settle(
+        self, request: ToolCallReq, running: RunningCall, span: CallSpan, record: CallRecord, caller: Caller
+    ) -> None:
         try:
-            self.owner.settle(running, exact_json.written(await work))
+            # made here: a task that is cancelled before its first step would never await it
+            self.owner.settle(running, exact_json.written(await self._run(request, running, span, record, caller)))
         except Exception as error:  # noqa: BLE001 -- handed on to the task that awaits the call, unless it is settled
             self.owner.settle(running, error)
         except asyncio.CancelledError:  # where somebody else cancelled it than `stop`
