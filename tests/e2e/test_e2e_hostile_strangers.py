@@ -197,6 +197,5 @@ async def test_malformed_requests_do_not_flood_the_log(nats_url: str, tmp_path: 
         before = len(here.gateway.log)
         await costs(here, attack)
         more = here.gateway.log[before:]
-        assert any("a malformed HTTP request was refused" in str(line) for line in more)
         assert len(more) < 20, "400 lines with tracebacks before"
         assert not any("exception" in line or "Traceback" in str(line) for line in more)

@@ -166,6 +166,6 @@ async def test_one_of_several_urls_is_enough() -> None:
 
 
 def test_h_is_help_for_every_command() -> None:
-    for arguments in ([], ["call"], ["watch"]):
+    for arguments in ([], ["call"], ["tools"]):
         result = CliRunner().invoke(app, [*arguments, "-h"])
         assert (result.exit_code, "--help" in result.stdout) == (0, True)

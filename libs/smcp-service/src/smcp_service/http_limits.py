@@ -37,8 +37,6 @@ SWEEP_S: Final = 1.0
 """Between two looks for strangers that are late."""
 SHUTDOWN_S: Final = 1.0
 """How long connections may take to close at shutdown."""
-MALFORMED_S: Final = 10.0
-"""Between two lines of the log about malformed requests."""
 UNCHECKED: Final = frozenset({"/livez", "/readyz"})
 """Paths for any `Host`: load balancers ask by address, and there is nothing to read."""
 
@@ -47,8 +45,6 @@ _BUSY: Final = (
     b"Cache-Control: no-store\r\n\r\n"
 )
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(?::\d{1,5})?")
-
-_log: Final = logging.getLogger("smcp_service.http_limits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,29 +364,8 @@ def _refusal(request: web.Request, rules: EdgeRules) -> web.Response | None:
 
 
 class _RequestLog(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's log of one server. Anybody can send malformed requests: they are lines at info, without a traceback,
-    and few."""
-
-    def __init__(self, logger: logging.Logger, extra: dict[str, object]) -> None:
-        super().__init__(logger, extra)
-        self._next = 0.0
-        self._unsaid = 0
+    """aiohttp's log of one server, without what anybody can provoke: malformed requests, and clients that hang up."""
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **kwargs: Any) -> None:
-        if isinstance(exc_info, ConnectionError):
-            self.debug("a client has gone in the middle of a request")
-            return
-        if not isinstance(exc_info, HttpProcessingError):
+        if not isinstance(exc_info, ConnectionError | HttpProcessingError):
             super().exception(msg, *args, exc_info=exc_info, **kwargs)
-            return
-        now = asyncio.get_running_loop().time()
-        if now < self._next:
-            self._unsaid += 1
-            return
-        address = str(args[0]) if args else ""
-        reason = " ".join(exc_info.message.split())[:200]
-        _log.info(
-            "a malformed HTTP request was refused: %s", reason, extra={"address": address, "more_unsaid": self._unsaid}
-        )
-        self._next = now + MALFORMED_S
-        self._unsaid = 0
