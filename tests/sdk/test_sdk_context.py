@@ -190,7 +190,7 @@ async def test_a_subscription_is_renewed_after_a_move_of_its_agent(nats_url: str
 @pytest.mark.rule("answers.desktop.missing", "answers.finder.as_listed")
 async def test_an_incomplete_desktop_or_catalog_is_requested_again(nats_url: str) -> None:
     slow = {"desk": context("2026", host="desk", windows=2, documents=1, misbehave={"window://desk/0": "never"})}
-    settings = {"gather_s": 0.05, "read_s": 1.0, "finder_cache_bytes": 0}
+    settings: dict[str, Any] = {"gather_s": 0.05, "read_s": 1.0, "finder_cache_bytes": 0}
     async with (
         gateway_world(nats_url) as world,
         native_computer(world, OFFICE, COMPUTER, slow, **settings) as computer,

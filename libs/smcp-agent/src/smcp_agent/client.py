@@ -31,7 +31,7 @@ from smcp_agent.office import ROOM_S, Office
 from smcp_agent.previews import Previews, allowed_chars
 from smcp_agent.prompts import PromptMethods
 from smcp_agent.resources import ResourceMethods
-from smcp_agent.results import CallResult, call_result
+from smcp_agent.results import CallResult, OnInput, call_result, input_fields
 from smcp_agent.rpc import (
     GRACE_S,
     RpcClient,
@@ -150,6 +150,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         req_id: str | None = None,
         max_chars: int | None = None,
         on_progress: Callable[[ToolProgress], None] | None = None,
+        on_input: OnInput | None = None,
     ) -> CallResult:
         """Call a tool of a Computer and wait for its result.
 
@@ -162,9 +163,13 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
                 `anthropic/maxResultSizeChars` may give more. None: everything.
             on_progress: a plain function, called with what the tool reports while it runs, at most ten times a second,
                 if its MCP server reports anything. The loop handles its exceptions.
+            on_input: an async function that answers what the tool asks before it goes on. The answer is sent with the
+                same `timeout`, under a new req_id; a Computer waits 5 minutes for it. None: the result is an error
+                that says what was asked, and the tool is cancelled.
 
         Raises:
-            Malformed: an argument is not what the protocol allows; `details.field` names it.
+            Malformed: an argument is not what the protocol allows, or an answer not what was asked; `details.field`
+                names it.
             NotFound: there is no such Computer in the office.
             TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
             TooLarge, RateLimited, NotAllowed, Unavailable: as the server says.
@@ -176,18 +181,41 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         given: Any = on_progress
         if given is not None and (not callable(given) or iscoroutinefunction(given)):
             raise refused("on_progress", "a plain function of one argument, not an async one")
-        request = checked(
-            ToolCallReq,
-            agent=self.name,
-            req_id=uuid4().hex if req_id is None else req_id,
-            computer=computer,
-            tool_name=tool,
-            params=mapping_of("params", params),
-            timeout=math.ceil(seconds),
-            **({} if on_progress is None else {PROGRESS: True}),
-        )
-        if max_chars is not None:
-            max_chars = allowed_chars(max_chars, self._tools.known(computer, tool))
+        given = on_input
+        if given is not None and not callable(given):
+            raise refused("on_input", "an async function of one argument")
+        fields: dict[str, Any] = {} if on_progress is None else {PROGRESS: True}
+        while True:
+            request = checked(
+                ToolCallReq,
+                agent=self.name,
+                req_id=uuid4().hex if req_id is None else req_id,
+                computer=computer,
+                tool_name=tool,
+                params=mapping_of("params", params),
+                timeout=math.ceil(seconds),
+                **fields,
+            )
+            if max_chars is not None:
+                max_chars = allowed_chars(max_chars, self._tools.known(computer, tool))
+            result = await self._call(request, seconds, on_progress)
+            if not result.input_required:
+                return result if max_chars is None else self._previews.cut(result, max_chars)
+            req_id = None
+            answers = None
+            try:
+                if on_input is None:
+                    return result
+                answers = await input_fields(result, on_input, computer, tool, request.params)
+            finally:
+                if answers is None:  # the MCP server may wait
+                    self._rpc.cancel(request.req_id, within=GRACE_S, fields={})
+            fields |= answers
+
+    async def _call(
+        self, request: ToolCallReq, seconds: float, on_progress: Callable[[ToolProgress], None] | None
+    ) -> CallResult:
+        """One request, repeated as `RpcClient.send` does."""
         if on_progress is not None:
             self._on_progress[request.req_id].append(on_progress)
         loop = asyncio.get_running_loop()
@@ -209,7 +237,9 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
                 # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
                 if self._answers.entries:
                     self._answers.outdate(
-                        lambda query, _: isinstance(query, DesktopQuery | FinderQuery) and query.computer == computer,
+                        lambda query, _: (
+                            isinstance(query, DesktopQuery | FinderQuery) and query.computer == request.computer
+                        ),
                         again=False,
                     )
             result = call_result(
@@ -217,11 +247,11 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
                 req_id=request.req_id,
                 trace_id=traced.trace_id,
                 duration_s=loop.time() - start,
-                what=f"the result of {tool!r} from {replier(computer)}",
+                what=f"the result of {request.tool_name!r} from {replier(request.computer)}",
             )
             if result.is_error:
                 traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
-            return result if max_chars is None else self._previews.cut(result, max_chars)
+            return result
 
     def read_result(self, uri: str, offset: int = 0, *, max_chars: int = 100_000) -> str:
         """The text from a character on, of a result that `max_chars` cut. Raises NotFound: it is not kept any more."""

@@ -24,7 +24,7 @@ from smcp_agent.cache import ToolCache
 from smcp_agent.errors import Malformed, NotFound, SmcpError, did_you_mean, may_have_run
 from smcp_agent.previews import Previews, allowed_chars
 from smcp_agent.result_formats import anthropic_output, data_url, model_parts, openai_parts, result_text
-from smcp_agent.results import CallResult, ImageContent, TextContent
+from smcp_agent.results import CallResult, ImageContent, OnInput, TextContent
 from smcp_proto.schemas import SMCPTool, ToolMeta, ToolProgress
 from smcp_proto.validation import refused
 
@@ -92,6 +92,7 @@ class ModelMethods(ABC):
         timeout: float = DEFAULT_TIMEOUT_S,
         max_chars: int | None = None,
         on_progress: Callable[[ToolProgress], None] | None = None,
+        on_input: OnInput | None = None,
     ) -> CallResult:
         """Run a tool of a Computer. Raises SmcpError."""
 
@@ -157,10 +158,12 @@ class ModelMethods(ABC):
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
         on_progress: Callable[[ToolProgress], None] | None = None,
+        on_input: OnInput | None = None,
     ) -> CallResult:
         """Run a tool by the name that a model was given; `arguments` may be the JSON text of an object.
 
-        Errors become a result for a model (`result_text`); only cancellation is raised. `on_progress`: as `call_tool`.
+        Errors become a result for a model (`result_text`); only cancellation is raised, and what `on_input` raises.
+        `on_progress` and `on_input`: as `call_tool`.
         """
         try:
             if self._given is None:  # a model may call tools that another run of the application showed it
@@ -171,7 +174,9 @@ class ModelMethods(ABC):
             pair, most = (self._given or {}).get(str(name)), self._max_chars
             if pair is None:
                 raise NotFound(f"there is no tool {name!r}")
-            return await self.call_tool(*pair, given, timeout=timeout, max_chars=most, on_progress=on_progress)
+            return await self.call_tool(
+                *pair, given, timeout=timeout, max_chars=most, on_progress=on_progress, on_input=on_input
+            )
         except SmcpError as error:
             return error_result(error)
 

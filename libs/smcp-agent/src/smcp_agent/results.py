@@ -2,16 +2,17 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from smcp_agent.errors import BadReply
 from smcp_agent.rpc import reply_of
 from smcp_proto.schemas import CallToolResult
 from smcp_proto.schemas import ResourceContents as WireContents
 from smcp_proto.schemas.base import Wire
+from smcp_proto.tool_results import INPUT_REQUIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,95 @@ class CallResult:
     def forbidden(self) -> bool:
         """The Computer does not let Agents use this tool; it was not run."""
         return self.meta.get("a2c_forbidden") is True
+
+    @property
+    def input_required(self) -> bool:
+        """The tool asked before it went on, and nobody answered. The text says what."""
+        return isinstance(self.meta.get(INPUT_REQUIRED), Mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class InputAnswer:
+    """The answer to an `InputRequest`, made by one of its methods."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequest:
+    """What a tool asks before it goes on: an MCP server's elicitation, or the Computer's own, whether it may run."""
+
+    key: str
+    """Its name among those of one call."""
+    computer: str
+    tool: str
+    params: Mapping[str, Any]
+    """What the tool was called with."""
+    message: str
+    """For people."""
+    schema: Mapping[str, Any] | None = None
+    """JSON Schema of the answer's content; None: there is none to give."""
+    url: str | None = None
+    """A page that the user should open. Show it in full, and let the user decide: nothing opens it by itself."""
+
+    @property
+    def is_approval(self) -> bool:
+        """The Computer asks whether the tool may run (`SMCP_CONFIRM=agent`)."""
+        return self.key == "a2c_approval"
+
+    def accept(self, content: Mapping[str, Any] | None = None) -> InputAnswer:
+        """The user says yes, and `content` where there is a `schema`."""
+        return InputAnswer("accept", None if self.url is not None else dict(content or {}))
+
+    def decline(self) -> InputAnswer:
+        """The user says no."""
+        return InputAnswer("decline")
+
+    def cancel(self) -> InputAnswer:
+        """The user says nothing."""
+        return InputAnswer("cancel")
+
+
+OnInput = Callable[[InputRequest], Awaitable[InputAnswer]]
+"""Asks a user."""
+
+
+class _Elicitation(Wire):
+    message: str
+    requestedSchema: dict[str, Any] | None = None  # noqa: N815 -- as on the wire
+    url: str | None = None
+
+
+class _Asked(Wire):
+    params: _Elicitation
+
+
+class _InputRequired(Wire):
+    requests: dict[str, _Asked]
+    state: str
+
+
+async def input_fields(
+    result: CallResult, on_input: OnInput, computer: str, tool: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of the request that answers a call's questions, one after the other.
+
+    Raises BadReply: the questions cannot be read; TypeError: `on_input` gave no answer; and what it raises.
+    """
+    required = reply_of(_InputRequired, result.meta[INPUT_REQUIRED], f"the question of {tool!r}")
+    responses: dict[str, Any] = {}
+    for key, asked in required.requests.items():
+        said = asked.params
+        request = InputRequest(key, computer, tool, params, said.message, said.requestedSchema, said.url)
+        answer: Any = await on_input(request)  # whatever the application gives
+        if not isinstance(answer, InputAnswer):
+            raise TypeError(
+                f"on_input gave {type(answer).__name__}: it has to be request.accept(…), decline() or cancel()"
+            )
+        content = {} if answer.content is None else {"content": dict(answer.content)}
+        responses[key] = {"action": answer.action, **content}
+    return {"input_state": required.state, "input_responses": responses}
 
 
 def call_result(

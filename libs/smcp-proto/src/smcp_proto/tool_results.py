@@ -10,6 +10,8 @@ from typing import Any, Final
 TIMED_OUT: Final = "a2c_timeout"
 CANCELLED: Final = "a2c_cancelled"
 EXPIRED: Final = "a2c_result_expired"
+INPUT_REQUIRED: Final = "a2c_input_required"
+"""The call asks its Agent: `{"requests": MCP's elicitation/create by key, "state": …}`."""
 OUR_PREFIX: Final = "a2c_"
 """The prefix of metadata keys that only the Computer sets in a result."""
 

@@ -32,6 +32,7 @@ from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import OfficeMembership
 from smcp_computer.metrics import calls_timed, measure, measure_calls, measure_resources
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient
+from smcp_computer.questions import InputTerminal, Questions
 from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
 from smcp_computer.settings import ComputerSettings, state_path
@@ -116,11 +117,12 @@ class Computer:
             may_tell=may_tell,
             gather_s=settings.gather_s,
         )
+        terminal = options.get("terminal")
         self.inputs = InputResolver(
             config.inputs,
             environ,
             store=SecretStore(state_path(settings), settings.secret_key_file),
-            terminal=options.get("terminal"),
+            terminal=terminal,
         )
         self._redactor = self.inputs.redactor
         self.fleet = Fleet(
@@ -160,6 +162,8 @@ class Computer:
             max_body=max_body,
             # Agents know the tools from the process before a restart: their calls wait, as they did for the seat
             start_s=settings.start_s if settings.restart else settings.wait_s,
+            questions=Questions(settings.question_s),
+            at_terminal=InputTerminal(terminal) if settings.elicit == "terminal" else None,
             trace_content=settings.trace_content,
             ended=calls_timed(self.metrics),
         )

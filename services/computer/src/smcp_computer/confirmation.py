@@ -2,8 +2,9 @@
 
 What decides about a tool is the first of these that says anything: `confirm.deny` of its server; `auto_apply: false`
 and `confirm.ask`; `auto_apply: true` and `confirm.allow`; `confirm.destructive`; `confirm.default`; the setting
-`SMCP_CONFIRM`, which is `ask` by default where somebody can be asked, else `allow`. Asked is the program of
-`SMCP_CONFIRM_COMMAND`, else the user at the controlling terminal; where there is neither, the tool is refused.
+`SMCP_CONFIRM`, which is `ask` by default where somebody can be asked, else `allow`. Asked is with `SMCP_CONFIRM=agent`
+the Agent, by the result of its call (`questions`), else the program of `SMCP_CONFIRM_COMMAND`, else the user at the
+controlling terminal; where there is none of them, the tool is refused.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from tempfile import TemporaryFile
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import mcp_types as types
 
@@ -42,6 +43,10 @@ class Answer(StrEnum):
     """The same for an hour."""
     UNREADABLE = "unreadable"
     """The parameters are too many to be read, and nobody was asked."""
+
+
+class AgentAsked(Exception):
+    """The Agent has to say whether the tool may run. The text is the question."""
 
 
 class Asker(Protocol):
@@ -102,10 +107,11 @@ def may_destroy(tool: types.Tool) -> bool:
 class Confirmation:
     """Whether a tool may run: decided by the configuration, or by who is asked. `asker` None: nobody can be asked."""
 
-    def __init__(self, setting: Confirm | None, asker: Asker | None) -> None:
+    def __init__(self, setting: Confirm | Literal["agent"] | None, asker: Asker | None) -> None:
         self._asker = asker
+        self._by_agent = setting == "agent"
         self._is_default = setting is None
-        self.setting = setting or (Confirm.ASK if asker is not None else Confirm.ALLOW)
+        self.setting = Confirm.ASK if setting == "agent" else setting or (Confirm.ASK if asker else Confirm.ALLOW)
         self._questions: set[asyncio.Timeout] = set()
         self._remembered: dict[ToolRef, tuple[object, float]] = {}
         """Tools that may run without another question: what was allowed, and until when (`time.monotonic`)."""
@@ -120,6 +126,8 @@ class Confirmation:
         match self.setting:
             case Confirm.DENY:
                 return f"are refused ({given})"
+            case Confirm.ASK if self._by_agent:
+                return f"are confirmed by the Agent's user ({SETTING}=agent)"
             case Confirm.ASK if self._asker is None:
                 return f"are refused ({given}, and nobody can be asked)"
             case Confirm.ASK:
@@ -140,11 +148,15 @@ class Confirmation:
         agent: str,
         params: Mapping[str, Any],
         answered: Callable[[str], None] = lambda answer: None,
+        given: bool | None = None,
     ) -> str | None:
         """None where the tool may run, else why it may not. Asks, one question at a time, if it has to.
 
         Args:
             answered: called with each answer, or with `withdrawn`: the call ended before there was one.
+            given: the answer of the Agent, where it was asked.
+
+        Raises AgentAsked: it has to be asked.
         """
         meta, tool = target.configured, target.ref.tool
         confirm, why = wanted(
@@ -154,13 +166,15 @@ class Confirmation:
             names=frozenset((tool, meta.alias if meta and meta.alias else tool)),
             destructive=may_destroy(target.tool),
         )
-        if (refusal := refused_by(confirm, why, can_ask=self._asker is not None)) is not None:
+        if (refusal := refused_by(confirm, why, can_ask=self._by_agent or self._asker is not None)) is not None:
             return refusal  # no approval: an Agent can provoke any number, and real ones would be lost
         if confirm is Confirm.ALLOW or self._is_remembered(target):
             return None
         if self._over:
             answered(WITHDRAWN)
             return _STOPPING
+        if self._by_agent:
+            return self._by_the_agent(target, agent, params, answered, given)
         question = asyncio.timeout(None)
         try:
             async with question:
@@ -172,6 +186,23 @@ class Confirmation:
             return _STOPPING
         finally:
             self._questions.discard(question)
+
+    def _by_the_agent(
+        self,
+        target: Target,
+        agent: str,
+        params: Mapping[str, Any],
+        answered: Callable[[str], None],
+        given: bool | None,
+    ) -> str | None:
+        if given is None:
+            if len(text := question(target.ref, agent, params)) > LONGEST:
+                return _unreadable()
+            raise AgentAsked(f"{text}. Run it?")
+        answer = Answer.YES if given else Answer.NO
+        self.answers[answer] += 1
+        answered(answer)
+        return None if given else "was declined by the Agent's user"
 
     async def _asked(
         self, target: Target, agent: str, params: Mapping[str, Any], answered: Callable[[str], None]
@@ -193,7 +224,7 @@ class Confirmation:
             until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
             self._remembered[target.ref] = (_allowed(target), until)
         elif answer is Answer.UNREADABLE:
-            return f"needs confirmation, and its parameters are too many to be read: above {LONGEST} characters"
+            return _unreadable()
         elif answer is not Answer.YES:
             return "was declined by the user of this Computer"
         return None
@@ -201,6 +232,10 @@ class Confirmation:
     def _is_remembered(self, target: Target) -> bool:
         allowed, until = self._remembered.get(target.ref, (None, 0.0))
         return time.monotonic() < until and allowed == _allowed(target)
+
+
+def _unreadable() -> str:
+    return f"needs confirmation, and its parameters are too many to be read: above {LONGEST} characters"
 
 
 def _allowed(target: Target) -> object:

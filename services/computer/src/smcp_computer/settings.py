@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
@@ -36,9 +36,17 @@ class ComputerSettings(ServiceSettings):
     token_file: Path | None = Field(
         default=None, description="or a file that has it, read before each connection: for tokens that are renewed"
     )
-    confirm: Annotated[Confirm | None, BeforeValidator(folded)] = Field(
+    confirm: Annotated[Confirm | Literal["agent"] | None, BeforeValidator(folded)] = Field(
         default=None,
-        description="ask, allow or deny tools without auto_apply; unset: ask at a terminal, allow where there is none",
+        description="ask, allow or deny tools without auto_apply, or have the Agent's user asked (agent); "
+        "unset: ask at a terminal, allow where there is none",
+    )
+    elicit: Annotated[Literal["agent", "terminal"], BeforeValidator(folded)] = Field(
+        default="agent",
+        description="who answers what MCP servers ask: the Agent's user, or this Computer's at its terminal",
+    )
+    question_s: Annotated[Seconds, Field(gt=0, le=3600)] = Field(
+        default=300.0, description="how long a question to the Agent waits for its answer"
     )
     confirm_command: Annotated[str | None, AfterValidator(_command_line)] = Field(
         default=None, description="a program with its arguments that is asked whether a tool may run, and not the user"

@@ -11,6 +11,7 @@ from smcp_computer.app import open_computer
 from smcp_computer.computer import Computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.settings import ComputerSettings
+from smcp_computer.terminal import Terminal
 from smcp_testing.gateway_world import World
 from smcp_testing.waiting import eventually
 
@@ -19,7 +20,14 @@ START_S = 60.0
 
 @asynccontextmanager
 async def native_computer(
-    world: World, office: str, name: str, servers: dict[str, Any], *, lease_s: float = 10.0, **settings: Any
+    world: World,
+    office: str,
+    name: str,
+    servers: dict[str, Any],
+    *,
+    lease_s: float = 10.0,
+    terminal: Terminal | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Computer]:
     """It is in its office, and its MCP servers are there."""
     given = ComputerSettings(
@@ -35,7 +43,7 @@ async def native_computer(
     credentials = await world.host(office, name)
     async with (
         world.bus(name, credentials=credentials) as bus,
-        open_computer(given, bus, config=config, environ={}) as computer,
+        open_computer(given, bus, config=config, environ={}, terminal=terminal) as computer,
     ):
         await asyncio.wait_for(computer.wait_ready(), START_S)
         # a Computer is ready, too, when the first start of a server has failed: on a busy machine it may be too slow

@@ -49,6 +49,10 @@ class ToolCallReq(AgentCallData):
     """Not of the pages: true where the Agent reads `notify:tool_progress` of this call."""
     a2c_progress_event: Literal["server:tool_progress"] | None = absent()
     """Not of the pages: the event by which a Computer on Socket.IO may tell the progress. Its gateway writes this."""
+    input_state: Annotated[str, Field(min_length=1, max_length=256)] | None = absent()
+    """Not of the pages: `state` of the result with `meta.a2c_input_required` that this request answers."""
+    input_responses: dict[str, dict[str, Any]] | None = absent()
+    """Not of the pages: MCP's ElicitResult for each of its `requests`, by their keys."""
 
 
 FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -18,9 +17,20 @@ from smcp_bus.ownership import Seat
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.config.lint import MAX_HINTS
-from smcp_computer.confirmation import Confirmation
+from smcp_computer.confirmation import AgentAsked, Confirmation
+from smcp_computer.handlers.ongoing_call import CallRecord, Ongoing
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
 from smcp_computer.mcp.sdk_adapter import CallSpan
+from smcp_computer.questions import (
+    APPROVAL,
+    InputTerminal,
+    NotAsked,
+    Question,
+    Questions,
+    Requests,
+    approval,
+    check,
+)
 from smcp_computer.reshaping import NotReshaped, Results, marked
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
@@ -35,54 +45,12 @@ _log = logging.getLogger("smcp_computer.tool_call")
 
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
+ASKS: Final = "input_required"
+"""The `resultType` of an MCP server of the 2026 era that asks."""
+AGAIN_S: Final = 0.25
+"""How long a server waits that wants its call again and asks nothing: the SDK's own client waits as long at most."""
 RECENT: Final = 50
 """Calls of each MCP server, and of tools of none, that are remembered for the user."""
-
-
-@dataclass(slots=True, eq=False)
-class CallRecord:
-    """One request for a tool, as far as it has come."""
-
-    tool: str
-    agent: str
-    server: str = ""
-    outcome: str = "repeated"
-    """`ok`, `tool_error`, `timeout`, `cancelled`, `not_confirmed`, `refused`, `failed`, `aborted`, the code of an error
-    of the protocol, or `repeated`: nothing was run, it joined a call that runs or got the kept result."""
-    why: str = ""
-    """For an outcome that does not say enough."""
-    asking: bool = False
-    """The user of this Computer is asked whether it may run."""
-    at: float = field(default_factory=time.time)
-    began: float = field(default_factory=time.perf_counter)
-    took: float | None = None
-    """Seconds; None while it runs."""
-
-    def ended(self, outcome: str, why: str = "") -> None:
-        self.outcome, self.why = outcome, why
-
-    def broken_off(self, why: str) -> None:
-        """Something else than its own answer ended it."""
-        self.ended("not_confirmed" if why == "timeout" and self.asking else why)
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.began
-
-    def shown(self) -> dict[str, Any]:
-        """For the user; without arguments and result. The outcome is `running` or `asking` while it is in flight."""
-        running = "asking" if self.asking else "running"
-        outcome, seconds = (running, self.seconds) if self.took is None else (self.outcome, self.took)
-        ms = round(1000 * seconds, 1)
-        return {
-            "at": self.at, "tool": self.tool, "agent": self.agent, "outcome": outcome, "ms": ms, "why": self.why
-        }  # fmt: skip
-
-    def log(self, seconds: float) -> None:
-        fields: dict[str, object] = {"tool": self.tool, "agent": self.agent, "outcome": self.outcome}
-        fields["ms"] = round(1000 * seconds, 1)
-        named = {"mcp_server": self.server, "why": self.why}
-        _log.info("tool call", extra=fields | {name: value for name, value in named.items() if value})
 
 
 @dataclass(eq=False)
@@ -101,6 +69,9 @@ class ToolCalls:
     max_body: int
     start_s: float
     """How long a call of an unknown tool waits for servers that have their first start."""
+    questions: Questions
+    at_terminal: InputTerminal | None = None
+    """Who answers MCP servers, in place of the Agent."""
     trace_content: bool = False
     ended: Callable[..., None] = lambda seconds, outcome, *, trace_id: None
     """Called when a call ends, with its duration (seconds) and its outcome (`CallRecord.outcome`)."""
@@ -118,7 +89,7 @@ class ToolCalls:
 
         Raises:
             NotAllowed: the caller may not call this tool.
-            Malformed, Unavailable: see `Owner.call`.
+            Malformed, Unavailable: see `Owner.call`, and `Questions.answered`.
             TooLarge: the result is larger than the bus takes.
         """
         labels = {"smcp.req_id": request.req_id, "smcp.office": self.seat.office}
@@ -126,17 +97,24 @@ class ToolCalls:
         record = CallRecord(request.tool_name, request.agent)
 
         def start(running: RunningCall) -> Stop:
+            answered = self.questions.answered(request, call.caller.subject)
+            if answered is not None and isinstance(ongoing := answered.waiting, Ongoing):
+                ongoing.go_on(request, running, record)
+                return ongoing.stop
+            ongoing = Ongoing(self, request, running, record)
             # created here, so that the task has the request's context: its span is the parent of the tool's
-            task = asyncio.create_task(self._settle(request, running, span, record, call.caller), name="tool_call")
+            run = self._settle(request, ongoing, span, call.caller, answered)
+            task = asyncio.create_task(run, name="tool_call")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
             def stop(why: str) -> None:
                 why = "cancelled" if why == "abandoned" else why
                 span.failed(why)
-                record.broken_off(why)
+                ongoing.record.broken_off(why)
                 task.cancel()
 
+            ongoing.stop = stop
             return stop
 
         def timed_out(tool: str, seconds: float) -> dict[str, Any]:
@@ -170,11 +148,12 @@ class ToolCalls:
         self.ended(seconds, record.outcome, trace_id=traced)
 
     def held(self) -> dict[str, int]:
-        return {**self.owner.held(), "tool_tasks": len(self._tasks)}
+        return {**self.owner.held(), "tool_tasks": len(self._tasks), "open_questions": len(self.questions)}
 
     def cancel(self, notice: AgentCallData, subject: str = "") -> None:
         """Cancel the call that an Agent does not want any more, if it runs here."""
         office = self.seat.office
+        self.questions.cancel(notice.agent, notice.req_id, subject)
         if self.owner.cancel((self.seat,), office, notice.agent, notice.req_id, subject):
             ids = trace_id(office, notice.agent, notice.req_id)
             with bind_call(req_id=notice.req_id, office=office, trace_id=ids):
@@ -190,7 +169,12 @@ class ToolCalls:
             recent.setdefault(server, []).extend(record.shown() for record in reversed(ended))
         return recent
 
+    def began(self, record: CallRecord) -> None:
+        self._in_flight.add(record)
+
     def _remember(self, record: CallRecord) -> None:
+        if record.took is not None:
+            return
         record.took = record.seconds
         self._in_flight.discard(record)
         if (ended := self._recent.get(record.server)) is None:
@@ -202,28 +186,35 @@ class ToolCalls:
     async def aclose(self) -> None:
         """Answer what still runs as broken off, and stop it. Idempotent."""
         self.owner.close()
+        self.questions.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.results.aclose()
 
+    def settle(self, ongoing: Ongoing, outcome: bytes | Exception) -> None:
+        """Answer the request to which a call belongs now."""
+        self.owner.settle(ongoing.running, outcome)
+        self._remember(ongoing.record)
+
     async def _settle(
-        self, request: ToolCallReq, running: RunningCall, span: CallSpan, record: CallRecord, caller: Caller
+        self, request: ToolCallReq, ongoing: Ongoing, span: CallSpan, caller: Caller, answered: Question | None
     ) -> None:
         try:
             # made here: a task that is cancelled before its first step would never await it
-            self.owner.settle(running, exact_json.written(await self._run(request, running, span, record, caller)))
+            ongoing.outcome = exact_json.written(await self._run(request, ongoing, span, caller, answered))
         except Exception as error:  # noqa: BLE001 -- handed on to the task that awaits the call, unless it is settled
-            self.owner.settle(running, error)
+            ongoing.outcome = error
         except asyncio.CancelledError:  # where somebody else cancelled it than `stop`
-            broken_off = tool_results.failed("the call was broken off on the Computer")
-            self.owner.settle(running, exact_json.written(broken_off))
+            ongoing.outcome = exact_json.written(tool_results.failed("the call was broken off on the Computer"))
             raise
         finally:
-            self._remember(record)
+            ongoing.close()
+            if ongoing.outcome is not None:
+                self.settle(ongoing, ongoing.outcome)
 
     async def _run(
-        self, request: ToolCallReq, running: RunningCall, span: CallSpan, record: CallRecord, caller: Caller
+        self, request: ToolCallReq, ongoing: Ongoing, span: CallSpan, caller: Caller, answered: Question | None
     ) -> dict[str, Any]:
-        name, limit = request.tool_name, running.limit
+        name, limit, record = request.tool_name, ongoing.running.limit, ongoing.record
         record.ended("aborted")
         target = self.catalogue.find(name) or await self.catalogue.awaited(name, min(limit, self.start_s))
         if target is None:
@@ -231,38 +222,105 @@ class ToolCalls:
             record.ended("refused", refused["content"][0]["text"])
             return refused
         self.access.check(caller, target)  # it may not have been there when the call came
+        ongoing.target = target
         record.server = target.ref.server
-        self._in_flight.add(record)
+        self.began(record)
         self.catalogue.check(target, request.params)
         record.asking = True
-        refusal = await self._confirmed(target, request, caller)
-        record.asking = False
+        try:
+            refusal = await self._confirmed(target, request, caller, answered)
+        except AgentAsked as error:
+            return self._asks(ongoing, approval(str(error)), 1, is_approval=True)
+        finally:
+            record.asking = False
+        return await self._tried(target, ongoing, span, answered, refusal)
+
+    async def _tried(
+        self, target: Target, ongoing: Ongoing, span: CallSpan, answered: Question | None, refusal: str | None
+    ) -> dict[str, Any]:
+        """The result of a tool that may run, unless there is a `refusal`."""
+        request, name, limit = ongoing.request, ongoing.tool, ongoing.running.limit
         try:
             if refusal is None:
                 await target.supervisor.calls.available(limit)
                 if self.catalogue.find(name) != target:
                     refusal = "was not run: the Computer's configuration changed while the call waited"
             if refusal is not None:
-                record.ended("refused", refusal)
+                ongoing.record.ended("refused", refusal)
                 return tool_results.failed(f"the tool {name!r} {refusal}")
             self.history.called(target.ref.server)
-            result = await target.supervisor.calls.run(
-                target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span, progress=running.progress
-            )
+            result = await self._called(target, request, ongoing, span, answered)
+        except NotAsked as error:
+            ongoing.record.ended("failed", str(error))
+            return tool_results.failed(f"the tool {name!r} {error}")
         except AnswerTooLarge as error:
             raise too_large(error) from None
         except CallBrokenOff as error:
-            record.ended("cancelled", str(error))
+            ongoing.record.ended("cancelled", str(error))
             return tool_results.failed(str(error), **{tool_results.CANCELLED: True})
         except ServerError as error:
-            record.ended("failed", str(error))
+            ongoing.record.ended("failed", str(error))
             return tool_results.failed(str(error))
         except TimeoutError:
-            record.ended("timeout")
+            ongoing.record.ended("timeout")
             return tool_results.timed_out(name, limit)
-        record.ended("tool_error" if result.get("isError") is True else "ok")
+        if result.get("resultType") == ASKS:
+            state = result.get("requestState")
+            return self._asks(ongoing, result["inputRequests"], ongoing.asked, state)
+        ongoing.record.ended("tool_error" if result.get("isError") is True else "ok")
         result = tool_results.with_meta(result) if "_meta" in result or "meta" in result else result
-        return await self._reshaped(result, target, request.params, record)
+        return await self._reshaped(result, target, request.params, ongoing.record)
+
+    async def _called(
+        self, target: Target, request: ToolCallReq, ongoing: Ongoing, span: CallSpan, answered: Question | None
+    ) -> dict[str, Any]:
+        """The tool's result, or what it asks the Agent. Raises NotAsked."""
+        answers: dict[str, Any] = {}
+        if answered is not None and not answered.is_approval:
+            ongoing.asked = answered.asked
+            answers = {"inputResponses": request.input_responses, "requestState": answered.server_state}
+        while True:
+            result = await target.supervisor.calls.run(
+                target.ref.tool,
+                request.params,
+                timeout=ongoing.running.limit + MCP_GRACE_S,
+                span=span,
+                progress=ongoing.running.progress,
+                asker=ongoing,
+                answers={name: value for name, value in answers.items() if value is not None},
+            )
+            if result.get("resultType") != ASKS:
+                return result
+            requests, state = result.get("inputRequests") or {}, result.get("requestState")
+            ongoing.asked += len(requests)
+            check(requests, ongoing.asked, state)
+            if requests and self.at_terminal is None:
+                return result
+            if not requests:  # it asks to be called again, and does not say when
+                await asyncio.sleep(AGAIN_S)
+            responses = await self.at_terminal.answers(target, requests) if requests and self.at_terminal else None
+            answers = {"inputResponses": responses, "requestState": state}
+
+    def _asks(
+        self,
+        ongoing: Ongoing,
+        requests: Requests,
+        asked: int,
+        server_state: str | None = None,
+        *,
+        is_approval: bool = False,
+    ) -> dict[str, Any]:
+        assert ongoing.target is not None
+        question = Question(
+            ongoing.request, ongoing.subject, ongoing.target, requests, asked, server_state, is_approval=is_approval
+        )
+        try:
+            result = self.questions.ask(question)
+        except NotAsked as error:
+            ongoing.record.ended("failed", str(error))
+            return tool_results.failed(f"the tool {ongoing.tool!r} {error}")
+        ongoing.record.ended("input_required")
+        return result
 
     async def _reshaped(
         self, result: dict[str, Any], target: Target, params: Mapping[str, Any], record: CallRecord
@@ -280,14 +338,25 @@ class ToolCalls:
             record.why = f"not reshaped: {error}"
             return marked(result)
 
-    async def _confirmed(self, target: Target, request: ToolCallReq, caller: Caller) -> str | None:
-        """Why it may not run; None: it may. Each answer of who is asked is recorded."""
+    async def _confirmed(
+        self, target: Target, request: ToolCallReq, caller: Caller, answered: Question | None
+    ) -> str | None:
+        """Why it may not run; None: it may. Each answer of who is asked is recorded. Raises AgentAsked."""
+        given = None
+        if answered is not None:
+            if answered.target != target:
+                return "was not run: the Computer's configuration changed while the call waited"
+            if not answered.is_approval:
+                return None  # the call that asked was confirmed
+            given = (request.input_responses or {})[APPROVAL]["action"] == "accept"
         answers: list[Awaitable[bool] | None] = []
 
-        def answered(answer: str) -> None:
+        def told(answer: str) -> None:
             answers.append(self.trail.write(self._approval(answer, request, caller)))
 
-        refusal = await self.confirmation.refusal(target, agent=request.agent, params=request.params, answered=answered)
+        refusal = await self.confirmation.refusal(
+            target, agent=request.agent, params=request.params, answered=told, given=given
+        )
         for written in answers:
             if written is not None and not await written:
                 return refusal or "was not run: its approval cannot be recorded (SMCP_AUDIT=required)"

@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 import mcp_types as types
 import orjson
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.client import Client
+from mcp.client.session import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
@@ -123,6 +124,18 @@ _EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("smcp_computer_mcp_ex
 """The request that this task is sending."""
 
 
+class Asker(Protocol):
+    """Answers the questions of one call."""
+
+    tool: str
+
+    @property
+    def open(self) -> int:
+        """How many questions of it have no answer yet."""
+
+    async def ask(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData: ...
+
+
 class Watch:
     """Wraps the streams of one connection.
 
@@ -152,6 +165,8 @@ class Watch:
         """Awaited past the SDK's session (`session`), by id."""
         self.followed: dict[int, ProgressThrottle] = {}
         """Where the progress of calls goes, by their `progressToken`."""
+        self.askers: dict[object, Asker] = {}
+        """Who answers the questions of the calls that run."""
 
     def wrap(self, streams: Streams) -> Streams:
         read, self._write = streams
@@ -165,6 +180,17 @@ class Watch:
             yield answer
         finally:
             del self._answers[id_]
+
+    async def elicit(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        """Answer `elicitation/create`. Nothing in it says which call asks: where calls of different tools run, none
+        does, as the user would take the question for another tool's."""
+        askers = self.askers.values()
+        if len({each.tool for each in askers}) != 1:
+            why = "calls of several tools run, and which of them asks is not known" if askers else "no call runs"
+            return types.ErrorData(code=types.INVALID_REQUEST, message=f"nobody is asked: {why}")
+        return await min(askers, key=lambda each: each.open).ask(params)
 
     def _progressed(self, params: Mapping[str, Any]) -> None:
         token = params.get("progressToken")
@@ -337,16 +363,18 @@ class Requests:
         timeout: float,
         span: CallSpan | None = None,
         strict: bool = False,
+        may_ask: bool = False,
     ) -> dict[str, Any]:
         """Send a request; its result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
         Args:
             strict: whether the whole result has to be valid. Not for lists: the protocol wants an invalid field of one
                 resource to be a warning (desktop.txt, metadata of windows).
+            may_ask: whether the result may be that the server asks for input (`resultType: input_required`).
 
         Raises:
             RequestRefused, ServerTimedOut, ServerDied, AnswerTooLarge: see `errors`.
-            BadAnswer: its answer cannot be read, or asks for input, which a Computer cannot give.
+            BadAnswer: its answer cannot be read, or asks for input that nobody can give.
         """
         exchange = Exchange(span or CallSpan({}))
         try:
@@ -361,8 +389,8 @@ class Requests:
             if strict or exchange.result is None:
                 raise BadAnswer(self.server, "sent a result that is not valid") from None
         result = exchange.result or {}
-        if result.get("resultType") == "input_required":
-            raise BadAnswer(self.server, "asks for input, which this Computer cannot give")
+        if result.get("resultType") == "input_required" and not may_ask:
+            raise BadAnswer(self.server, f"asks for input for {method}, which is supported for tools only")
         return result
 
     async def _exchange(self, method: str, params: dict[str, Any], exchange: "Exchange", timeout: float) -> None:

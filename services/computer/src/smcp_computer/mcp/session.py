@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext,
 from functools import cache
 from importlib.metadata import version
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import anyio
@@ -47,7 +48,7 @@ from smcp_computer.mcp.resources import (
     Resources,
     Subscriptions,
 )
-from smcp_computer.mcp.sdk_adapter import PINGS, REQUEST_S, CallSpan, Exchange, Requests, Watch
+from smcp_computer.mcp.sdk_adapter import PINGS, REQUEST_S, Asker, CallSpan, Exchange, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.transports import open_transport, refused_by_http
 from smcp_computer.redaction import Redactor
@@ -57,6 +58,7 @@ from smcp_proto.schemas.config import (
     MCPServerStreamableHttpConfig,
     parse_duration,
 )
+from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_computer.mcp.session")
@@ -71,6 +73,7 @@ tracer: Final = get_tracer("smcp_computer.mcp")
 _NO_SPAN: Final = nullcontext(INVALID_SPAN)
 FIRST_ID: Final = 1 << 40
 """The session counts its own requests from 0."""
+NO_ANSWERS: Final[Mapping[str, Any]] = MappingProxyType({})
 CANCEL_S: Final = 1.0
 """How long a server that reads nothing may hold up a cancellation."""
 
@@ -166,7 +169,8 @@ class Connection:
         self._deadlines: dict[object, float] = {}
         """Of the calls that run, by `time.monotonic()`."""
         # Measured with SDK 2.3: servers of 2026 refuse `ping` (-32601), and each of them answers `server/discover`.
-        self._ping = PINGS[client.protocol_version in MODERN_PROTOCOL_VERSIONS]
+        self._is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self._ping = PINGS[self._is_modern]
         self._described = {
             "smcp.mcp_server": requests.server,
             "mcp.protocol.version": client.protocol_version,
@@ -227,29 +231,41 @@ class Connection:
         timeout: float,
         span: CallSpan,
         progress: ProgressThrottle | None = None,
+        asker: Asker | None = None,
+        answers: Mapping[str, Any] = NO_ANSWERS,
     ) -> dict[str, Any]:
         """Run a tool: the result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
-        `progress` is given what the server reports of it; None: the server is not asked to.
+        Args:
+            progress: is given what the server reports of it; None: the server is not asked to.
+            asker: is given what a server of the 2025 era asks. Then the caller alone ends the call: its time does not
+                run while it waits for somebody. One of the 2026 era asks by its result.
+            answers: the parameters by which a call of the 2026 era goes on (`inputResponses`, `requestState`).
 
         Raises:
             RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
             TimeoutError: no answer within `timeout` seconds.
         """
         span.goes_to(self._described, self._requests.redactor)
-        params: dict[str, Any] = {"name": tool, "arguments": dict(arguments)}
+        params: dict[str, Any] = {"name": tool, "arguments": dict(arguments), **answers}
         token = next(self._tokens)
         if progress is not None:
             self.watch.followed[token] = progress
             params["_meta"] = {"progressToken": token}
+        if asker is not None and not self._is_modern:
+            timeout = MAX_TIMEOUT_S
+            self.watch.askers[span] = asker
         self._deadlines[span] = time.monotonic() + timeout
         try:
-            return await self._requests.send("tools/call", params, timeout=timeout, span=span, strict=True)
+            return await self._requests.send(
+                "tools/call", params, timeout=timeout, span=span, strict=True, may_ask=asker is not None
+            )
         except ServerTimedOut:
             raise TimeoutError from None
         finally:
             del self._deadlines[span]
             self.watch.followed.pop(token, None)
+            self.watch.askers.pop(span, None)
 
 
 class ServerCalls:
@@ -315,6 +331,8 @@ class ServerCalls:
         timeout: float,
         span: CallSpan,
         progress: ProgressThrottle | None = None,
+        asker: Asker | None = None,
+        answers: Mapping[str, Any] = NO_ANSWERS,
     ) -> dict[str, Any]:
         """Raises as `Connection.call`; also CallBrokenOff, and ServerNotRunning: nothing was run."""
         connection = await self.available(timeout)
@@ -323,7 +341,9 @@ class ServerCalls:
             async with limit:
                 self._running.add(limit)
                 self._idle.clear()
-                return await connection.call(tool, arguments, timeout=timeout, span=span, progress=progress)
+                return await connection.call(
+                    tool, arguments, timeout=timeout, span=span, progress=progress, asker=asker, answers=answers
+                )
         except TimeoutError:
             if limit.expired():
                 why = "was restarted or removed on the Computer before the call ended"
@@ -399,6 +419,7 @@ async def connect(
             mode=negotiation,
             read_timeout_seconds=answer_s,
             message_handler=handle,
+            elicitation_callback=watch.elicit,
             client_info=_CLIENT,
             cache=None,
         ) as client,

@@ -1,0 +1,253 @@
+"""Questions that the caller of a tool has to answer before it runs, or goes on (ADR 0047).
+
+Each is open under a state, a random name that only the Agent which was asked has. The next request for the same tool
+with the same parameters brings the state and the answers. It is used once, and does not live long. What a question
+stops, and how the call goes on, is for `handlers.tool_call`.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from secrets import token_urlsafe
+from typing import Any, Final, Protocol
+
+from smcp_bus import exact_json
+from smcp_computer.mcp.errors import bad_field
+from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone
+from smcp_computer.tools import Target, compiled
+from smcp_proto import tool_results
+from smcp_proto.printable import printable
+from smcp_proto.schemas.tools import ToolCallReq
+
+ELICITATION: Final = "elicitation/create"
+MAX_OPEN: Final = 64
+"""Questions of one Computer at a time: each may hold a call at an MCP server."""
+MAX_ASKED: Final = 32
+"""Questions of one call in all: a server must not ask for ever."""
+MAX_BYTES: Final = 64 * 1024
+"""Of the questions that are asked at once, with what their server wants back."""
+APPROVAL: Final = "a2c_approval"
+"""The key of the question whether a tool may run."""
+
+Requests = Mapping[str, Mapping[str, Any]]
+"""MCP's requests of the method `elicitation/create`, by their keys."""
+Answers = Mapping[str, Mapping[str, Any]]
+"""MCP's ElicitResult for each."""
+
+
+class NotAsked(Exception):
+    """Why nobody is asked, for the MCP server and the Agent."""
+
+
+class Waiting(Protocol):
+    """A call that an MCP server does not end before it has an answer."""
+
+    def stop(self, why: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    request: ToolCallReq
+    subject: str
+    """Who called (`Caller.subject`)."""
+    target: Target
+    requests: Requests
+    asked: int
+    """Questions of this call so far, these included."""
+    server_state: str | None = None
+    """What an MCP server of the 2026 era wants back."""
+    waiting: Waiting | None = None
+    """None: nothing runs meanwhile."""
+    is_approval: bool = False
+    """This Computer asks whether the tool may run."""
+
+
+class Questions:
+    """Those that are open. Answers come within `within_s`."""
+
+    def __init__(self, within_s: float) -> None:
+        self._within_s = within_s
+        self._open: dict[str, tuple[Question, bytes, asyncio.TimerHandle]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ask(self, question: Question) -> dict[str, Any]:
+        """The result that asks the Agent. Raises NotAsked."""
+        check(question.requests, question.asked, question.server_state)
+        if len(self._open) >= MAX_OPEN:
+            raise NotAsked(f"cannot ask: {MAX_OPEN} questions of this Computer have to be answered first")
+        state = token_urlsafe()
+        timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
+        self._open[state] = question, _digest(question.request), timer
+        tool = question.request.tool_name
+        said = "; ".join(_shown(each) for each in question.requests.values())
+        text = (
+            f"the tool {tool!r} has not ended: it asks for an answer, and goes on when the Agent's program gives one. "
+            f"It asks: {said}"
+        )
+        result = tool_results.failed(text)
+        requests = {key: dict(each) for key, each in question.requests.items()}
+        return {**result, "meta": {tool_results.INPUT_REQUIRED: {"requests": requests, "state": state}}}
+
+    def answered(self, request: ToolCallReq, subject: str) -> Question | None:
+        """The question that a request answers; None: it answers none. It is not open any more.
+
+        Raises Malformed: there is no such question, or these are no answers to it; it stays open.
+        """
+        state, answers = request.input_state, request.input_responses
+        if state is None and answers is None:
+            return None
+        if state is None or answers is None:
+            raise bad_field("input_responses" if answers is None else "input_state", "is missing beside the other")
+        question, digest, timer = self._open.get(state, (None, b"", None))
+        if question is None or timer is None or (question.request.agent, question.subject) != (request.agent, subject):
+            raise bad_field("input_state", "names no open question: it was answered, or is too old, or is of others")
+        if question.request.tool_name != request.tool_name:
+            raise bad_field("input_state", "is of a question of another tool")
+        if digest != _digest(request):
+            raise bad_field("params", "are not those with which the call asked")
+        check_answers(question.requests, answers)
+        timer.cancel()
+        del self._open[state]
+        return question
+
+    def cancel(self, agent: str, req_id: str, subject: str) -> None:
+        """The Agent does not answer what this call asked."""
+        for state, (question, _, _) in list(self._open.items()):
+            if (question.request.agent, question.request.req_id, question.subject) == (agent, req_id, subject):
+                self._drop(state, "cancelled")
+
+    def close(self) -> None:
+        for state in list(self._open):
+            self._drop(state, "aborted")
+
+    def _drop(self, state: str, why: str) -> None:
+        question, _, timer = self._open.pop(state)
+        timer.cancel()
+        if question.waiting is not None:
+            question.waiting.stop(why)
+
+
+def check(requests: Requests, asked: int, server_state: str | None = None) -> None:
+    """Raises NotAsked: an MCP server asks what nobody is asked here, or too much."""
+    for each in requests.values():
+        if (method := each.get("method")) != ELICITATION:
+            raise NotAsked(f"asks for {str(method)[:50]!r}, which A2C-SMCP does not support (MCP has deprecated it)")
+    if asked > MAX_ASKED:
+        raise NotAsked(f"asked more than {MAX_ASKED} questions in one call")
+    if len(exact_json.written([requests, server_state])) > MAX_BYTES:
+        raise NotAsked(f"asks with more than {MAX_BYTES} bytes")
+
+
+def approval(text: str) -> dict[str, dict[str, Any]]:
+    """The question whether a tool may run, in the form of an MCP server's."""
+    schema = {"type": "object", "properties": {}}
+    return {APPROVAL: {"method": ELICITATION, "params": {"mode": "form", "message": text, "requestedSchema": schema}}}
+
+
+def check_answers(requests: Requests, answers: Answers) -> None:
+    """Raises Malformed: an answer is missing, or is none, or its question's schema does not take it."""
+    for key in [*requests, *answers]:
+        field = f"input_responses.{key}"
+        if key not in answers or key not in requests:
+            raise bad_field(field[:200], "was not asked" if key in answers else "is missing")
+        action, params = answers[key].get("action"), requests[key].get("params", {})
+        if action not in ("accept", "decline", "cancel"):
+            raise bad_field(f"{field}.action", "is none of accept, decline and cancel")
+        schema = params.get("requestedSchema")
+        if action == "accept" and isinstance(schema, dict):
+            content = answers[key].get("content") or {}
+            if not isinstance(content, dict):
+                raise bad_field(f"{field}.content", "is no object")
+            if (wrong := _wrong(schema, content)) is not None:
+                raise bad_field(".".join([f"{field}.content", *wrong[0]]), wrong[1])
+
+
+def _wrong(schema: dict[str, Any], content: Mapping[str, Any]) -> tuple[list[str], str] | None:
+    """Where a form is filled in wrongly, and why; None: it is not, or its schema cannot be used."""
+    try:
+        error = next(iter(compiled(schema).iter_errors(content)), None)
+    except ValueError:
+        return None
+    return None if error is None else ([str(each) for each in error.instance_path], error.message)
+
+
+def _digest(request: ToolCallReq) -> bytes:
+    return hashlib.sha256(exact_json.written(request.params, sort_keys=True)).digest()
+
+
+def _shown(request: Mapping[str, Any]) -> str:
+    """A question in one line, for a model."""
+    params = request.get("params", {})
+    fields = params.get("requestedSchema", {}).get("properties", {})
+    link = f" (open {params['url']} for it)" if "url" in params else ""
+    return f"{params.get('message')}{link}" + (f" (fields: {', '.join(map(str, fields))})" if fields else "")
+
+
+class InputTerminal:
+    """Answers an MCP server's questions at this host's terminal, in place of the Agent."""
+
+    def __init__(self, terminal: Terminal | None) -> None:
+        self._terminal = terminal
+
+    async def answers(self, target: Target, requests: Requests) -> Answers:
+        """Raises NotAsked: there is no terminal."""
+        none = "asks at this Computer's terminal (SMCP_ELICIT), and there is none"
+        if self._terminal is None:
+            raise NotAsked(none)
+        try:
+            async with self._terminal.turn:
+                return {
+                    key: await self._answer(self._terminal, target, request.get("params", {}))
+                    for key, request in requests.items()
+                }
+        except TerminalGone:
+            raise NotAsked(none) from None
+
+    async def _answer(self, terminal: Terminal, target: Target, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        text = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
+        text += printable(str(params.get("message")))
+        if "url" in params:
+            text += f"\nIt wants you to open {printable(str(params['url']))}"
+        words = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline", "": "cancel"}
+        action = await terminal.ask(text, "Answer it? [y/n, Enter: cancel] ", words)
+        schema = params.get("requestedSchema")
+        if action != "accept" or not isinstance(schema, dict):
+            return {"action": action}
+        while True:
+            content = {}
+            for name, field in schema.get("properties", {}).items():
+                line = await terminal.line(_described(name, field), f"{printable(name)}: ")
+                if line:
+                    content[name] = _typed(line, field)
+            if (wrong := _wrong(schema, content)) is None:
+                return {"action": "accept", "content": content}
+            again = f"{printable('.'.join(wrong[0]) or 'the form')}: {printable(wrong[1])}"
+            if not await terminal.ask(again, "Fill it in again? [Y/n] ", {**YES_OR_NO, "": True}):
+                return {"action": "cancel"}
+
+
+def _described(name: str, field: Mapping[str, Any]) -> str:
+    options = field.get("enum") or [each.get("const") for each in field.get("oneOf", ())]
+    described = printable(str(field.get("description") or field.get("title") or name))
+    return f"{described} ({', '.join(printable(str(each)) for each in options)})" if options else described
+
+
+def _typed(line: str, field: Mapping[str, Any]) -> Any:
+    """What was typed, as the field's type wants it; what is not of the type is for the schema to refuse."""
+    words = {**YES_OR_NO, "true": True, "false": False}
+    try:
+        match field.get("type"):
+            case "boolean":
+                return words.get(line.strip().casefold(), line)
+            case "integer":
+                return int(line)
+            case "number":
+                return float(line)
+            case "array":
+                return [each.strip() for each in line.split(",")]
+    except ValueError:
+        pass
+    return line
