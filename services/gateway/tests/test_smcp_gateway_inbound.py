@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
+from smcp_gateway.sockets.packet import ClientPacket, read_packet
+from smcp_gateway.sockets.socketio_server import HEADROOM
 from smcp_gateway.sockets.websocket import BURST, FRAMES, SLICE, VERY_LARGE, Slices
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.raw_websocket import CLOSE, CONTINUATION, KIB, PONG, TEXT, RawWebSocket, client_frame
@@ -18,7 +20,7 @@ from smcp_testing.waiting import eventually
 OFFICE = "office"
 BOX = "box"
 CONNECT = b"40/smcp,"
-WS_PING, WS_PONG = 9, 10
+BINARY, WS_PING, WS_PONG = 2, 9, 10
 
 
 @asynccontextmanager
@@ -183,7 +185,13 @@ def test_aiohttp_gets_a_large_frame_in_slices(size: int) -> None:
         client_frame(TEXT, large),
         client_frame(TEXT, b"x" * (VERY_LARGE - 1), last=False),
         client_frame(CONTINUATION, other, last=False),
+        client_frame(WS_PING, b"between"),
         client_frame(CONTINUATION, b""),
+        client_frame(BINARY, b"small"),
+        client_frame(BINARY, large),
+        client_frame(BINARY, b"x", last=False),
+        client_frame(CONTINUATION, other, last=False),
+        client_frame(CONTINUATION, b"x"),
         client_frame(CLOSE, b"\x03\xe8"),
     ]
     sent, frames = b"".join(said), Frames()
@@ -193,16 +201,54 @@ def test_aiohttp_gets_a_large_frame_in_slices(size: int) -> None:
     came = frames.read()
     assert came[:2] == [(0x81, b"the mark"), (0x81, b"small")]
     assert max(len(payload) for _, payload in came if len(payload) != VERY_LARGE - 1) == SLICE
-    assert [first for first, _ in came[2:]] == [1, *[0] * 3, 0x80, 1, *[0] * 5, 0x80, 0x88]
+    assert [first for first, _ in came[2:]] == [*[0x82] * 4, 0x81, *[0x82] * 6, 0x80 | WS_PING, 0x81, 0x88], "no binary"
     assert b"".join(payload for _, payload in came[2:7]) == large
-    assert b"".join(payload for _, payload in came[8:-2]) == other
+    assert b"".join(payload for _, payload in came[8:13]) == other
 
 
-def test_a_frame_above_the_limit_is_for_aiohttp_to_refuse() -> None:
-    frames, header = Frames(), b"\x81\xff" + (2 * VERY_LARGE).to_bytes(8) + bytes(4)
+@pytest.mark.parametrize("first", [0x01, 0x81, 0x82])
+def test_a_frame_above_the_limit_is_for_aiohttp_to_refuse(first: int) -> None:
+    frames, header = Frames(), bytes([first, 0xFF]) + (2 * VERY_LARGE).to_bytes(8) + bytes(4)
     slices = Slices(frames, VERY_LARGE, b"the mark", pytest.fail)
     slices.data_received(header + b"begins")
-    assert frames.read()[1:] == [(0x81, b"begins")]
+    assert frames.read()[1:] == [(first, b"begins")]
+
+
+@pytest.mark.parametrize("size", [300 * KIB, 30 * MIB], ids=["fragments", "one frame"])
+async def test_a_message_that_is_no_answer_is_put_together_only_to_what_a_request_may_have(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    read: list[int] = []
+
+    def counted(text: bytes, *more: int) -> ClientPacket | None:
+        read.append(len(text))
+        return read_packet(text, *more)
+
+    monkeypatch.setattr("smcp_gateway.sockets.socketio_server.read_packet", counted)
+    body = b'{"params":"%b"}' % (b"x" * 3 * MIB)
+    event, answer = b'42/smcp,1["client:get_tools",%b]' % body, b"43/smcp,9[%b]" % body
+    async with gateway_world(nats_url, registry=False, max_payload=4 * MIB) as world, raw(world) as client:
+        await client.write(client_frame(TEXT, CONNECT))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        for text in (event, answer):
+            for at in range(0, len(text), size):
+                part = client_frame(CONTINUATION if at else TEXT, text[at : at + size], last=at + size >= len(text))
+                await client.write(part)
+        await client.write(client_frame(TEXT, listing(2)))
+        number, refused = await acked(client)
+        assert (number, refused["code"], refused["details"]) == (1, 413, {"limit": MIB, "size": len(body)})
+        assert (await acked(client))[0] == 2
+    assert read[1] <= MIB + HEADROOM
+    assert read[2] == len(answer), "an answer may be longer"
+
+
+async def test_a_message_in_fragments_that_are_too_long_together_ends_the_connection(nats_url: str) -> None:
+    async with gateway_world(nats_url, registry=False, max_payload=2 * MIB) as world, raw(world) as client:
+        await client.write(client_frame(TEXT, CONNECT))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        fragments = (client_frame(CONTINUATION if number else TEXT, b"4" * MIB, last=False) for number in range(3))
+        await client.write(b"".join(fragments))
+        assert await client.frame() == (CLOSE, WSCloseCode.MESSAGE_TOO_BIG.to_bytes(2))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from smcp_bus.callers import Caller
 from smcp_bus.dispatch import JOIN, Answer, Call, Handler, failed
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.tracing import office_of, tool_failure, trace_id_of
+from smcp_gateway.sockets.packet import ClientEvent
 from smcp_gateway.sockets.session import SeatKey, Session, Sessions
 from smcp_proto.errors import ErrorCode, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas.tools import REPEAT
@@ -116,9 +117,9 @@ class Audit:
         """Whether a call leaves anything, a record or a line."""
         return self.trail.sink is not None or self.trail.log.isEnabledFor(logging.DEBUG)
 
-    def refused(self, session: Session, name: str, answer: Answer, body: bytes | None) -> None:
+    def refused(self, session: Session, event: ClientEvent, answer: Answer) -> None:
         """An event was refused before it came to the dispatcher."""
-        caller, said = session.caller(), _said(body)
+        caller, said = session.caller(), _said(event.body)
         self.trail.write(
             Event(
                 "refusal",
@@ -131,9 +132,9 @@ class Audit:
                 computer=said.get("computer"),
                 tool=said.get("tool_name"),
                 req_id=said.get("req_id"),
-                event=name,
+                event=event.name,
                 why=_message(answer),
-                request_bytes=None if body is None else len(body),
+                request_bytes=event.size or None,
             )
         )
 

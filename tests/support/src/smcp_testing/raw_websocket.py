@@ -98,5 +98,5 @@ def client_frame(opcode: int, payload: bytes, *, last: bool = True) -> bytes:
     else:
         length = struct.pack("!BQ", 0x80 | 127, size)
     mask = os.urandom(4)
-    masked = bytes(byte ^ mask[n % 4] for n, byte in enumerate(payload))
+    masked = (int.from_bytes(payload) ^ int.from_bytes((mask * (size // 4 + 1))[:size])).to_bytes(size)
     return bytes((last << 7 | opcode,)) + length + mask + masked

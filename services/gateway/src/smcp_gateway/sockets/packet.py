@@ -46,9 +46,11 @@ class ClientEvent:
     """None: nobody waits for an acknowledgement."""
     name: str
     body: bytes | None
-    """The JSON of what follows the name, several arguments included; None: without an argument."""
+    """The JSON of what follows the name, several arguments included; None: without an argument, or cut off."""
     fault: str | None = None
     """Why it cannot be read at all."""
+    size: int = 0
+    """Bytes of the body, as it came."""
 
 
 @dataclass(slots=True)
@@ -116,8 +118,12 @@ def event_frame(event: str, body: bytes) -> Frame:
     return Frame(b"".join((b'42/smcp,["', event.encode(), b'",', body, b"]")))  # for many: copied once
 
 
-def read_packet(text: bytes, start: int = 0) -> ClientPacket | None:
-    """Read what a client sent, from `start` on; None: nothing that anybody waits for."""
+def read_packet(text: bytes, start: int = 0, size: int = 0) -> ClientPacket | None:
+    """Read what a client sent, from `start` on; None: nothing that anybody waits for.
+
+    Args:
+        size: bytes that the text had before it was cut off.
+    """
     head = _HEAD.match(text, start)
     if head is None:
         return None
@@ -129,7 +135,7 @@ def read_packet(text: bytes, start: int = 0) -> ClientPacket | None:
     number = int(head[3]) if head[3] else None
     match kind:
         case sio.EVENT | sio.BINARY_EVENT:
-            return _event(text, end, number, binary=kind == sio.BINARY_EVENT)
+            return _event(text, end, number, size, binary=kind == sio.BINARY_EVENT)
         case sio.ACK | sio.BINARY_ACK if number is not None:
             return ClientAck(number, _argument(text, end) if kind == sio.ACK else None)
         case sio.DISCONNECT:
@@ -138,11 +144,13 @@ def read_packet(text: bytes, start: int = 0) -> ClientPacket | None:
             return None
 
 
-def _event(text: bytes, start: int, number: int | None, *, binary: bool) -> ClientEvent:
+def _event(text: bytes, start: int, number: int | None, size: int, *, binary: bool) -> ClientEvent:
     head = _EVENT.match(text, start)
     name = None if head is None else _name(head[1])
     if binary:
         return ClientEvent(number, name or "", None, "binary data is not part of the protocol")
+    if size > len(text) and head is not None:
+        return ClientEvent(number, name or "", None, size=size - head.end() - 1)
     end = len(text) - 1 if text.endswith(b"]") else _closing_bracket(text)
     if head is None or end is None:
         return ClientEvent(number, "", None, "the event is not a JSON array that begins with its name")
@@ -152,7 +160,7 @@ def _event(text: bytes, start: int, number: int | None, *, binary: bool) -> Clie
     blank = not body or body.isspace()
     if blank is not (head[2] is None):
         return ClientEvent(number, name, None, "the event is not a JSON array")
-    return ClientEvent(number, name, None if blank else body)
+    return ClientEvent(number, name, None if blank else body, size=len(body))
 
 
 def _argument(text: bytes, start: int) -> bytes | None:

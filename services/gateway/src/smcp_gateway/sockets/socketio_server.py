@@ -136,7 +136,11 @@ class SocketIoServer:
         handlers = self._sio.eio.handlers
         self._opened, self._ended, self._sio_packet = (handlers[name] for name in ("connect", "disconnect", "message"))
         self._engine = self._sio.eio = Engine(
-            logger, max_message=max_payload + HEADROOM, outbox_limit=max_payload + WAITING_BYTES, ping_s=ping_s
+            logger,
+            max_message=max_payload + HEADROOM,
+            max_event=self._max_request + HEADROOM,
+            outbox_limit=max_payload + WAITING_BYTES,
+            ping_s=ping_s,
         )
         self._engine.on("connect", self._on_open)  # type: ignore[no-untyped-call]
         self._engine.on("disconnect", self._on_end)  # type: ignore[no-untyped-call]
@@ -263,29 +267,32 @@ class SocketIoServer:
     async def _on_polled(self, engine_id: str, data: str | bytes) -> None:
         if isinstance(data, str):  # bytes are attachments, which nobody waits for
             longest = _PAUSES_END.get() - self._loop.time()
-            work = self._on_packet(engine_id, data.encode("utf-8", "replace"), 0, min(longest, LONGEST_PAUSE_S))
+            text = data.encode("utf-8", "replace")
+            work = self._on_packet(engine_id, text, 0, len(text), min(longest, LONGEST_PAUSE_S))
             if work is not None:
                 await work
 
-    def _on_packet(self, engine_id: str, text: bytes, start: int, longest_s: float = LONGEST_PAUSE_S) -> Work | None:
+    def _on_packet(
+        self, engine_id: str, text: bytes, start: int, size: int, longest_s: float = LONGEST_PAUSE_S
+    ) -> Work | None:
         """Returns what is done before the next packet is read."""
         session = self._sessions.of_connection(engine_id)
-        if session is not None and (session.was_refused or len(text) >= LARGE):
-            late_s = self._quotas.arrived(session, len(text)) if len(text) >= LARGE else 0.0
+        if session is not None and (session.was_refused or size >= LARGE):
+            late_s = self._quotas.arrived(session, size) if size >= LARGE else 0.0
             if session.was_refused:
                 late_s, session.was_refused = max(late_s, REFUSED_PAUSE_S), False
             if (late_s := min(late_s, longest_s)) > 0:
-                return self._read_late(late_s, session, text, start)
-        return self._read(session, engine_id, text, start)
+                return self._read_late(late_s, session, text, start, size)
+        return self._read(session, engine_id, text, start, size)
 
-    async def _read_late(self, late_s: float, session: Session, text: bytes, start: int) -> None:
+    async def _read_late(self, late_s: float, session: Session, text: bytes, start: int, size: int) -> None:
         with session.waiting():
             await asyncio.sleep(late_s)
-            if not session.closed and (work := self._read(session, session.engine_id, text, start)) is not None:
+            if not session.closed and (work := self._read(session, session.engine_id, text, start, size)) is not None:
                 await work
 
-    def _read(self, session: Session | None, engine_id: str, text: bytes, start: int) -> Work | None:
-        match read_packet(text, start):
+    def _read(self, session: Session | None, engine_id: str, text: bytes, start: int, size: int) -> Work | None:
+        match read_packet(text, start, size):
             case ClientEvent() as event:
                 if session is not None and _is_note(session, event) and not session.count_note(self._loop.time()):
                     if event.id is not None:
@@ -389,7 +396,7 @@ class SocketIoServer:
 
     def _refused(self, session: Session, event: ClientEvent, error: SmcpError) -> Answer:
         answer = failed(error.body())
-        self._audit.refused(session, event.name, answer, event.body)
+        self._audit.refused(session, event, answer)
         return answer
 
     def _refusal(self, session: Session, row: Row | None, event: ClientEvent) -> SmcpError | None:
@@ -397,16 +404,16 @@ class SocketIoServer:
             return Malformed(event.fault or "there is no such event", details={"field": ""})
         if row.event in SAID_AS:
             return Malformed(f"{row.event} is not for clients; say {SAID_AS[row.event]}", details={"field": ""})
+        if event.size > self._max_request:
+            return TooLarge(REQUEST_TOO_LARGE, details={"limit": self._max_request, "size": event.size})
         if event.body is None:
             return Malformed(event.fault or "the event needs one argument, an object", details={"field": ""})
-        if len(event.body) > self._max_request:
-            return TooLarge(REQUEST_TOO_LARGE, details={"limit": self._max_request, "size": len(event.body)})
         return session.refusal(self._max_payload, begins=row.event == JOIN or row.event.startswith(CALLED))
 
 
 def _is_note(session: Session, event: ClientEvent) -> bool:
     """Whether it is progress of a call: no event for the quotas, since each call has up to ten a second."""
-    return event.name == TOOL_PROGRESS and session.role == "computer" and len(event.body or b"") <= MAX_NOTE_BYTES
+    return event.name == TOOL_PROGRESS and session.role == "computer" and event.size <= MAX_NOTE_BYTES
 
 
 def _ack(session: Session, row: Row | None, answer: Answer) -> bytes:

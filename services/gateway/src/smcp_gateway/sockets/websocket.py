@@ -34,7 +34,9 @@ SLICE: Final = 256 * 1024
 AT_ONCE: Final = 64 * 1024
 """Bytes that the socket may not have taken yet where more is written: as many as it takes at a time."""
 
-_UPGRADE, _NOOP = b"5", b"6"
+_ANSWER, _UPGRADE, _NOOP = b"43", b"5", b"6"
+_WHOLE, _PIECE = 0x81, 0x82
+"""First bytes of the frames that aiohttp gets: a text message, and a piece of the text message that follows."""
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.websocket")
 
@@ -46,12 +48,17 @@ class Connection:
         self._engine: Any = handler.__self__  # type: ignore[attr-defined] # a method of engine.io's socket
         self._outbox: Outbox = self._engine.queue
         self._server = server
-        size = server.max_http_buffer_size
         self._socket = web.WebSocketResponse(
-            max_msg_size=size, timeout=LINGER_S, compress=False, decode_text=False, autoping=False
+            max_msg_size=server.max_http_buffer_size,
+            timeout=LINGER_S,
+            compress=False,
+            decode_text=False,
+            autoping=False,
         )
         self._received = 0
-        """Messages so far."""
+        """Messages and pieces of them so far."""
+        self._size = 0
+        """Bytes of the last text message."""
         self._goodbye = False
         """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
         self._read_all = asyncio.Event()
@@ -124,21 +131,29 @@ class Connection:
             engine.upgrading = False
 
     async def _text(self) -> bytes | None:
-        """The next text message; None where the connection has ended. Binary ones are none of the protocol's.
+        """The next text message; None where the connection has ended. It is put together here, in one copy.
 
+        Only an answer may be as long as a message may be: of others, what comes after `max_event` bytes is not kept.
         aiohttp's `receive` would answer any number of pings in one go (`autoping`).
         """
+        pieces: list[bytes] = []
+        self._size = 0
         while True:
             message = await self._socket.receive()
             self._received += 1
             if self._received % BURST == 0:  # what has arrived already is read without waiting
                 await asyncio.sleep(0)
             match message.type:
-                case WSMsgType.TEXT:
-                    data: bytes = message.data
-                    return data
-                case WSMsgType.BINARY:
-                    return b""
+                case WSMsgType.TEXT | WSMsgType.BINARY as kind:
+                    piece: bytes = message.data
+                    self._size += len(piece)
+                    if self._size > self._server.max_http_buffer_size:
+                        self._outbox.close_code = WSCloseCode.MESSAGE_TOO_BIG
+                        return None
+                    if self._size <= self._server.max_event or (pieces and pieces[0].startswith(_ANSWER)):
+                        pieces.append(piece)
+                    if kind is WSMsgType.TEXT:  # a binary one is a piece (see `Slices`)
+                        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 case WSMsgType.PING:
                     await self._socket.pong(message.data)
                 case WSMsgType.PONG:
@@ -155,7 +170,7 @@ class Connection:
                     await asyncio.sleep(0)
                 match text[:1]:
                     case b"4":
-                        if (work := self._server.on_message(engine.sid, text, 1)) is not None:
+                        if (work := self._server.on_message(engine.sid, text, 1, self._size)) is not None:
                             await work
                     case b"3":
                         engine.schedule_ping()
@@ -201,8 +216,11 @@ class Connection:
 
 
 class Slices(asyncio.Protocol):
-    """Before aiohttp's protocol: makes many frames of each large one, as it comes. Of one of 32 MiB aiohttp makes three
-    copies when it has come as a whole, and unmasks it: 55 ms in one go, and 25 ms where it came in many.
+    """Before aiohttp's protocol: makes many messages of each long one, as it comes. Of 32 MiB aiohttp makes three
+    copies when it has come as a whole, and unmasks it: 55 ms in one go.
+
+    A large frame, and a fragment, is one piece or more: binary messages that belong to the text message after them. Of
+    the client's own binary messages, which are none of the protocol's, nothing passes.
 
     Args:
         most: bytes of a frame; aiohttp refuses a longer one by its header.
@@ -217,8 +235,10 @@ class Slices(asyncio.Protocol):
         """A header that has not come as a whole."""
         self._skip = 0
         """Bytes until the next header, or the next slice."""
-        self._rest = self._fin = 0
-        """Of a large frame: bytes beyond the slice that comes now, and whether it is the last one of its message."""
+        self._rest = self._last = 0
+        """Of a large frame: bytes beyond the slice that comes now, and how the last slice begins."""
+        self._is_text = self._passes = True
+        """The message that comes now, and what is skipped."""
         self._mask = b""
         self._pass_on = inner.data_received
         self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
@@ -230,12 +250,13 @@ class Slices(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data, self._head = self._head + data, b""
         parts: list[bytes] = []
-        begin, at, end, frames = 0, self._skip, len(data), 0
+        at, end, frames = self._skip, len(data), 0
+        begin = 0 if self._passes else at
         while at < end:
             if self._rest:
                 size = min(self._rest, SLICE)
                 self._rest -= size
-                parts += data[begin:at], self._header(0 if self._rest else self._fin, size)
+                parts += data[begin:at], self._header(_PIECE if self._rest else self._last, size)
                 begin, at = at, at + size
             elif (frame := _frame_at(data, at)) is None:
                 self._head, end = data[at:], at
@@ -245,14 +266,27 @@ class Slices(asyncio.Protocol):
                 if frames > FRAMES or data[at + 1] < 0x80:
                     self._cut_off()
                     return
-                if VERY_LARGE <= size <= self._most:
-                    self._fin, self._mask = data[at] & 0x80, data[at + 10 : at + header]
-                    self._rest, size = size - SLICE, SLICE
-                    parts += data[begin:at], self._header(data[at] & 0x7F, size)
-                    begin = at + header
+                first, self._passes = data[at], True
+                if first != _WHOLE or size >= VERY_LARGE:
+                    if (kind := first & 0xF) in (WSMsgType.TEXT, WSMsgType.BINARY):
+                        self._is_text = kind == WSMsgType.TEXT
+                    last = (first & 0x70) | (_WHOLE if first & 0x80 else _PIECE)
+                    if kind > WSMsgType.BINARY or size > self._most:
+                        pass  # a control frame, or for aiohttp to refuse
+                    elif not self._is_text:
+                        parts.append(data[begin:at])
+                        begin, self._passes = at + header + size, False
+                    elif size >= VERY_LARGE:
+                        self._last, self._mask = last, data[at + 10 : at + header]
+                        self._rest, size = size - SLICE, SLICE
+                        parts += data[begin:at], self._header(_PIECE, size)
+                        begin = at + header
+                    else:
+                        parts += data[begin:at], bytes([last])
+                        begin = at + 1
                 at += header + size
         self._skip = at - end
-        self._pass_on(b"".join((*parts, data[begin:end])) if parts else data[:end])
+        self._pass_on(b"".join((*parts, data[begin:end])) if parts else data[begin:end])
 
     def _header(self, first: int, size: int) -> bytes:
         return struct.pack("!BBQ", first, 0x80 + 127, size) + self._mask
