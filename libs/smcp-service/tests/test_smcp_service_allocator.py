@@ -1,4 +1,4 @@
-"""Memory that a process frees and needs again at once is kept."""
+"""Memory that a process frees and needs again at once is kept, and what stays moves into huge pages."""
 
 import subprocess
 import sys
@@ -30,3 +30,16 @@ def faults(how: str) -> int:
 def test_bodies_that_were_freed_cost_no_new_pages() -> None:
     assert faults("keep") < 1000
     assert faults("leave") > 10_000
+
+
+def test_what_is_in_memory_stays_as_it_is_in_huge_pages() -> None:
+    script = """
+import hashlib
+from smcp_service.cli import use_huge_pages
+
+bodies = [str(number) * 1000 for number in range(5000)]
+before = hashlib.sha256("".join(bodies).encode()).digest()
+use_huge_pages()
+assert hashlib.sha256("".join(bodies).encode()).digest() == before
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

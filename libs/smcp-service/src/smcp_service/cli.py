@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
@@ -155,3 +156,23 @@ def keep_freed_memory() -> bool:
         return False
     wanted = {_M_TRIM_THRESHOLD: KEPT_BYTES, _M_TOP_PAD: STEP_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
     return bool(min(mallopt(name, value) for name, value in wanted.items()) == 1)
+
+
+_MADV_COLLAPSE: Final = 25
+"""A constant of Linux (6.1)."""
+
+
+def use_huge_pages() -> None:
+    """Move what is in memory by now into pages of 2 MiB, where Linux can.
+
+    A process that sleeps between two messages has lost the addresses of its pages, and looks up thousands of small ones
+    anew: with one call at a time that was an eighth of a gateway's CPU. It takes no more memory than before.
+    """
+    madvise, maps = getattr(ctypes.CDLL(None), "madvise", None), Path("/proc/self/maps")
+    if madvise is None or not maps.exists():
+        return
+    for line in maps.read_text().splitlines():
+        addresses, access, _, _, inode, *_ = line.split()
+        if access == "rw-p" and inode == "0":  # no file's
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)

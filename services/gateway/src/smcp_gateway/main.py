@@ -17,7 +17,15 @@ from smcp_gateway.app import EVENTS, Gateway, open_gateway
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
-from smcp_service.cli import SHORT_HELP, check_config_option, keep_freed_memory, run_app, serve_command, version_option
+from smcp_service.cli import (
+    SHORT_HELP,
+    check_config_option,
+    keep_freed_memory,
+    run_app,
+    serve_command,
+    use_huge_pages,
+    version_option,
+)
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import LEVEL, get_logger
 from smcp_service.settings import SettingsError, load_settings
@@ -81,6 +89,7 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
             front.stats.add("gateway", gateway.held)
         except BusError as error:
             raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
+        use_huge_pages()
         get_logger(__name__).info("ready", url=gateway.url, health=front.health.url)
         yield gateway
 
