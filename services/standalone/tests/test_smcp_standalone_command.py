@@ -308,23 +308,6 @@ def test_nats_config_writes_where_it_is_told_and_says_what(tmp_path: Path) -> No
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_nats_config_renews_and_retires_and_says_so(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts.yaml"
-    hosts.write_text("{offices: [lab], gateways: 2}")
-    run = ("nats-config", str(hosts), "--out", str(tmp_path))
-    assert smcp(*run).returncode == 0
-    told = smcp(*run, "--renew-all")
-    assert told.returncode == 0, told.stderr
-    for name in ("registry-1", "gateway-1", "gateway-2"):
-        assert f"(SMCP_NATS_CREDS for {name}, its former secret is taken, too, until --retire)" in told.stdout
-    refused = smcp(*run, "--renew", "gateway-1", "--retire")
-    assert refused.returncode == 2
-    assert "--retire: is for later" in refused.stderr
-    told = smcp(*run, "--retire")
-    assert told.returncode == 0, told.stderr
-    assert "former" not in told.stdout
-
-
 def test_the_demo_says_when_there_is_no_repository(tmp_path: Path) -> None:
     told = smcp("demo", "--repository", str(tmp_path))
     assert told.returncode == 1

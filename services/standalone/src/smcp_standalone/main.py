@@ -19,10 +19,8 @@ from rich.console import Console
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
-from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
 from smcp_standalone import audit_command, keys_command, nats_server_conf, operator_commands, trace_command
-from smcp_standalone.nats_server_conf import grants
 
 _REMOVALS: Final = 5
 """A nats-server that is being stopped may write into a directory while it is removed."""
@@ -172,23 +170,13 @@ def run_demo(
 def nats_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The offices and hosts (YAML).")],
     out: Annotated[Path, typer.Option(help="The directory to write into.")] = Path(),
-    renew: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Give a credential a new secret beside its former one; may be repeated."),
-    ] = None,
-    renew_all: Annotated[bool, typer.Option("--renew-all", help="The same for all of them.")] = False,
-    retire: Annotated[bool, typer.Option("--retire", help="Take the former secrets no more.")] = False,
 ) -> None:
     """Write nats-server's configuration and a credential for each process. A second run keeps the secrets."""
     model = nats_server_conf.read_model(file)
-    renewed = list(grants(model)) if renew_all else renew or []
-    if renewed and retire:
-        raise SettingsError("--retire: is for later, when everybody has what --renew gave")
-    written = nats_server_conf.write(model, out, renew=renewed, retire=retire)
+    written = nats_server_conf.write(model, out)
     typer.echo(f"{written.conf}  (start it with: nats-server -c {shlex.quote(str(written.conf))})")
     for name, path in written.credentials.items():
-        also = ", its former secret is taken, too, until --retire" if name in written.former else ""
-        typer.echo(f"{path}  (SMCP_NATS_CREDS for {name}{also})")
+        typer.echo(f"{path}  (SMCP_NATS_CREDS for {name})")
     for path in written.orphaned:
         typer.echo(f"{path} is no longer in {file}: it opens nothing any more, remove it", err=True)
 

@@ -4,7 +4,6 @@
 
     OUT/nats-server.conf          0600
     OUT/creds/<credential>.json   0600, the name encoded as in subjects; for SMCP_NATS_CREDS
-    OUT/former/<credential>.json  0600, the secret of before, while that is taken, too
     OUT/cluster-secret            0600, where there is a cluster
 
 In the configuration a secret stands as its bcrypt hash of the lowest cost (about 1 ms for each connection): cost
@@ -16,7 +15,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,7 +38,6 @@ from smcp_bus.subjects import (
 from smcp_proto.member_names import encode_name
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_service.files import replace_files
-from smcp_service.settings import did_you_mean
 from smcp_standalone.nats_config_file import Cluster, ComputerHost, NatsConfigError, NatsModel, parse_model
 
 PING_S: Final = 5
@@ -157,33 +155,9 @@ def _operator(credential: str) -> Grant:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
-    """User and password for nats-server."""
-
-    user: str
-    secret: str
-
-
 def new_secret() -> str:
     """256 random bits, in 43 characters (bcrypt reads 72)."""
     return secrets.token_urlsafe(32)
-
-
-def users(credential: str) -> tuple[str, str]:
-    """The names of NATS users that a credential may have, by turns.
-
-    The name of a credential holds no '/', so the second is the name of no other one.
-    """
-    return credential, f"{credential}/2"
-
-
-def new_login(credential: str, former: Login | None = None) -> Login:
-    """A new secret, under another user's name than the former one: a user has one password, and for a time nats-server
-    is to take both.
-    """
-    first, second = users(credential)
-    return Login(second if former is not None and former.user == first else first, new_secret())
 
 
 def grants(model: NatsModel) -> dict[str, Grant]:
@@ -196,17 +170,17 @@ def grants(model: NatsModel) -> dict[str, Grant]:
     }
 
 
-def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secret: str | None = None) -> str:
+def render(model: NatsModel, kept: Mapping[str, str], cluster_secret: str | None = None) -> str:
     """The text of `nats-server.conf`, whose values may be JSON.
 
-    `logins` has those that are taken of each name of `grants(model)`; `cluster_secret` is what the nodes of a
+    `kept` has the secret of each name of `grants(model)`; `cluster_secret` is what the nodes of a
     cluster tell each other, needed where the model has a cluster.
     """
     size = model.jetstream.max_file
     tls = (
         None if model.tls is None else {"cert_file": model.tls.cert, "key_file": model.tls.key, "ca_file": model.tls.ca}
     )
-    users = [_user(login, grant) for name, grant in grants(model).items() for login in logins[name]]
+    users = [_user(name, kept[name], grant) for name, grant in grants(model).items()]
     lines = [
         "# Written by `smcp nats-config`; its next run writes it again. Change the YAML instead.",
         f"listen: {_json(model.listen)}",
@@ -228,10 +202,9 @@ def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secr
     return "\n".join(lines)
 
 
-def credential_file(name: str, login: Login, purpose: Mapping[str, Any]) -> str:
+def credential_file(name: str, secret: str, purpose: Mapping[str, Any]) -> str:
     """The JSON that a process reads from `SMCP_NATS_CREDS`."""
-    user = {} if login.user == name else {"user": login.user}
-    return _json({"name": name, **user, "secret": login.secret, "inbox_prefix": inbox_prefix(name), **purpose}) + "\n"
+    return _json({"name": name, "secret": secret, "inbox_prefix": inbox_prefix(name), **purpose}) + "\n"
 
 
 def hash_secret(secret: str) -> str:
@@ -255,11 +228,11 @@ def _cluster(cluster: Cluster, tls: Mapping[str, str] | None, secret: str | None
     }
 
 
-def _user(login: Login, grant: Grant) -> dict[str, Any]:
+def _user(name: str, secret: str, grant: Grant) -> dict[str, Any]:
     permissions: dict[str, Any] = {"publish": {"allow": grant.publish}, "subscribe": {"allow": grant.subscribe}}
     if grant.may_respond:
         permissions["allow_responses"] = {"max": RESPONSES, "expires": f"{RESPONSE_EXPIRES_S}s"}
-    return {"user": login.user, "password": hash_secret(login.secret), "permissions": permissions}
+    return {"user": name, "password": hash_secret(secret), "permissions": permissions}
 
 
 def _line(key: str, value: object) -> list[str]:
@@ -279,8 +252,6 @@ class Written:
     credentials: dict[str, Path]
     orphaned: tuple[Path, ...]
     """Files of credentials that no longer belong to anyone."""
-    former: tuple[str, ...] = ()
-    """The credentials whose former secret is taken, too."""
 
 
 def read_model(path: Path) -> NatsModel:
@@ -300,54 +271,34 @@ def credential_path(out: Path, name: str) -> Path:
     return out / "creds" / f"{encode_name(name)}.json"
 
 
-def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: bool = False) -> Written:
+def write(model: NatsModel, out: Path) -> Written:
     """Write the configuration and the credentials into `out`; a second run changes only what the model changed.
 
-    The credentials in `renew` get a new secret, and nats-server takes the former one, too, until `retire`.
+    A credential whose file was removed gets a new secret.
     Raises `NatsConfigError` where a file cannot be read or written: nothing is changed then.
     """
     conf, granted = out / "nats-server.conf", grants(model)
     files = {name: credential_path(out, name) for name in granted}
-    now = {name: _kept_login(name, path) for name, path in files.items()}
-    before = {} if retire else {name: _kept_login(name, _former_path(out, name)) for name in files}
-    for name in renew:
-        if name not in files:
-            hint = did_you_mean(name, files)
-            raise NatsConfigError(f"--renew {name}: there is no such credential in the file{hint}")
-        if before.get(name) is not None:
-            raise NatsConfigError(f"--renew {name}: its previous secret is still accepted: run --retire first")
-        before[name], now[name] = now[name], None
-    former = {name: login for name, login in before.items() if login is not None}
-    logins = {name: login or new_login(name, former.get(name)) for name, login in now.items()}
-    taken = {name: [login, *(kept for kept in (former.get(name),) if kept)] for name, login in logins.items()}
+    kept = {name: _kept_secret(name, path) or new_secret() for name, path in files.items()}
     cluster_secret = None if model.cluster is None else _kept_cluster_secret(out) or new_secret()
     store = str((out / model.jetstream.store_dir).absolute())
     placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})
-    # The former ones first: whatever is written when this ends in the middle, the next run takes them, too.
-    texts = {_former_path(out, name): credential_file(name, login, {}) for name, login in former.items()}
-    for name, grant in granted.items():
-        texts[files[name]] = credential_file(name, logins[name], grant.purpose)
+    texts = {files[name]: credential_file(name, kept[name], grant.purpose) for name, grant in granted.items()}
     if cluster_secret is not None:
         texts[out / "cluster-secret"] = cluster_secret + "\n"
-    texts[conf] = render(placed, taken, cluster_secret)
+    texts[conf] = render(placed, kept, cluster_secret)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for directory in {path.parent for path in texts} - {out}:
             directory.mkdir(mode=0o700, exist_ok=True)
         replace_files({path: text.encode() for path, text in texts.items()})
-        for path in set((out / "former").glob("*.json")) - set(texts):
-            path.unlink()
         orphaned = tuple(sorted(set((out / "creds").glob("*.json")) - set(files.values())))
     except OSError as error:
         raise NatsConfigError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
-    return Written(conf=conf, credentials=files, orphaned=orphaned, former=tuple(former))
+    return Written(conf=conf, credentials=files, orphaned=orphaned)
 
 
-def _former_path(out: Path, name: str) -> Path:
-    return out / "former" / f"{encode_name(name)}.json"
-
-
-def _kept_login(name: str, path: Path) -> Login | None:
+def _kept_secret(name: str, path: Path) -> str | None:
     try:
         text = _kept(path)
         if text is None:
@@ -355,11 +306,10 @@ def _kept_login(name: str, path: Path) -> Login | None:
         content = json.loads(text)
     except ValueError as error:
         raise NatsConfigError(f"{path}: not a credential file ({error}); remove it for a new secret") from error
-    known = content if isinstance(content, dict) and content.get("name") == name else {}
-    user, secret = known.get("user", name), known.get("secret")
-    if not isinstance(secret, str) or not secret or user not in users(name):
+    secret = content.get("secret") if isinstance(content, dict) and content.get("name") == name else None
+    if not isinstance(secret, str) or not secret:
         raise NatsConfigError(f"{path}: not the credential of {name!r}; remove it for a new secret")
-    return Login(user, secret)
+    return secret
 
 
 def _kept_cluster_secret(out: Path) -> str | None:
