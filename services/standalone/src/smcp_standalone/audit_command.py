@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
@@ -59,8 +58,6 @@ ReqId = Annotated[str | None, typer.Option(help="Only of this request.")]
 Since = Annotated[
     str | None, typer.Option(metavar="WHEN", help="90m, 12h, 7d, or a date (UTC), or a time like 2027-01-31T12:00Z.")
 ]
-Until = Annotated[str | None, typer.Option(metavar="WHEN", help="Only before this time, in the forms of --since.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the last N that match.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One record a line; what cannot be seen as \\u202e.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="For a spreadsheet.")]
 
@@ -76,20 +73,15 @@ def list_records(
     kind: KindOf = None,
     req_id: ReqId = None,
     since: Since = None,
-    until: Until = None,
-    limit: Limit = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
     """Show the records, the oldest first."""
-    last = deque[str](maxlen=limit)
-    shown = _Shown(context, typer.echo if limit is None else last.append)
+    shown = _Shown(context)
 
     async def main(stop: asyncio.Event) -> None:
         async for line in _lines(file, shown.wanted):
             shown.take(line)
-        for text in last:
-            typer.echo(text)
         if not shown.any:
             typer.echo("no record matches", err=True)
 
@@ -193,10 +185,8 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         raise SettingsError(f"--outcome: {outcome!r} is neither an error code nor one of {', '.join(OUTCOMES)}")
     if kind is not None and kind not in (kinds := get_args(Kind)):
         raise SettingsError(f"--kind: {kind!r} is none of {', '.join(kinds)}")
-    since, until = (
-        None if given.get(name) is None else parse_time(f"--{name}", given[name], -1) for name in ("since", "until")
-    )
-    return Wanted(**chosen, since=since, until=until)
+    since = None if given.get("since") is None else parse_time("--since", given["since"], -1)
+    return Wanted(**chosen, since=since)
 
 
 def _run(main: Any) -> None:
@@ -212,8 +202,7 @@ def _run(main: Any) -> None:
 class _Shown:
     """Prints records that are wanted, each once."""
 
-    def __init__(self, context: typer.Context, echo: Callable[[str], None] = typer.echo) -> None:
-        self._echo = echo
+    def __init__(self, context: typer.Context) -> None:
         self._json, self._csv = context.params["as_json"], context.params["as_csv"]
         if self._json and self._csv:
             raise SettingsError("give --csv or --json, not both")
@@ -232,11 +221,11 @@ class _Shown:
             return
         self.any = True
         if self._csv:
-            self._echo(csv_line([record.get(column) for column in COLUMNS]))
+            typer.echo(csv_line([record.get(column) for column in COLUMNS]))
         elif self._json:
-            self._echo(escaped_json(line.raw.decode().translate(_BLANKS)))
+            typer.echo(escaped_json(line.raw.decode().translate(_BLANKS)))
         else:
-            self._echo(_line(record))
+            typer.echo(_line(record))
 
 
 def _line(record: dict[str, Any]) -> str:

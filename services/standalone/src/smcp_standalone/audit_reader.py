@@ -80,7 +80,6 @@ class Wanted:
     req_id: str | None = None
     kind: str | None = None
     since: datetime | None = None
-    until: datetime | None = None
 
     def matches(self, record: dict[str, Any]) -> bool:
         for name in CHOSEN_BY:
@@ -88,9 +87,7 @@ class Wanted:
             if wanted is not None and record.get(name) != wanted:
                 return False
         at = str(record.get("at"))
-        if self.since is not None and at < self.since.isoformat(timespec="milliseconds"):
-            return False
-        return self.until is None or at < self.until.isoformat(timespec="milliseconds")
+        return self.since is None or at >= self.since.isoformat(timespec="milliseconds")
 
     @property
     def nats_subject(self) -> str:
