@@ -3,7 +3,6 @@
 Each has its own credential and connection, with the permissions that it would have on a machine of its own.
 """
 
-import asyncio
 import fcntl
 import json
 import logging
@@ -23,7 +22,6 @@ from smcp_bus.log_level import serve_log_level
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_computer.app import open_approvals, open_computer
-from smcp_computer.computer import Computer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.confirmation import AtTerminal
@@ -195,8 +193,6 @@ COMPUTER: Final = "up-computer"
 OPERATOR: Final = "up-operator"
 """The credentials of the parts in this process."""
 _OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER, OPERATOR})
-STILL_S: Final = 5.0
-"""After how many seconds it is said which MCP servers are waited for."""
 
 _log = logging.getLogger("smcp_standalone.app")
 
@@ -319,7 +315,7 @@ async def open_system(
                 front.stats.add("updates", computer.outbox.held)
                 gateway.readiness.note("configuration", lambda: computer.config_problem)
                 computer.follow_file()
-                await _ready(computer)
+                await computer.wait_ready()
                 yield System(
                     url=gateway.url,
                     office=options.office,
@@ -368,15 +364,3 @@ async def _connected(nats: NatsServer, credential: str, settings: ServiceSetting
         except BusError as error:
             raise Failure(f"the embedded nats-server: {error}") from error
         yield bus
-
-
-async def _ready(computer: Computer) -> None:
-    def say() -> None:
-        if computer.fleet.starting:
-            _log.info("still waiting for: %s", ", ".join(computer.fleet.starting))
-
-    later = asyncio.get_running_loop().call_later(STILL_S, say)
-    try:
-        await computer.wait_ready()
-    finally:
-        later.cancel()

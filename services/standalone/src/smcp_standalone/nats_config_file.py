@@ -172,7 +172,7 @@ class NatsConfigError(SettingsError):
 def parse_model(text: str) -> NatsModel:
     """Read the YAML of `smcp nats-config`. Raises `NatsConfigError` with all that is wrong."""
     try:
-        data = yaml.load(text, _Loader)  # noqa: S506 -- it is a SafeLoader
+        data = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
@@ -198,21 +198,6 @@ def model_of(data: Mapping[Any, Any]) -> NatsModel:
         if not found:
             return model
     raise NatsConfigError(*(f"{path}: {why}" for path, why in found.items()))
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice; YAML does, too, and PyYAML takes the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in keys:
-                    raise yaml.constructor.ConstructorError(
-                        problem=f"{key.value!r} stands twice in one mapping", problem_mark=key.start_mark
-                    )
-                keys.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 def _why(error: ErrorDetails) -> str:
