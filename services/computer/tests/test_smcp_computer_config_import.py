@@ -8,7 +8,7 @@ from typing import Any, Final
 import jsonschema_rs
 import pytest
 
-from smcp_computer.config.edit import add_to_file
+from smcp_computer.config.edit import write_new
 from smcp_computer.config.file import imported, load_config, parse_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import configuration_of_server_json
@@ -177,42 +177,16 @@ def test_an_entry_of_the_registry_that_cannot_be_used_is_an_error(document: dict
         parse_config(json.dumps(document))
 
 
-def test_an_import_is_added_to_what_a_file_has(tmp_path: Path) -> None:
+def test_an_import_is_written_for_its_user_alone_and_replaces_no_file(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
-    add_to_file(file, {"servers": {"a": PROGRAM}})
+    write_new(file, {"servers": {"a": PROGRAM}})
     assert file.stat().st_mode & 0o777 == 0o600
-    file.chmod(0o640)
-    inputs = [{"id": "k", "type": "promptString", "description": ""}]
-    add_to_file(file, {"servers": {"b": PROGRAM}, "inputs": inputs})
-    config = load_config(file)
-    assert (set(config.servers), set(config.inputs)) == ({"a", "b"}, {"k"})
-    assert file.stat().st_mode & 0o777 == 0o640
+    assert set(load_config(file).servers) == {"a"}
     before = file.read_bytes()
-    with pytest.raises(ConfigError) as raised:
-        add_to_file(file, {"servers": {"a": PROGRAM, "c": PROGRAM}, "inputs": inputs})
-    assert raised.value.problems == (
-        "the server 'a' is there already: rename or remove one of the two",
-        "the input 'k' is there already: rename or remove one of the two",
-    )
+    with pytest.raises(ConfigError, match="is there already"):
+        write_new(file, {"servers": {"b": PROGRAM}})
     assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
-
-
-@pytest.mark.parametrize("text", ['{"a": {"command": "x"}}', '{"mcpServers": {"a": {"command": "x"}}}'])
-def test_an_import_is_added_where_the_servers_of_the_file_stand(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "c.json"
-    file.write_text(text)
-    add_to_file(file, {"servers": {"b": PROGRAM}})
-    assert set(load_config(file).servers) == {"a", "b"}
-    assert json.loads(file.read_text()).keys() in ({"a", "b"}, {"mcpServers"})
-
-
-def test_comments_of_a_file_are_not_lost(tmp_path: Path) -> None:
-    file = tmp_path / "c.json"
-    file.write_text('{"servers": {}} // mine')
-    with pytest.raises(ConfigError, match="has comments"):
-        add_to_file(file, {"servers": {"b": PROGRAM}})
-    assert file.read_text() == '{"servers": {}} // mine'
 
 
 GOOD: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from smcp_computer.install_command import HIDDEN, UNIT, environment_text
+from smcp_computer.install_command import UNIT, environment_text
 from smcp_computer.main import app
 from smcp_service.settings import SettingsError
 
@@ -51,37 +51,6 @@ def test_it_writes_the_files_and_leaves_what_somebody_may_have_changed(config: P
     }  # fmt: skip
     assert environment.read_text() == "SMCP_OFFICE=changed\n"
     assert "ExecStart=" in unit.read_text()
-
-
-def test_paths_of_servers_that_the_service_does_not_see_are_warned_of(config: Path) -> None:
-    home, *_, tmp, _ = HIDDEN
-    server = {"command": f"{tmp}/run", "args": ["-v", f"{home}/ann", f"{tmp}fs"], "cwd": tmp}
-    config.write_text(json.dumps({"servers": {"git": server, "off": {**server, "disabled": True}}}))
-    shown = install(config)
-    assert shown.exit_code == 0
-    warned = [line.partition(f"{config}: ")[2] for line in shown.stderr.splitlines() if f"{config}: " in line]
-    assert [line.split(" is hidden")[0] for line in warned] == [
-        f"servers.git.command: {tmp}/run", f"servers.git.cwd: {tmp}", f"servers.git.args.1: {home}/ann",
-    ]  # fmt: skip
-
-
-def test_paths_that_are_relative_to_the_present_folder_are_warned_of(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for directory in ("npm", "node"):
-        (tmp_path / directory).mkdir()
-    servers = {
-        "here": {"command": "node", "args": ["npm", "none/x.js"]},
-        "run": {"command": "npm/../node"},
-        "beside": {"command": "node", "args": ["npm"], "cwd": "npm"},
-        "elsewhere": {"command": "node", "args": ["npm"], "cwd": "/opt"},
-    }
-    config.write_text(json.dumps({"servers": servers}))
-    warned = [line.partition(f"{config}: ")[2] for line in install(config).stderr.splitlines() if f"{config}: " in line]
-    assert [line.split(" is not there for the service")[0] for line in warned] == [
-        "servers.here.args.0: npm", "servers.run.command: npm/../node", "servers.beside.cwd: npm",
-    ]  # fmt: skip
 
 
 def test_values_stand_in_the_environment_file_as_systemd_reads_them() -> None:

@@ -221,7 +221,7 @@ async def test_a_file_of_another_host_is_shown_as_ours_and_written(tmp_path: Pat
     assert (code, out, err.splitlines()[-1]) == (
         2,
         "",
-        f"error: {ours}: the server 'x' is there already: rename or remove one of the two",
+        f"error: {ours}: is there already: write the result to another file, and move its servers by hand",
     )
     theirs.write_text('{"mcpServers": {"x": {"command": 7}}}')
     code, out, err = await run("import", str(theirs))

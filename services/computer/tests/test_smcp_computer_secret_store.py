@@ -14,7 +14,7 @@ import pytest
 from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
 
-from smcp_computer.config.edit import add_to_file
+from smcp_computer.config.edit import Edit, edit_file
 from smcp_computer.config.file import load_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretsError, SecretStore, Vault
@@ -164,7 +164,7 @@ async def test_an_encrypted_configuration_is_read_as_before_and_not_written_as_p
     assert isinstance(server, MCPServerStdioConfig)
     assert server.server_parameters.env == {"TOKEN": SECRET}
     with pytest.raises(ConfigError, match="is encrypted"):
-        add_to_file(file, {"servers": {}})
+        edit_file(file, Edit("disable", "x"))
     code, _, err = await secrets(tmp_path, "encrypt", str(file))
     assert (code, err) == (1, f"error: {file} is encrypted already\n")
     (key,) = tmp_path.glob("a2c-smcp/*/secrets.key")

@@ -59,7 +59,6 @@ Config = Annotated[
     Path | None,
     typer.Option(help="The file to change, if not the Computer's [SMCP_CONFIG]", envvar="SMCP_CONFIG"),
 ]
-Rewrite = Annotated[bool, typer.Option("--rewrite", help="Change a file with comments, too; they are removed")]
 
 
 def print_answer(said: Said, as_json: bool, show: Callable[[Said], None]) -> None:
@@ -169,8 +168,7 @@ _asks("inputs", _show_inputs, "The inputs, and where their values come from; no 
 @app.command()
 def call(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="As `tools` lists it")],
-    words: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE|@FILE|-", help="Its parameters")] = None,
-    params: Annotated[str, typer.Option(metavar="JSON", help="The same, a JSON object")] = "{}",
+    params: Annotated[str, typer.Option(metavar="JSON", help="Its parameters, a JSON object")] = "{}",
     timeout: Annotated[int, typer.Option(min=1, max=3600, metavar="SECONDS", help="How long it may take")] = 60,
     office: Office = None,
     name: Name = None,
@@ -182,12 +180,6 @@ def call(
     except ValueError as error:
         raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from None
     computer = find(office, name)
-    if words:
-        from smcp_agent.cli.call_arguments import read_parameters, typed  # noqa: PLC0415 -- takes a second to load
-
-        given, texts = read_parameters(params, words)
-        listed = computer.ask("GET", "tools")["tools"] if texts else ()
-        parsed = given | typed(texts, next((each["params_schema"] for each in listed if each["name"] == tool), {}))
     asked = {"tool_name": tool, "params": parsed, "timeout": timeout}
     result = computer.ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
     print_answer(result, as_json, print_result)
@@ -266,7 +258,6 @@ def add(
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With a command; repeatable")] = None,
     cwd: Annotated[str | None, typer.Option(help="With a command: the directory that it runs in")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="In place of one of that name")] = False,
-    rewrite: Rewrite = False,
     config: Config = None,
     office: Office = None,
     name: Name = None,
@@ -288,7 +279,7 @@ def add(
     else:
         parameters, kind = {"url": url, "headers": _pairs("--header", header)}, "sse" if sse else "streamable"
     body = {"type": kind, "server_parameters": {key: value for key, value in parameters.items() if value}}
-    _edit("add", server, config, office, name, as_json, server=body, replace=replace, rewrite=rewrite)
+    _edit("add", server, config, office, name, as_json, server=body, replace=replace)
 
 
 def _edits(command: str, action: "Action", what: str) -> None:
@@ -297,13 +288,12 @@ def _edits(command: str, action: "Action", what: str) -> None:
     @servers.command(command, help=what)
     def change(
         server: Server,
-        rewrite: Rewrite = False,
         config: Config = None,
         office: Office = None,
         name: Name = None,
         as_json: Json = False,
     ) -> None:
-        _edit(action, server, config, office, name, as_json, rewrite=rewrite)
+        _edit(action, server, config, office, name, as_json)
 
 
 _edits("rm", "remove", "Take an MCP server out of the file, and end it.")

@@ -3,11 +3,9 @@
 The unit is the one of deploy/systemd, with the paths of this host. Nothing is started: the commands for that are shown.
 """
 
-import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -15,18 +13,15 @@ from typing import Annotated, Final
 
 import typer
 
-from smcp_computer.config.file import ComputerConfig, load_config
-from smcp_computer.config.lint import PARAMETERS, ConfigError
+from smcp_computer.config.file import load_config
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.control_commands import Json, print_json
 from smcp_proto.member_names import check_name
-from smcp_proto.schemas.config import MCPServerStdioConfig
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError
 
 UNIT: Final = "smcp-computer.service"
 ETC: Final = Path("/etc/smcp")
-HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 -- nothing is written there
-"""What `ProtectHome=yes` and `PrivateTmp=yes` hide from the service."""
 _USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 app = typer.Typer()
@@ -56,7 +51,7 @@ def install(
     """Show the hardened unit of systemd for this Computer and its files; --write writes them."""
     if (gateway is None) == (nats is None):
         raise typer.BadParameter("say either --gateway or --nats", param_hint="--gateway")
-    servers = _check(config, office, name, gateway, user)
+    _check(config, office, name, gateway, user)
     command = _command()
     text = config.read_text(encoding="utf-8")
     wanted = [
@@ -87,35 +82,9 @@ def install(
             else:
                 typer.echo(f"# {each.path}\n{each.text}")
         typer.echo("\n".join(["", "# Next, as root:" if write else "# Then, as root:", *steps]))
-    if _is_hidden(str(command)):
-        typer.echo(f"warning: {command} is hidden from the service: install it in /opt/smcp, say", err=True)
-    for field, why in _unseen(servers):
-        typer.echo(f"warning: {config}: {field}: {why}", err=True)
 
 
-def _unseen(config: ComputerConfig) -> Iterator[tuple[str, str]]:
-    """The fields of servers that name a path which the service does not see, and why."""
-    for name, server in config.servers.items():
-        if isinstance(server, MCPServerStdioConfig) and not server.disabled:
-            own = server.server_parameters
-            args = {f"args.{number}": each for number, each in enumerate(own.args)}
-            for field, value in {"command": own.command, "cwd": own.cwd or "", **args}.items():
-                place = config.places[name].field(f"{PARAMETERS}.{field}")
-                is_relative = not value.startswith("/") and (field != "command" or "/" in value)
-                if _is_hidden(value):
-                    yield place, f"{value} is hidden from the service: move it to /opt, say"
-                elif is_relative and (field == "cwd" or own.cwd is None) and os.path.lexists(value):
-                    yield (
-                        place,
-                        f"{value} is not there for the service: it runs in /var/lib/smcp, so write a whole path",
-                    )
-
-
-def _is_hidden(path: str) -> bool:
-    return any(f"{path}/".startswith(f"{directory}/") for directory in HIDDEN)
-
-
-def _check(config: Path, office: str, name: str, gateway: str | None, user: str) -> ComputerConfig:
+def _check(config: Path, office: str, name: str, gateway: str | None, user: str) -> None:
     """Raises SettingsError with all that would keep the service from running: systemd does not start it again then."""
     from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
     from smcp_agent.errors import Malformed  # noqa: PLC0415
@@ -133,14 +102,12 @@ def _check(config: Path, office: str, name: str, gateway: str | None, user: str)
             problems.append(f"--gateway: {error.message.removeprefix('url: ')}")
     if not _USER.fullmatch(user):
         problems.append(f"--user: {user!r} is no name of a user of Linux")
-    read = ComputerConfig()
     try:
-        read = load_config(config)
+        load_config(config)
     except ConfigError as error:
         problems += [f"--config: {problem}" for problem in error.problems]
     if problems:
         raise SettingsError(*problems)
-    return read
 
 
 def unit_text(command: Path, user: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_computer.config.edit import add_to_file
+from smcp_computer.config.edit import write_new
 from smcp_computer.config.file import ComputerConfig, imported, read_config, read_env_file
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
@@ -21,7 +21,6 @@ from smcp_computer.install_command import app as install_app
 from smcp_computer.redaction import literal_secrets
 from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem
-from smcp_computer.terminal import spare_hangups
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings
@@ -71,7 +70,6 @@ def serve(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run until stopped. Further settings are environment variables, see --check-config."""
-    spare_hangups()
     _read_environment(env_file)
     urls = ",".join(gateway) if gateway else None
     settings = load_settings(
@@ -142,9 +140,7 @@ def validate(
 @app.command("import")
 def import_file(
     file: Annotated[Path, typer.Argument(help="The file of another MCP host, or a server.json of MCP's registry")],
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Write the result here, or add it to the configuration that is here")
-    ] = None,
+    write: Annotated[Path | None, typer.Option("--write", help="Write the result here, where no file is yet")] = None,
     as_json: Json = False,
 ) -> None:
     """Convert the file of another MCP host; print it, or also write it with --write. --json includes the warnings."""
@@ -155,7 +151,7 @@ def import_file(
         _say("warning", file, warnings)
     if write is not None:
         with _refused(write):
-            add_to_file(write, document)
+            write_new(write, document)
         if not as_json:
             typer.echo(f"{write} is written", err=True)
     print_json({"configuration": document, "warnings": warnings} if as_json else document)

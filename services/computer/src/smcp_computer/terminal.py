@@ -154,16 +154,6 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def spare_hangups() -> None:
-    """During the start, SIGHUP ends the process only where its terminal was closed; until `hangups` follows it.
-
-    Nothing is missed: the configuration is read again when its file begins to be followed.
-    """
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        on_signal = _unless_closed(lambda: None)
-        signal.signal(signal.SIGHUP, lambda *_: on_signal())
-
-
 @contextmanager
 def hangups(reload: Callable[[], object]) -> Iterator[None]:
     """SIGHUP calls `reload` while the body runs, and does nothing after it: the process is ending then.

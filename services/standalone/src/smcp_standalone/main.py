@@ -88,9 +88,6 @@ def run_up(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
-    from smcp_computer.terminal import spare_hangups  # noqa: PLC0415 -- as the next one
-
-    spare_hangups()
     from smcp_computer.config.inputs import take_secrets  # noqa: PLC0415 -- as the next one
     from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as the next one
     from smcp_standalone import app as system_app  # noqa: PLC0415 -- it takes seconds to load, and other commands need none of it

@@ -1,4 +1,4 @@
-"""Changes a configuration file: adds, enables, disables and removes an MCP server, or adds what was imported.
+"""Changes a configuration file: adds, enables, disables and removes an MCP server; writes what was imported.
 
 The result of an edit is checked before it is written, and a file is replaced as a whole. A running Computer takes it
 over: see `file_changes`.
@@ -39,8 +39,6 @@ class Edit:
     """What is added, in any form that the file may have."""
     replace: bool = False
     """Add it in place of one of that name."""
-    rewrite: bool = False
-    """Write the file although its comments get lost."""
 
 
 def edit_file(path: Path, edit: Edit) -> list[str]:
@@ -60,19 +58,15 @@ def edit_file(path: Path, edit: Edit) -> list[str]:
     return [*notes, *(each for each in config.warnings if each.startswith(f"{own}."))]
 
 
-def add_to_file(path: Path, added: Mapping[str, Any]) -> None:
-    """Write a configuration, or add it to the one that the file has.
-
-    Raises ConfigError: the file cannot be read or written, is encrypted, has one of the names already, or has comments,
-    which would be lost. The file is as before then.
-    """
-
-    def with_added(raw: bytes) -> Mapping[str, Any]:
-        if has_comments(raw):
-            raise ConfigError("has comments, which would be lost: add what is shown by hand")
-        return merged(read_object(raw), added) if raw else added
-
-    _rewritten(path, with_added, may_be_new=True)
+def write_new(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a configuration that its user alone can read, as it may hold secrets. Raises ConfigError: it cannot be
+    written, or there is a file already."""
+    if path.exists():
+        raise ConfigError("is there already: write the result to another file, and move its servers by hand")
+    try:
+        replace_files({path: _text(document)})
+    except OSError as error:
+        raise _not_writable(path, error) from None
 
 
 def edited(raw: bytes | str, edit: Edit, notes: list[str]) -> dict[str, Any]:
@@ -80,29 +74,12 @@ def edited(raw: bytes | str, edit: Edit, notes: list[str]) -> dict[str, Any]:
 
     `notes` tell what was added beside the server."""
     document = read_object(raw) if raw.strip() else {"servers": {}}
-    if has_comments(raw) and not edit.rewrite:
-        raise ConfigError("has comments, which would get lost: change it by hand, or say --rewrite")
+    if has_comments(raw):
+        raise ConfigError("has comments, which would get lost: change it by hand")
     above, _, _ = servers_of(document)
     _change(document[above] if above else document or document.setdefault("servers", {}), edit)
     _add_inputs(document, edit, notes)
     return document
-
-
-def merged(document: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with the servers and inputs of another one, which is in our structure. Pure.
-
-    Raises ConfigError: a name is in both.
-    """
-    above, servers, _ = servers_of(document)
-    inputs = document.get("inputs") or []
-    known = {body.get("id") for body in inputs if isinstance(body, dict)}
-    twice = [f"the server {name!r}" for name in sorted(servers.keys() & added["servers"].keys())]
-    twice += [f"the input {name!r}" for name in sorted({body["id"] for body in added.get("inputs", [])} & known)]
-    if twice:
-        raise ConfigError(*(f"{name} is there already: rename or remove one of the two" for name in twice))
-    both = {**servers, **added["servers"]}
-    whole = {**document, above: both} if above else {**document, **both}
-    return {**whole, "inputs": [*inputs, *added["inputs"]]} if added.get("inputs") else whole
 
 
 def _add_inputs(document: dict[str, Any], edit: Edit, notes: list[str]) -> None:
@@ -150,13 +127,16 @@ def _rewritten(path: Path, change: Callable[[bytes], Mapping[str, Any]], *, may_
         document = change(b"" if is_new else content_of(path))
         if not is_new and is_sealed(path.read_bytes()):
             raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
-        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        replace_files({path: text.encode()}, keep_access=True)
+        replace_files({path: _text(document)}, keep_access=True)
     except OSError as error:
         raise _not_writable(path, error) from None
     finally:
         os.close(directory)
     return document
+
+
+def _text(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _not_writable(path: Path, error: OSError) -> ConfigError:
