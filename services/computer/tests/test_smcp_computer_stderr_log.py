@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import uvloop
@@ -29,8 +30,8 @@ from smcp_testing.waiting import eventually
 @asynccontextmanager
 async def supervised(server: dict[str, Any]) -> AsyncIterator[Supervisor]:
     config = parse_config(json.dumps({"servers": {"box": server}})).servers["box"]
-    backoff = Backoff(first_s=0.05, longest_s=0.1)
-    supervisor = Supervisor(config, InputResolver({}, {}), limits=Limits(), on_change=lambda: None, backoff=backoff)
+    with patch("smcp_computer.mcp.supervisor.Backoff", lambda: Backoff(first_s=0.05, longest_s=0.1)):
+        supervisor = Supervisor(config, InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
     async with background() as tasks:
         task = tasks.start(supervisor.run(), name="owner")
         try:

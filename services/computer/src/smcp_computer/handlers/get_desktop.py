@@ -16,8 +16,8 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.access import Access
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents, ServerGone
+from smcp_computer.mcp.requests import REQUEST_S
 from smcp_computer.mcp.resources import Json, Resources
-from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_computer.reply_limits import giving_way, reply_limit
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.tools import History

@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import BadAnswer, NotSubscribable, ServerDied, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ResourcesUnsubscribed, ResourceUpdated, ServerEvent, ToolsChanged
-from smcp_computer.mcp.sdk_adapter import REQUEST_S, Requests
+from smcp_computer.mcp.requests import REQUEST_S, Requests
 from smcp_proto.backoff import Backoff
 
 _log = logging.getLogger("smcp_computer.mcp.listen")

@@ -1,4 +1,4 @@
-"""Adapter to the MCP SDK: watched streams, raw results, and the spans of tool calls.
+"""Adapter to the MCP SDK: watched streams, raw results, and the spans of tool calls. `requests` sends over it.
 
 The SDK's session does not report that the server went away, and refuses a whole list for one invalid field. So both
 streams of a transport are wrapped: the wrappers see the end of the connection, and the result of each request as the
@@ -10,10 +10,9 @@ server sent it. No private name of the SDK is used. Three quirks of version 2.3 
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -22,28 +21,19 @@ import anyio
 import mcp_types as types
 import orjson
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
-from mcp.client import Client
 from mcp.client.session import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
-from pydantic import BaseModel, ValidationError
+from opentelemetry.trace import Span, Status, StatusCode
+from pydantic import ValidationError
 from pydantic_core import from_json
 
 from smcp_bus import exact_json
-from smcp_bus.request_spans import RequestSpan
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_computer.mcp.errors import (
-    SAID_ALOUD,
-    BadAnswer,
-    RequestRefused,
-    ServerDied,
-    ServerError,
-    ServerTimedOut,
     read_again,
-    unread,
 )
 from smcp_computer.redaction import MAX_ERROR, Redactor, is_too_large
 from smcp_proto import tool_results
@@ -51,12 +41,7 @@ from smcp_proto import tool_results
 CONTENT_CHARS: Final = 16 * 1024
 """The most characters recorded of a call's arguments or result, if they are recorded at all."""
 
-REQUEST_S: Final = 30.0
-"""How long a server may take over one request, or one list with all its pages."""
-
 _OF_PROTOCOL: Final = "io.modelcontextprotocol/"
-PINGS: Final = ("ping", "server/discover")
-"""The requests that ask whether a server is there, in the eras of 2025 and 2026."""
 
 Streams = tuple[Any, Any]
 """The streams of a transport: a stream of messages (or exceptions) to read, and one to write."""
@@ -120,7 +105,7 @@ class Exchange:
     result: dict[str, Any] | None = None
 
 
-_EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("smcp_computer_mcp_exchange", default=None)
+EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("smcp_computer_mcp_exchange", default=None)
 """The request that this task is sending."""
 
 
@@ -230,7 +215,7 @@ class Watch:
             meta = (message.params or {}).get("_meta") or {}
             self.stamp = {key: value for key, value in meta.items() if key.startswith(_OF_PROTOCOL)}
         match message:
-            case JSONRPCRequest() if (exchange := _EXCHANGE.get()) is not None:
+            case JSONRPCRequest() if (exchange := EXCHANGE.get()) is not None:
                 self._exchanges[message.id] = exchange
                 if message.method == "tools/call" and (span := trace.get_current_span()).is_recording():
                     exchange.span.began(span, message.params or {})
@@ -331,113 +316,3 @@ class _WatchedWrite(_Watched, ObjectSendStream[SessionMessage]):
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._watch.end()
             raise
-
-
-_log = logging.getLogger("smcp_computer.mcp.requests")
-
-
-class _AnyResult(BaseModel):
-    pass
-
-
-_Request: Final = types.Request[dict[str, Any], str]
-"""Named once: pydantic takes 5 µs to find the class of a generic model."""
-
-
-class Requests:
-    """The requests of one connection. Answers have at most `max_message` bytes."""
-
-    def __init__(self, client: Client, watch: Watch, *, max_message: int) -> None:
-        self.server = watch.server
-        self.redactor = watch.redactor
-        self.ended = watch.ended
-        self._watch = watch
-        self._client = client
-        self._max_message = max_message
-
-    async def send(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        timeout: float,
-        span: CallSpan | None = None,
-        strict: bool = False,
-        may_ask: bool = False,
-    ) -> dict[str, Any]:
-        """Send a request; its result's JSON as the server sent it. Cancelling the caller cancels it at the server.
-
-        Args:
-            strict: whether the whole result has to be valid. Not for lists: the protocol wants an invalid field of one
-                resource to be a warning (desktop.txt, metadata of windows).
-            may_ask: whether the result may be that the server asks for input (`resultType: input_required`).
-
-        Raises:
-            RequestRefused, ServerTimedOut, ServerDied, AnswerTooLarge: see `errors`.
-            BadAnswer: its answer cannot be read, or asks for input that nobody can give.
-        """
-        exchange = Exchange(span or CallSpan({}))
-        try:
-            # Ours ends it, as the SDK's own limit does not bound handing the request over.
-            async with asyncio.timeout(timeout):
-                await self._exchange(method, dict(params or {}), exchange, timeout)
-        except MCPError as error:
-            raise self._logged(method, error) from None
-        except TimeoutError:
-            raise ServerTimedOut(self.server, f"did not answer within {timeout:.3g} s") from None
-        except ValidationError:
-            if strict or exchange.result is None:
-                raise BadAnswer(self.server, "sent a result that is not valid") from None
-        result = exchange.result or {}
-        if result.get("resultType") == "input_required" and not may_ask:
-            raise BadAnswer(self.server, f"asks for input for {method}, which is supported for tools only")
-        return result
-
-    async def _exchange(self, method: str, params: dict[str, Any], exchange: "Exchange", timeout: float) -> None:
-        """Send it, and put the result into `exchange`. Raises MCPError, and ValidationError: the result is wrong."""
-        request = _Request(method=method, params=params)
-        token = _EXCHANGE.set(exchange)
-        try:
-            with self._late_span(method, params, exchange):
-                await self._client.session.send_request(request, _AnyResult, request_read_timeout_seconds=2 * timeout)
-        finally:
-            _EXCHANGE.reset(token)
-
-    def _late_span(self, method: str, params: dict[str, Any], exchange: "Exchange") -> AbstractContextManager[object]:
-        """For a call that was not sampled: the SDK's own span is dropped, also if the call fails."""
-        current = trace.get_current_span()
-        if (
-            method != "tools/call"
-            or not isinstance(current, RequestSpan)
-            or current.get_span_context().trace_flags.sampled
-        ):
-            return nullcontext()
-
-        span = current.child(method, SpanKind.CLIENT, {"mcp.method.name": method})
-        exchange.span.began(span, params)
-        return span
-
-    def _logged(self, method: str, error: MCPError) -> ServerError:
-        translated = self.translated(error)
-        if isinstance(translated, RequestRefused) and translated.code not in SAID_ALOUD:
-            # the text does not reach Agents: it may be that of an exception
-            what = self._watch.refused or f"MCP error {error.code}: {error.message!r:.500}"
-            level = logging.DEBUG if method in PINGS else logging.INFO  # the supervisor tells what comes of it
-            _log.log(level, "MCP server %r failed at %s: %s", self.server, method, what)
-        return translated
-
-    def translated(self, error: MCPError) -> ServerError:
-        """The SDK's error as one of ours; what says that the connection is gone ends it."""
-        not_read = unread(self.server, error, limit=self._max_message, max_values=self._watch.max_values)
-        if not_read is not None:
-            return not_read
-        match error.code:
-            case types.CONNECTION_CLOSED:
-                self.ended.set()
-                return ServerDied(self.server, "went away before it answered")
-            case types.REQUEST_TIMEOUT:
-                return ServerTimedOut(self.server, "did not answer in time")
-            case types.INVALID_REQUEST if self.ended.is_set():
-                return ServerDied(self.server, "was started again")
-            case _:
-                return RequestRefused(self.server, error.code, error.message, error.error.data)

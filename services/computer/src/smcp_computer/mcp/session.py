@@ -8,8 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
-from functools import cache
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from itertools import count
 from types import MappingProxyType
@@ -18,17 +17,10 @@ from typing import Any, Final, Literal
 import anyio
 import mcp_types as types
 from mcp.client import Client
-from mcp.shared.exceptions import MCPError
-from mcp_types.methods import SERVER_RESULTS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from opentelemetry.propagate import inject
-from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tracer
-from pydantic import TypeAdapter
 
 from smcp_bus import exact_json
-from smcp_bus.request_spans import child_span
 from smcp_bus.tool_progress import ProgressThrottle
-from smcp_bus.tracing import configured
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import (
     CallBrokenOff,
@@ -40,6 +32,7 @@ from smcp_computer.mcp.errors import (
     ServerTimedOut,
 )
 from smcp_computer.mcp.events import ServerEvent, event_of
+from smcp_computer.mcp.requests import PINGS, REQUEST_S, DirectRequests, Requests
 from smcp_computer.mcp.resources import (
     LIST_BYTES,
     ListenStream,
@@ -48,7 +41,7 @@ from smcp_computer.mcp.resources import (
     Resources,
     Subscriptions,
 )
-from smcp_computer.mcp.sdk_adapter import PINGS, REQUEST_S, Asker, CallSpan, Exchange, Requests, Watch
+from smcp_computer.mcp.sdk_adapter import Asker, CallSpan, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.transports import open_transport, refused_by_http
 from smcp_computer.redaction import Redactor
@@ -69,79 +62,7 @@ MAX_TOOLS: Final = 10_000
 """Of one server: each is listed to every Agent of the office, with its schema. Models are given some hundreds."""
 Negotiation = Literal["auto", "legacy"]
 
-tracer: Final = get_tracer("smcp_computer.mcp")
-_NO_SPAN: Final = nullcontext(INVALID_SPAN)
-FIRST_ID: Final = 1 << 40
-"""The session counts its own requests from 0."""
 NO_ANSWERS: Final[Mapping[str, Any]] = MappingProxyType({})
-CANCEL_S: Final = 1.0
-"""How long a server that reads nothing may hold up a cancellation."""
-
-
-@cache
-def _shape(method: str, version: str) -> TypeAdapter[Any] | None:
-    """What a result has to be; None: the protocol's version does not have the method."""
-    shape: Any = SERVER_RESULTS.get((method, version))
-    return None if shape is None else TypeAdapter(shape)
-
-
-class DirectRequests(Requests):
-    """Requests to a server over a pipe, past the SDK's session, which costs more than the rest of a call
-    (bench/README). They have ids of their own, and `Watch` hands over their answers.
-
-    The handshake, notifications, and what the server itself asks for stay with the session; over HTTP all requests do,
-    since it knows their headers.
-    """
-
-    def __init__(self, client: Client, watch: Watch, *, max_message: int) -> None:
-        super().__init__(client, watch, max_message=max_message)
-        self._watch = watch
-        self._version = client.protocol_version
-        self._meta = watch.stamp if self._version in MODERN_PROTOCOL_VERSIONS else {}
-        self._ids = count(FIRST_ID)
-        self._is_traced = configured()
-
-    async def _exchange(self, method: str, params: dict[str, Any], exchange: Exchange, timeout: float) -> None:
-        id_ = next(self._ids)
-        with self._span(method, id_) as span:
-            meta = {**self._meta, **params.get("_meta", {})}
-            if self._is_traced:
-                inject(meta)
-            if meta:
-                params["_meta"] = meta
-            if method == "tools/call" and span.is_recording():
-                exchange.span.began(span, params)
-            with self._watch.answer(id_) as answered:
-                try:
-                    await self._watch.write({"jsonrpc": "2.0", "id": id_, "method": method, "params": params})
-                    answer = await answered
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError):
-                    exchange.span.failed("connection_closed")
-                    raise MCPError(code=types.CONNECTION_CLOSED, message="the connection has ended") from None
-                except anyio.get_cancelled_exc_class():
-                    await self._cancel(id_)
-                    raise
-            if isinstance(answer, types.ErrorData):
-                code = str(answer.code)
-                span.set_attributes({"error.type": code, "rpc.response.status_code": code})
-                span.set_status(StatusCode.ERROR, answer.message)
-                raise MCPError(code=answer.code, message=answer.message, data=answer.data)
-            exchange.result = answer
-            exchange.span.answered(answer)
-        if (shape := _shape(method, self._version)) is not None:
-            shape.validate_python(answer, by_name=False)
-
-    def _span(self, method: str, id_: int) -> AbstractContextManager[Span]:
-        if not self._is_traced:
-            return _NO_SPAN
-        attributes = {"mcp.method.name": method, "jsonrpc.request.id": str(id_)}
-        return child_span(tracer, f"MCP send {method}", SpanKind.CLIENT, attributes)
-
-    async def _cancel(self, id_: int) -> None:
-        params = {"requestId": id_, "reason": "the caller gave it up"}
-        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-        with anyio.move_on_after(CANCEL_S, shield=True), suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await self._watch.write(cancelled)
 
 
 class Connection:

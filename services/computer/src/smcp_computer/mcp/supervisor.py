@@ -91,7 +91,6 @@ class Supervisor:
         limits: Limits,
         on_change: Callable[[], None],
         events: ServerEvents | None = None,
-        backoff: Backoff | None = None,
         host: HostSettings | None = None,
         place: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
@@ -121,7 +120,7 @@ class Supervisor:
         self._on_change = on_change
         self._place = place
         self._events = events or ServerEvents()
-        self._backoff = backoff or Backoff()
+        self._backoff = Backoff()
         self._start_s = limits.start_s
         self._stderr = StderrLog(config.name, limits.logs, inputs.redactor.redact)
         self._negotiation: Negotiation = "auto"

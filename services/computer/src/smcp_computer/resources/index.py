@@ -35,8 +35,8 @@ from smcp_computer.mcp.events import (
     ServerReady,
     ServerRemoved,
 )
+from smcp_computer.mcp.requests import REQUEST_S
 from smcp_computer.mcp.resources import Features, Json, Resources
-from smcp_computer.mcp.sdk_adapter import REQUEST_S
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_proto.backoff import Backoff
 from smcp_proto.uris import WindowUri, host_of, window_uri
