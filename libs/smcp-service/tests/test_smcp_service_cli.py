@@ -60,24 +60,6 @@ async def test_a_collector_that_is_no_url_ends_it_with_2_and_the_variable(argume
     assert "Traceback" not in said(service)
 
 
-async def test_check_config_refuses_what_a_running_process_only_warns_of_in_its_telemetry() -> None:
-    wrong = {
-        "OTEL_TRACES_EXPORTER": "oltp",
-        "OTEL_TRACES_SAMPLER": "sometimes",
-    }
-    code, service = await run("--check-config", **wrong)
-
-    assert code == 2
-    for variable, value in wrong.items():
-        assert f"{variable}: {value!r} is not known" in said(service)
-    assert (await run("--check-config", **wrong, OTEL_SDK_DISABLED="true"))[0] == 0
-    right = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
-    assert (await run("--check-config", **right))[0] == 0
-    code, service = await run("--check-config", **right, OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
-    assert code == 2
-    assert "OTEL_EXPORTER_OTLP_PROTOCOL: 'grpc' is not known" in said(service)
-
-
 async def test_wrong_usage_ends_it_with_2() -> None:
     code, service = await run("--no-such-option")
 

@@ -11,10 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from smcp_service.health import Readiness, serve_health
-from smcp_service.metrics import BOUNDS, Durations, open_metrics
+from smcp_service.metrics import BOUNDS, Durations, Metrics
 from smcp_service.telemetry import BoundedBatchSpanProcessor, RequestTracerProvider, sampler_from
-
-NOTHING: dict[str, str] = {}
 
 
 def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -27,28 +25,28 @@ def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 async def test_metrics_show_the_values_at_the_time_of_the_scrape() -> None:
     waiting = [3]
-    async with open_metrics(environ=NOTHING) as metrics:
-        metrics.gauge("waiting", "Who waits", lambda: waiting[0])
-        metrics.gauge("members", "Who is there", lambda: {"agent": 1, "computer": 2}, label="role")
-        metrics.counter("renewals", "Those that succeeded", lambda: 7)
-        took = metrics.durations("asked", "Questions", "event", "outcome")
-        took.add(0.2, "list", "ok")
-        took.add(0.3, "list", "ok")
-        took.add(99, "list", "503")
-        told = samples(metrics.scraped()[0])
-        assert told["waiting", ()] == 3
-        assert told["members", (("role", "computer"),)] == 2
-        assert told["renewals_total", ()] == 7
-        ok = (("event", "list"), ("outcome", "ok"))
-        assert told["asked_seconds_count", ok] == 2
-        assert told["asked_seconds_sum", ok] == pytest.approx(0.5)
-        assert told["asked_seconds_bucket", (ok[0], ("le", "0.25"), ok[1])] == 1
-        assert told["asked_seconds_bucket", (ok[0], ("le", "0.5"), ok[1])] == 2
-        failed = (("event", "list"), ("outcome", "503"))
-        assert told["asked_seconds_bucket", (failed[0], ("le", "60.0"), failed[1])] == 0
-        assert told["asked_seconds_bucket", (failed[0], ("le", "+Inf"), failed[1])] == 1
-        waiting[0] = 0
-        assert samples(metrics.scraped()[0])["waiting", ()] == 0
+    metrics = Metrics()
+    metrics.gauge("waiting", "Who waits", lambda: waiting[0])
+    metrics.gauge("members", "Who is there", lambda: {"agent": 1, "computer": 2}, label="role")
+    metrics.counter("renewals", "Those that succeeded", lambda: 7)
+    took = metrics.durations("asked", "Questions", "event", "outcome")
+    took.add(0.2, "list", "ok")
+    took.add(0.3, "list", "ok")
+    took.add(99, "list", "503")
+    told = samples(metrics.scraped()[0])
+    assert told["waiting", ()] == 3
+    assert told["members", (("role", "computer"),)] == 2
+    assert told["renewals_total", ()] == 7
+    ok = (("event", "list"), ("outcome", "ok"))
+    assert told["asked_seconds_count", ok] == 2
+    assert told["asked_seconds_sum", ok] == pytest.approx(0.5)
+    assert told["asked_seconds_bucket", (ok[0], ("le", "0.25"), ok[1])] == 1
+    assert told["asked_seconds_bucket", (ok[0], ("le", "0.5"), ok[1])] == 2
+    failed = (("event", "list"), ("outcome", "503"))
+    assert told["asked_seconds_bucket", (failed[0], ("le", "60.0"), failed[1])] == 0
+    assert told["asked_seconds_bucket", (failed[0], ("le", "+Inf"), failed[1])] == 1
+    waiting[0] = 0
+    assert samples(metrics.scraped()[0])["waiting", ()] == 0
 
 
 @given(st.lists(st.floats(0, 1000), max_size=30))
@@ -66,16 +64,15 @@ def test_each_duration_counts_in_its_bucket_and_all_larger_ones(seconds: list[fl
         assert found["name_seconds_bucket", str(bound)] == sum(each <= bound for each in seconds)
 
 
-async def test_services_in_one_process_count_its_spans_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_became_of_the_spans_of_the_process_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = RequestTracerProvider(sampler_from({}))
     traced.add_span_processor(BoundedBatchSpanProcessor(InMemorySpanExporter(), {}))
     traced.record(ReadableSpan("x", context=SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))))
     traced.force_flush()
-    monkeypatch.setattr("smcp_service.metrics.get_tracer_provider", lambda: traced)
     exported = "smcp_telemetry_spans_total", (("outcome", "exported"),)
-    for _ in range(2):
-        async with open_metrics(environ=NOTHING) as one, open_metrics(environ=NOTHING) as two:
-            assert [samples(each.scraped()[0])[exported] for each in (one, two)] == [1, 0]
+    assert samples(Metrics().scraped()[0])[exported] == 0
+    monkeypatch.setattr("smcp_service.metrics.get_tracer_provider", lambda: traced)
+    assert samples(Metrics().scraped()[0])[exported] == 1
     traced.shutdown()
 
 
@@ -85,10 +82,8 @@ async def status_of(url: str, *, method: str = "GET") -> int:
 
 
 async def test_metrics_are_served_beside_readiness_for_get_only() -> None:
-    async with (
-        open_metrics(environ=NOTHING) as metrics,
-        serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server,
-    ):
+    metrics = Metrics()
+    async with serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server:
         assert await status_of(f"{server.url}/metrics") == 200
         assert await status_of(f"{server.url}/metrics", method="POST") == 405
 
@@ -107,10 +102,8 @@ async def scrape(url: str, accept: str) -> tuple[str, str]:
 
 
 async def test_prometheus_gets_openmetrics_with_the_traces_of_recorded_requests() -> None:
-    async with (
-        open_metrics(environ=NOTHING) as metrics,
-        serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server,
-    ):
+    metrics = Metrics()
+    async with serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server:
         metrics.counter("renewals", "Those that succeeded", lambda: 7)
         took = metrics.durations("asked", "Questions", "event")
         took.add(0.2, "list", trace_id=TRACE_ID)
@@ -131,22 +124,10 @@ async def test_prometheus_gets_openmetrics_with_the_traces_of_recorded_requests(
 
 @pytest.mark.parametrize("accept", ["", "*/*", "text/plain", "application/openmetrics-text;version=x.y", ";;,=,x"])
 async def test_others_get_the_text_without_exemplars(accept: str) -> None:
-    async with (
-        open_metrics(environ=NOTHING) as metrics,
-        serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server,
-    ):
+    metrics = Metrics()
+    async with serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server:
         metrics.durations("asked", "Questions", "event").add(0.2, "list", trace_id=TRACE_ID)
         content_type, text = await scrape(server.url, accept)
     assert content_type.startswith("text/plain; version=0.0.4")
     assert TRACE_ID not in text
     assert samples(text.encode())["asked_seconds_count", (("event", "list"),)] == 1
-
-
-async def test_with_the_sdk_disabled_there_are_no_metrics_and_counting_still_works() -> None:
-    async with (
-        open_metrics(environ={"OTEL_SDK_DISABLED": "true"}) as metrics,
-        serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server,
-    ):
-        metrics.gauge("waiting", "Who waits", lambda: 3)
-        metrics.durations("asked", "Questions", "event").add(0.2, "list")
-        assert await status_of(f"{server.url}/metrics") == 404

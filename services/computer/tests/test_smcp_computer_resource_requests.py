@@ -14,7 +14,7 @@ from smcp_computer.mcp import supervisor
 from smcp_computer.mcp.session import connect
 from smcp_computer.resources import routing
 from smcp_service.health import Readiness, serve_health
-from smcp_service.metrics import open_metrics
+from smcp_service.metrics import Metrics
 from smcp_testing.computer_office import NAME, OFFICE, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
@@ -234,8 +234,8 @@ async def counting(
     nats_url: str, settings: Mapping[str, Any] = MappingProxyType({}), **servers: Any
 ) -> AsyncIterator[tuple[World, Callable[[], Awaitable[Samples]]]]:
     """A Computer, and what Prometheus reads from it."""
+    metrics = Metrics()
     async with (
-        open_metrics(environ={}) as metrics,
         serve_health(Readiness(), "127.0.0.1", 0, metrics=metrics) as health,
         world(nats_url, {"metrics": metrics, **settings}, **servers) as here,
     ):

@@ -9,7 +9,7 @@ import pytest
 
 from smcp_computer.mcp.events import State
 from smcp_computer.mcp.process import usage_of
-from smcp_service.metrics import open_metrics
+from smcp_service.metrics import Metrics
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import pid_of, running
@@ -41,8 +41,8 @@ async def test_the_status_of_a_server_shows_its_process_and_its_restarts() -> No
 
 
 async def test_the_servers_are_counted_by_state_those_that_are_disabled_too(nats_url: str) -> None:
+    metrics = Metrics()
     async with (
-        open_metrics(environ={}) as metrics,
         world(nats_url, {"metrics": metrics}, box=configs.hostile(), off=configs.hostile(disabled=True)),
     ):
         counted = [line for line in metrics.scraped()[0].decode().splitlines() if "computer_mcp_servers{" in line]

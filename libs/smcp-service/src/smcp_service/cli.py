@@ -19,7 +19,7 @@ import typer
 from smcp_service.lifecycle import Failure, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging, get_logger
 from smcp_service.settings import OF_SERVICES, ServiceSettings, SettingsError, shown, unknown_variables
-from smcp_service.telemetry import open_telemetry, unknown_values, wrong_endpoints
+from smcp_service.telemetry import open_telemetry, wrong_endpoints
 
 YOUNGEST: Final = 5000
 """New objects after which the garbage collector looks at them (its own: 700)."""
@@ -92,15 +92,14 @@ def serve_command(
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    Raises typer.Exit always, or SettingsError where an endpoint of OpenTelemetry is no URL or, with `check_config`,
-    one of its variables has an unknown value. `parts` are the settings of what runs beside the service. `also_read` and
-    `options` are those of `unknown_variables`, `at_once` is that of `run`.
+    Raises typer.Exit always, or SettingsError where an endpoint of OpenTelemetry is no URL. `parts` are the settings of
+    what runs beside the service, `also_read` and `options` those of `unknown_variables`, and `at_once` that of `run`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
     for sentence in unknown_variables(type(settings), also_read={*also_read, *OF_SERVICES}, options=options):
         log.warning(sentence)
-    if problems := [*wrong_endpoints(os.environ), *(unknown_values(os.environ) if check_config else ())]:
+    if problems := list(wrong_endpoints(os.environ)):
         raise SettingsError(*problems)
     if check_config:
         print_settings(*parts, settings, without=options)

@@ -82,7 +82,7 @@ def health_routes(
 ) -> list[web.RouteDef]:
     """`GET /livez` (always 200) and `GET /readyz` (200 or 503), both with a small JSON object.
 
-    With `stats` also `GET /statz`: `{SOURCE: {WHAT: COUNT}}`. With `metrics` that are on also `GET /metrics`.
+    With `stats` also `GET /statz`: `{SOURCE: {WHAT: COUNT}}`. With `metrics` also `GET /metrics`.
     """
 
     async def livez(request: web.Request) -> web.Response:
@@ -103,7 +103,7 @@ def health_routes(
     asked = [web.get("/livez", livez), web.get("/readyz", readyz)]
     if stats is not None:
         asked.append(web.get("/statz", statz))
-    if metrics is not None and metrics.registry is not None:
+    if metrics is not None:
         asked.append(web.get("/metrics", scraped))
     return asked
 

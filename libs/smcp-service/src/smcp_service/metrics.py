@@ -4,12 +4,9 @@ Durations are counted by a histogram of ours: those of OpenTelemetry and of Prom
 much for each call.
 """
 
-import contextlib
-import os
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Final
 
@@ -19,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFam
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from smcp_service.telemetry import OUTCOMES, RequestTracerProvider, value_of
+from smcp_service.telemetry import OUTCOMES, RequestTracerProvider
 
 Read = Callable[[], float | Mapping[str, float] | Mapping[tuple[str, ...], float]]
 """Called at each collection, so cheap and without waiting: a number, or numbers by the value of a label, or of some."""
@@ -75,24 +72,25 @@ class Durations:
 
 
 class Metrics(Collector):
-    """The metrics of this process. Made by `open_metrics`."""
+    """The metrics of a service."""
 
     def __init__(self) -> None:
-        self.registry: CollectorRegistry | None = None
-        """None: metrics are off."""
         self._families: list[Callable[[], Family | HistogramMetricFamily]] = []
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(self)
+        self.counter("smcp_telemetry_spans", "Spans that were to be exported", _span_outcomes, label="outcome")
 
     def collect(self) -> Iterator[Family | HistogramMetricFamily]:
         return (family() for family in self._families)
 
     def scraped(self, accept: str = "") -> tuple[bytes, str]:
         """What Prometheus gets, and its content type: OpenMetrics with exemplars if `accept` (the header) asks so."""
-        assert self.registry is not None
         try:
             encode, content_type = choose_encoder(accept)
         except TypeError:  # it compares versions that are no numbers
             encode, content_type = choose_encoder("")
-        return encode(self.registry), content_type
+        return encode(self._registry), content_type
 
     def gauge(self, name: str, description: str, read: Read, *, unit: str = "", label: Label = "") -> None:
         """Something that goes up and down; with `label`, one for each of its values. The name ends with `unit`."""
@@ -120,30 +118,7 @@ class Metrics(Collector):
         self._families.append(family)
 
 
-@asynccontextmanager
-async def open_metrics(*, environ: Mapping[str, str] | None = None) -> AsyncIterator[Metrics]:
-    """Count while the body runs."""
-    metrics = Metrics()
-    if value_of(os.environ if environ is None else environ, "OTEL_SDK_DISABLED") == "true":
-        yield metrics
-        return
-    with _span_outcomes() as outcomes:
-        metrics.counter("smcp_telemetry_spans", "Spans that were to be exported", outcomes, label="outcome")
-        metrics.registry = CollectorRegistry()
-        ProcessCollector(registry=metrics.registry)
-        metrics.registry.register(metrics)
-        yield metrics
-
-
-@contextlib.contextmanager
-def _span_outcomes() -> Iterator[Read]:
-    """What became of the process's spans. Of several services in one process the first one counts them."""
+def _span_outcomes() -> Mapping[str, float]:
+    """What became of the process's spans."""
     traced = get_tracer_provider()
-    if not isinstance(traced, RequestTracerProvider) or traced.is_counted:
-        yield lambda: dict.fromkeys(OUTCOMES, 0.0)
-        return
-    traced.is_counted = True
-    try:
-        yield traced.outcomes
-    finally:
-        traced.is_counted = False
+    return traced.outcomes() if isinstance(traced, RequestTracerProvider) else dict.fromkeys(OUTCOMES, 0.0)

@@ -81,19 +81,6 @@ async def open_telemetry(
         await _shut_down(provider, FLUSH_S)
 
 
-def unknown_values(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each of OpenTelemetry's variables that names an unknown exporter, protocol or sampler."""
-    found: list[str] = []
-
-    def note(variable: str, value: str, instead: str) -> None:
-        found.append(f"{variable}: {value!r} is not known")
-
-    if value_of(environ, "OTEL_SDK_DISABLED") != "true":
-        _is_exported(environ, note)
-        sampler_from(environ, note)
-    return found
-
-
 def wrong_endpoints(environ: Mapping[str, str]) -> Iterator[str]:
     """Problems of the addresses of collectors: a sentence for each, with its variable."""
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
@@ -116,25 +103,21 @@ def value_of(environ: Mapping[str, str], variable: str) -> str:
     return environ.get(variable, "").strip().lower()
 
 
-Unknown = Callable[[str, str, str], None]
-"""Called for each unknown value: its variable, the value, and what is taken instead."""
-
-
 def warn_of(variable: str, value: str, instead: str) -> None:
     get_logger(__name__).warning("telemetry setting is not known", variable=variable, value=value, instead=instead)
 
 
-def _is_exported(environ: Mapping[str, str], unknown: Unknown = warn_of) -> bool:
+def _is_exported(environ: Mapping[str, str]) -> bool:
     """Whether spans go to a collector: an endpoint is set, or `OTEL_TRACES_EXPORTER` is `otlp`."""
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
         return False
     is_placed = any(value_of(environ, each) for each in _ENDPOINTS)
     exporter = value_of(environ, "OTEL_TRACES_EXPORTER") or ("otlp" if is_placed else "none")
     if exporter not in ("otlp", "none"):
-        unknown("OTEL_TRACES_EXPORTER", exporter, "none")
+        warn_of("OTEL_TRACES_EXPORTER", exporter, "none")
     for variable in _PROTOCOLS if exporter == "otlp" else ():
         if (protocol := value_of(environ, variable)) not in ("", "http/protobuf"):
-            unknown(variable, protocol, "http/protobuf")
+            warn_of(variable, protocol, "http/protobuf")
     return exporter == "otlp"
 
 
@@ -243,7 +226,7 @@ class TraceSampler(Sampler):
         return True
 
 
-def sampler_from(environ: Mapping[str, str], unknown: Unknown = warn_of) -> TraceSampler:
+def sampler_from(environ: Mapping[str, str]) -> TraceSampler:
     """The sampler that `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` name; everything new by default."""
     name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     kind = name.removeprefix("parentbased_")
@@ -251,9 +234,9 @@ def sampler_from(environ: Mapping[str, str], unknown: Unknown = warn_of) -> Trac
         return TraceSampler(0.0, by_parent=name != kind)
     rate = 1.0
     if kind == "traceidratio":
-        rate = number_of(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0, unknown=unknown)
+        rate = number_of(environ, "OTEL_TRACES_SAMPLER_ARG", 1.0, least=0.0, most=1.0)
     elif kind != "always_on":
-        unknown("OTEL_TRACES_SAMPLER", name, "parentbased_always_on")
+        warn_of("OTEL_TRACES_SAMPLER", name, "parentbased_always_on")
         name = "parentbased_always_on"
     per_s = number_of(environ, "SMCP_TRACES_PER_S", 0.0, least=0.0, most=MOST_PER_S)
     slow_s = number_of(environ, "SMCP_TRACE_SLOW_S", SLOW_S, least=0.001, most=3600.0)
@@ -266,8 +249,6 @@ class RequestTracerProvider(TracerProvider):
     def __init__(self, sampler: TraceSampler, resource: Resource | None = None) -> None:
         super().__init__(sampler=sampler, resource=resource, id_generator=ContextIdGenerator(), shutdown_on_exit=False)
         self.decide = sampler.decide
-        self.is_counted = False
-        """Whether one of the process's services has `outcomes` among its metrics."""
         self._processors: list[SpanProcessor] = []
 
     def add_span_processor(self, span_processor: SpanProcessor) -> None:
@@ -285,14 +266,12 @@ class RequestTracerProvider(TracerProvider):
         return {name: sum(counts[name] for counts in each) for name in OUTCOMES}
 
 
-def number_of(
-    environ: Mapping[str, str], variable: str, default: float, *, least: float, most: float, unknown: Unknown = warn_of
-) -> float:
+def number_of(environ: Mapping[str, str], variable: str, default: float, *, least: float, most: float) -> float:
     text = value_of(environ, variable)
     with suppress(ValueError):
         if least <= (number := float(text or default)) <= most:
             return number
-    unknown(variable, text, str(default))
+    warn_of(variable, text, str(default))
     return default
 
 

@@ -37,7 +37,7 @@ from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure, background
 from smcp_service.logging import LEVEL, get_logger
-from smcp_service.metrics import open_metrics
+from smcp_service.metrics import Metrics
 
 _log = logging.getLogger("smcp_computer.app")
 
@@ -117,7 +117,7 @@ async def open_service(
     """
     readiness, stats = Readiness(), Stats()
     async with AsyncExitStack() as stack:
-        metrics = await stack.enter_async_context(open_metrics())
+        metrics = Metrics()
         health = await stack.enter_async_context(
             serve_health(
                 readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics

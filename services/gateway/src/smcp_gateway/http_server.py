@@ -17,7 +17,7 @@ from smcp_proto.errors import SmcpError, VersionRefused, error_of
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.http_limits import EdgeRules, Listener, listening
 from smcp_service.logging import get_logger
-from smcp_service.metrics import Metrics, open_metrics
+from smcp_service.metrics import Metrics
 from smcp_service.settings import is_loopback
 
 PATH: Final = "/socket.io/"
@@ -110,19 +110,19 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):
         _log.warning("any client that reaches this address can connect under any name", host=settings.gateway_host)
     guard = open_guard(settings)
-    async with open_metrics() as metrics:
-        front = HttpServer(metrics, guard=guard, proxies=settings.proxies)
-        rules = EdgeRules(
-            hosts=settings.hosts,
-            origins=settings.origins,
-            per_address=settings.strangers_per_address,
-            counted_as=partial(counted_as, trusted=settings.proxies),
-            turned_away=front.turned_away,
-        )
-        host, port = settings.gateway_host, settings.gateway_port
-        stats = front.stats if settings.stats else None
-        async with (
-            listening(front.app, host, port, rules, choose="--port / SMCP_GATEWAY_PORT") as front.listener,
-            serve_health(front.readiness, settings.health_host, settings.health_port, stats, metrics) as front.health,
-        ):
-            yield front
+    metrics = Metrics()
+    front = HttpServer(metrics, guard=guard, proxies=settings.proxies)
+    rules = EdgeRules(
+        hosts=settings.hosts,
+        origins=settings.origins,
+        per_address=settings.strangers_per_address,
+        counted_as=partial(counted_as, trusted=settings.proxies),
+        turned_away=front.turned_away,
+    )
+    host, port = settings.gateway_host, settings.gateway_port
+    stats = front.stats if settings.stats else None
+    async with (
+        listening(front.app, host, port, rules, choose="--port / SMCP_GATEWAY_PORT") as front.listener,
+        serve_health(front.readiness, settings.health_host, settings.health_port, stats, metrics) as front.health,
+    ):
+        yield front

@@ -19,7 +19,7 @@ from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_com
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import LEVEL, get_logger
-from smcp_service.metrics import open_metrics
+from smcp_service.metrics import Metrics
 from smcp_service.settings import SettingsError, load_settings
 
 app = typer.Typer(add_completion=False, help="Keeps who is in which office. Run any number of them.")
@@ -53,7 +53,7 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
         drain_timeout=settings.drain_s,
     )
     async with AsyncExitStack() as stack:
-        metrics = await stack.enter_async_context(open_metrics())
+        metrics = Metrics()
         health = await stack.enter_async_context(
             serve_health(
                 readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics
