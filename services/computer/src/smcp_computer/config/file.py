@@ -158,13 +158,7 @@ def variables_of(path: Path) -> dict[str, str]:
     """The predefined variables of VS Code, for a file."""
     directory = path.absolute().parent
     folder = directory.parent if directory.name in _EDITORS else directory
-    return {
-        "workspaceFolder": str(folder),
-        "workspaceFolderBasename": folder.name,
-        "userHome": str(Path.home()),
-        "pathSeparator": "/",
-        "/": "/",
-    }
+    return {"workspaceFolder": str(folder), "userHome": str(Path.home())}
 
 
 def read_env_file(path: Path) -> dict[str, str]:
