@@ -1,6 +1,8 @@
 """The parameters of `smcp-agent call`."""
 
+import json
 import os
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,7 @@ def test_wrong_usage_of_call_names_the_option() -> None:
 
 async def test_one_of_several_urls_is_enough() -> None:
     async with fake_gateway() as gateway:
+        gateway.computers["red"] = []
         code, _, err = await run(gateway, "--url", f"http://127.0.0.1:1, {gateway.url}", "list")
         assert (code, err) == (0, "")
         code, _, err = await run(gateway, "--url", f"{gateway.url},", "list")
@@ -169,3 +172,69 @@ def test_h_is_help_for_every_command() -> None:
     for arguments in ([], ["call"], ["tools"]):
         result = CliRunner().invoke(app, [*arguments, "-h"])
         assert (result.exit_code, "--help" in result.stdout) == (0, True)
+
+
+PNG = b"\x89PNG"
+
+
+def picture(data: str = b64encode(PNG).decode()) -> JsonObject:
+    blob = {"uri": "file:///a", "blob": b64encode(b"\x00").decode()}
+    content = [
+        {"type": "text", "text": "two"},
+        {"type": "image", "data": data, "mimeType": "image/png"},
+        {"type": "resource", "resource": blob},
+    ]
+    return {"content": content, "isError": False}
+
+
+async def test_pictures_and_other_binary_content_are_written_into_a_directory(tmp_path: Path) -> None:
+    async with fake_gateway() as gateway:
+
+        async def answer(_: JsonObject) -> Any:
+            return picture()
+
+        gateway.computers["red"] = [tool("../draw")]
+        gateway.answers["client:tool_call"] = answer
+        into = tmp_path / "new" / "here"
+        code, out, _ = await run(gateway, "call", "red", "../draw", "--output", str(into))
+        first = [str(into / "_draw-1.png"), str(into / "_draw-1.bin")]
+        assert (code, out.decode().splitlines()) == (0, ["two", *first])
+        assert [Path(each).read_bytes() for each in first] == [PNG, b"\x00"]
+        _, out, _ = await run(gateway, "call", "red", "../draw", "--output", str(into), "--json")
+        assert json.loads(out)["files"] == [str(into / "_draw-2.png"), str(into / "_draw-2.bin")], "none is replaced"
+        code, _, err = await run(gateway, "call", "red", "../draw", "--output", str(into / "_draw-1.png"))
+        assert (code, "--output" in err, "File exists" in err) == (2, True, True)
+
+
+async def test_binary_content_that_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
+    async with fake_gateway() as gateway:
+
+        async def answer(_: JsonObject) -> Any:
+            return picture("no base64!")
+
+        gateway.computers["red"] = [tool("draw")]
+        gateway.answers["client:tool_call"] = answer
+        code, out, err = await run(gateway, "call", "red", "draw", "--output", str(tmp_path))
+        assert (code, out, "is not in base64" in err) == (1, b"", True)
+
+
+async def test_a_shell_completes_the_names_of_computers_and_tools() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers |= {"red": [tool("add"), tool("echo")], "blue": []}
+
+        async def completed(*words: str) -> list[str]:
+            process = await start(gateway, completing=words)
+            code, out, err = await ended(process)
+            assert (code, err) == (0, "")
+            return out.decode().split()
+
+        assert await completed("smcp-agent", "tools", "") == ["blue", "red"]
+        assert await completed("smcp-agent", "call", "r") == ["red"]
+        assert await completed("smcp-agent", "call", "red", "a") == ["add"]
+        assert await completed("smcp-agent", "call", "--office", "office", "gone", "a") == []
+        gateway.answers["server:join_office"] = refuse
+        assert await completed("smcp-agent", "tools", "") == []
+
+
+async def refuse(_: JsonObject) -> Any:
+    return [False, "the office has an Agent"]

@@ -67,7 +67,9 @@ async def test_a_forbidden_tool_gets_no_other_hint() -> None:
         gateway.answers["client:tool_call"] = answer
         code, out, err = await run(gateway, "call", "red", "write_file")
         assert (code, out) == (1, "the tool 'write_file' is forbidden on this Computer\n")
-        assert re.fullmatch(r"the call failed\n\d+\.\d{3} s; if it was traced: smcp trace [0-9a-f]{32}\n", err)
+        assert re.fullmatch(
+            r"the call failed\n\d+\.\d{3} s; if .*OTEL_EXPORTER_OTLP_ENDPOINT.*: smcp trace [0-9a-f]{32}\n", err
+        )
 
 
 @pytest.mark.parametrize(("message", "what"), [(ANSWER_TOO_LARGE, "result"), (REQUEST_TOO_LARGE, "request")])

@@ -125,6 +125,13 @@ def test_print_gives_the_entry_and_writes_nothing(home: Path, client: str) -> No
     assert list(home.iterdir()) == []
 
 
+def test_options_that_were_given_stand_in_the_entry(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMCP_MAX_PAYLOAD", "5000")
+    _, out, _ = install("cursor", "--print", "--name", "desk", "--timeout", "90")
+    arguments = json.loads(out)["mcpServers"]["smcp"]["args"]
+    assert arguments == [*ARGUMENTS, "--name", "desk", "--max-payload", "5000", "--timeout", "90"]
+
+
 @pytest.mark.parametrize("client", FILES)
 def test_install_writes_once_and_renews_a_changed_command(home: Path, client: str) -> None:
     path = put(home, client)
@@ -200,6 +207,7 @@ def test_an_entry_that_could_not_work_is_not_made(home: Path, how: str, options:
         ("cursor", '{"mcpServers": {', "line 1 column 17"),
         ("cursor", '{"mcpServers": []}', "it has no object 'mcpServers'"),
         ("cursor", "[]", "it has no object 'mcpServers'"),
+        ("vscode", '{"servers": {}, "inputs": {"id": "key"}}', "its 'inputs' is no list"),
         ("cursor", "\udc80", "it is not UTF-8"),
         ("cursor", '{"mcpServers": {"smcp": {"command": "mine"}}}', "'smcp' is another MCP server there"),
         ("codex", "model = ", "it is not TOML ("),

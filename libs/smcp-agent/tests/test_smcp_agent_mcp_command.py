@@ -64,14 +64,24 @@ async def test_it_leaves_the_office_when_the_client_hangs_up_and_standard_output
         gateway.computers["red"] = [tool("echo")]
         await serving(process)
         await gateway.enter("blue", [tool("sing")])
-        told = {json.loads(await line(process.stdout))["method"] for _ in range(2)}
-        assert told == {"notifications/tools/list_changed", "notifications/resources/list_changed"}
+        told = [json.loads(await line(process.stdout))["method"] for _ in range(3)]
+        assert sorted(told) == [f"notifications/{what}/list_changed" for what in ("prompts", "resources", "tools")]
         await say(process, "tools/call", 3, name="sing", arguments={})
         assert json.loads(await line(process.stdout))["id"] == 3
         code, out, err = await hung_up(process)
         assert (code, out) == (0, b"")
         assert all(each.startswith("smcp-agent mcp: ") for each in err.splitlines())
         assert len(gateway.seen("server:leave_office")) == 1
+
+
+async def test_a_call_may_take_as_long_as_the_option_says() -> None:
+    async with fake_gateway() as gateway, started(gateway, "--timeout", "7") as process:
+        gateway.computers["red"] = [tool("echo")]
+        await serving(process)
+        await say(process, "tools/call", 3, name="echo", arguments={})
+        assert json.loads(await line(process.stdout))["id"] == 3
+        assert gateway.seen("client:tool_call")[0]["timeout"] == 7
+        assert (await hung_up(process))[0] == 0
 
 
 async def test_a_client_that_is_gone_ends_it_and_its_calls() -> None:

@@ -77,6 +77,16 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "none.json: cannot be read" in str(result.exception)
 
 
+def test_a_warning_beside_a_mistake_is_told_as_one(config: Path) -> None:
+    config.write_text('{"servers": {"a": {"command": "x", "args": [1], "colour": "red"}}}')
+    refused = install(config).exception
+    assert isinstance(refused, SettingsError)
+    assert [each.partition(": servers")[2] for each in refused.problems] == [
+        ".a.args.0: must be a string: put quotes around it"
+    ]
+    assert list(refused.warnings) == [f"--config: {config}: servers.a.colour: is not a known field and is ignored"]
+
+
 def test_what_would_keep_the_service_from_running_is_said_at_once(config: Path) -> None:
     config.write_text('{"servers": {"a":')
     wrong = ("--office", "", "--name", "n", "--gateway", "gateway.example", "--user", "no such")

@@ -57,6 +57,15 @@ async def test_a_progress_token_that_is_no_number_is_of_no_call() -> None:
     assert [orjson.loads(note)["progress"] for note in notes] == [4]
 
 
+async def test_an_answer_whose_id_is_true_is_not_that_of_request_1() -> None:
+    watch = Watch("box")
+    with watch.answer(1) as answer:
+        assert not watch.answered('{"jsonrpc": "2.0", "id": true, "result": {}}')
+        assert not answer.done()
+        assert watch.answered('{"jsonrpc": "2.0", "id": 1, "result": {}}')
+        assert answer.result() == {}
+
+
 @pytest.mark.parametrize("how", ["nats", "gateway"])
 async def test_progress_reaches_the_agent_over_two_gateways(nats_url: str, tmp_path: Path, how: str) -> None:
     heard: list[ToolProgress] = []

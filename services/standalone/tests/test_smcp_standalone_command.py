@@ -264,6 +264,17 @@ def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str], said
     assert "Traceback" not in refused.stderr
 
 
+def test_up_tells_a_warning_beside_a_mistake_as_a_warning(tmp_path: Path) -> None:
+    config = tmp_path / "c.json"
+    config.write_text('{"servers": {"a": {"command": "x", "args": [1], "colour": "red"}}}')
+    refused = smcp("up", "--config", str(config))
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines() == [
+        f"error: --config: {config}: servers.a.args.0: must be a string: put quotes around it",
+        f"warning: --config: {config}: servers.a.colour: is not a known field and is ignored",
+    ]
+
+
 def test_nats_config_names_each_wrong_field_ends_with_2_and_writes_nothing(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text("{offices: [lab], gateways: 0, registries: [up/1]}")

@@ -243,6 +243,12 @@ async def test_a_store_that_is_away_is_one_line() -> None:
     assert len(shown.stderr.splitlines()) == 1
 
 
+async def test_without_a_call_it_says_where_its_id_is() -> None:
+    shown = await run_trace("http://127.0.0.1:1")
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert shown.stderr.startswith("error: say which call: `smcp-agent call` prints its REQ_ID")
+
+
 async def test_help_is_that_of_the_other_commands() -> None:
     command = born(SMCP, "trace", "-h", knows=("smcp_standalone.main",))
     shown = await anyio.to_thread.run_sync(

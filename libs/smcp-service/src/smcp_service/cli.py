@@ -51,6 +51,8 @@ def run_app(app: typer.Typer) -> NoReturn:
     except Failure as error:
         for problem in error.problems if isinstance(error, SettingsError) else (error,):
             typer.echo(f"error: {problem}", err=True)
+        for warning in error.warnings if isinstance(error, SettingsError) else ():
+            typer.echo(f"warning: {warning}", err=True)
         raise SystemExit(error.exit_code) from None
     raise SystemExit(0)
 

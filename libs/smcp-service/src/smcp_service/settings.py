@@ -5,7 +5,7 @@ import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
@@ -59,13 +59,15 @@ _LONGEST_SHOWN: Final = 80
 
 
 class SettingsError(Failure):
-    """The process was configured wrongly. The message names each variable (or option) and what is wrong with it."""
+    """The process was configured wrongly. The message names each variable (or option) and what is wrong with it;
+    `warnings` are told beside it."""
 
     exit_code = 2
 
-    def __init__(self, *problems: str) -> None:
+    def __init__(self, *problems: str, warnings: Sequence[str] = ()) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+        self.warnings = warnings
 
 
 def _nats_url(value: str) -> str:

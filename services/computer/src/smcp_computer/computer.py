@@ -244,7 +244,7 @@ class Computer:
                 config = read.valid()
             except Exception as error:  # noqa: BLE001 -- a saved file must not end what runs
                 if isinstance(error, ConfigError):
-                    problem = "; ".join(f"{self._file}: {each}" for each in error.problems)
+                    problem = "; ".join(f"{self._file}: {each}" for each in (*error.problems, *error.warnings))
                 else:  # a fault of ours
                     _log.exception("the changed configuration cannot be read")
                     problem = "the file cannot be read for an internal error, which the log shows"

@@ -322,7 +322,9 @@ def _edit(
     try:
         warnings = edit_file(config, Edit(action, which, **more))
     except ConfigError as error:
-        raise (Failure(str(error)) if isinstance(error, NoChange) else SettingsError(*error.problems)) from None
+        if isinstance(error, NoChange):
+            raise Failure(str(error)) from None
+        raise SettingsError(*error.problems, warnings=error.warnings) from None
     for computer, file in files.items():
         if file.resolve() == config.resolve():
             said = computer.ask("POST", "servers", which, "reload")

@@ -102,12 +102,14 @@ def _check(config: Path, office: str, name: str, gateway: str | None, user: str)
             problems.append(f"--gateway: {error.message.removeprefix('url: ')}")
     if not _USER.fullmatch(user):
         problems.append(f"--user: {user!r} is no name of a user of Linux")
+    warnings: list[str] = []
     try:
         load_config(config)
     except ConfigError as error:
         problems += [f"--config: {problem}" for problem in error.problems]
+        warnings += [f"--config: {warning}" for warning in error.warnings]
     if problems:
-        raise SettingsError(*problems)
+        raise SettingsError(*problems, warnings=warnings)
 
 
 def unit_text(command: Path, user: str) -> str:

@@ -188,6 +188,7 @@ def _refused(path: Path) -> Iterator[None]:
         yield
     except ConfigError as error:
         _say("error", path, error.problems)
+        _say("warning", path, error.warnings)
         raise typer.Exit(SettingsError.exit_code) from None
 
 

@@ -109,14 +109,17 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
         config = directory / SAMPLE
         if not config.exists():
             config.write_text(json.dumps(_sample(), indent=2), encoding="utf-8")
-    problems = list(wrong_endpoints(os.environ))
-    configuration = _read(problems, partial(_configuration, config))
-    gateway = _read(problems, partial(_gateway_settings, options))
-    registry = _read(problems, partial(load_settings, RegistrySettings, audit=_audit_default()))
+    refused: list[SettingsError] = []
+    configuration = _read(refused, partial(_configuration, config))
+    gateway = _read(refused, partial(_gateway_settings, options))
+    registry = _read(refused, partial(load_settings, RegistrySettings, audit=_audit_default()))
     chosen = {"config": config, "office": options.office, "name": options.name, "audit": _audit_default()}
-    computer = _read(problems, partial(load_settings, ComputerSettings, **chosen))
+    computer = _read(refused, partial(load_settings, ComputerSettings, **chosen))
+    problems = [*wrong_endpoints(os.environ), *(problem for each in refused for problem in each.problems)]
     if problems or configuration is None or gateway is None or registry is None or computer is None:
-        raise SettingsError(*dict.fromkeys(problems))
+        raise SettingsError(
+            *dict.fromkeys(problems), warnings=[warning for each in refused for warning in each.warnings]
+        )
     return UpSettings(registry, gateway, computer, configuration)
 
 
@@ -139,11 +142,11 @@ def _audit_default() -> str | None:
     return None if os.environ.get("SMCP_AUDIT") else "on"
 
 
-def _read(problems: list[str], read: Callable[[], T]) -> T | None:
+def _read(refused: list[SettingsError], read: Callable[[], T]) -> T | None:
     try:
         return read()
     except SettingsError as error:
-        problems += error.problems
+        refused.append(error)
         return None
 
 
@@ -151,7 +154,8 @@ def _configuration(path: Path) -> ComputerConfig:
     try:
         return load_config(path)
     except ConfigError as error:
-        raise SettingsError(*(f"--config: {problem}" for problem in error.problems)) from None
+        told, doubts = ([f"--config: {each}" for each in said] for said in (error.problems, error.warnings))
+        raise SettingsError(*told, warnings=doubts) from None
 
 
 def _gateway_settings(options: UpOptions) -> GatewaySettings:

@@ -29,10 +29,15 @@ _SHOWN: Final = ("gen_ai.tool.name", "smcp.computer", "smcp.mcp_server")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the trace of a call: its spans as a tree, with times, processes and errors."""
     parser = argparse.ArgumentParser("smcp trace", add_help=False)  # the help is in `smcp_standalone.main`
-    parser.add_argument("req_id", metavar="REQ_ID")
+    parser.add_argument("req_id", metavar="REQ_ID", nargs="?")
     parser.add_argument("--url", default=os.environ.get("SMCP_TRACES_URL") or DEFAULT_URL)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
+    if given.req_id is None:
+        sys.stderr.write(
+            "error: say which call: `smcp-agent call` prints its REQ_ID, and `smcp trace REQ_ID` shows it\n"
+        )
+        raise SystemExit(2)
     if not given.req_id or re.search(r"[\x00-\x1f\x7f-\x9f]", given.req_id):
         parser.error("REQ_ID: is empty, or holds a control character")
     try:

@@ -5,6 +5,7 @@ import os
 import pty
 import sys
 from asyncio.subprocess import PIPE
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +27,16 @@ async def start(
     stderr: int = PIPE,
     columns: int = 120,
     forked: bool = False,
+    completing: Sequence[str] = (),
 ) -> Any:
     """Args:
+    completing: a shell completes the last of these words.
     forked: see `fork_server`; in less time, for what gets no signals and prints where it can.
     """
     environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": str(columns)}
+    if completing:
+        at, words = str(len(completing) - 1), " ".join(completing)
+        environment |= {"_SMCP_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": at}
     command = born(COMMAND, *arguments, knows=("smcp_agent.cli.main",)) if forked else [str(COMMAND), *arguments]
     return await asyncio.create_subprocess_exec(*command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
 

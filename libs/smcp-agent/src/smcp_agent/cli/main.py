@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.metadata import version as version_of
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -30,6 +31,7 @@ from smcp_agent.cli.output import (
     print_statuses,
     print_templates,
     print_tools,
+    save_binaries,
     show_progress,
     statuses_json,
     working,
@@ -38,7 +40,7 @@ from smcp_agent.cli.run_command import (
     Answer,
     Options,
     ask,
-    default_name,
+    completions,
     no_tools,
 )
 from smcp_agent.client import SmcpAgent
@@ -83,7 +85,27 @@ def _parse_limit(text: str) -> float:
     return seconds
 
 
-Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
+async def _computers(agent: SmcpAgent) -> list[str]:
+    return list(agent.computers())
+
+
+def _complete_computer(context: typer.Context, incomplete: str) -> list[str]:
+    return completions(context, incomplete, _computers)
+
+
+def _complete_tool(context: typer.Context, incomplete: str) -> list[str]:
+    computer = context.params.get("computer") or ""
+
+    async def names(agent: SmcpAgent) -> list[str]:
+        return [each.name for each in await agent.get_tools(computer)]
+
+    return completions(context, incomplete, names)
+
+
+Computer = Annotated[
+    str,
+    typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.", autocompletion=_complete_computer),
+]
 Server = Annotated[
     str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")
 ]
@@ -160,14 +182,7 @@ def options(
     ] = False,
 ) -> None:
     """Use the tools, desktops and documents of the Computers in an office."""
-    context.obj = Options(
-        urls=[each.strip() for each in url.split(",")],
-        office=office,
-        name=default_name() if name is None else name,
-        json=as_json,
-        token=token or None,
-        max_payload=max_payload,
-    )
+    context.obj = Options.chosen(url, office, name, token, max_payload, as_json=as_json)
 
 
 Question = Callable[..., Awaitable[Answer]]
@@ -202,7 +217,7 @@ async def list_room(agent: SmcpAgent) -> Answer:
     """Who is in the office."""
     sessions = await agent.list_room()
     found = [each.model_dump(exclude_unset=True) for each in sessions]
-    return Answer({"office_id": agent.office, "sessions": found}, lambda: print_sessions(sessions))
+    return Answer({"office_id": agent.office, "sessions": found}, lambda: print_sessions(sessions, agent.office))
 
 
 @asks("asking {computer} for its tools")
@@ -241,7 +256,10 @@ async def config(agent: SmcpAgent, computer: Computer) -> Answer:
 def call(
     context: typer.Context,
     computer: Computer,
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.")],
+    tool: Annotated[
+        str,
+        typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.", autocompletion=_complete_tool),
+    ],
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -254,10 +272,19 @@ def call(
     timeout: Annotated[
         float, typer.Option(parser=_parse_limit, metavar="SECONDS", help="How long the call may take.")
     ] = DEFAULT_TIMEOUT_S,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write pictures and other binary content into this directory."),
+    ] = None,
 ) -> None:
     """Call a tool and print its result. ctrl-C cancels the call. At a terminal, it shows the tool's progress."""
     chosen: Options = context.obj
     (given, texts), req_id = read_parameters(params, words or ()), uuid4().hex
+    if output is not None:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(f"{str(output)!r}: {error.strerror}", param_hint="--output") from None
     ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
 
     shown = working(f"{tool} on {computer}")
@@ -271,8 +298,11 @@ def call(
         heard = None if shown.disable else partial(show_progress, shown)
         result = await agent.call_tool(computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard)
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
+        files = [] if output is None else save_binaries(result, output, tool)
+        if output is not None:
+            found["files"] = [each for each in files if each is not None]
         why = await no_tools(agent, computer) if result.is_error else ""
-        return Answer(found, lambda: print_result(result, why), failed=result.is_error)
+        return Answer(found, lambda: print_result(result, why, files), failed=result.is_error)
 
     ask(chosen, shown, question, ids=ids)
 

@@ -4,6 +4,7 @@ import logging
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,11 +16,16 @@ from smcp_agent.cli.run_command import FAILED, WRONG_USAGE, Options, run
 from smcp_agent.connecting.options import check_token
 from smcp_agent.errors import Malformed
 from smcp_agent.mcp.client_configs import CLIENTS, VARIABLE, ConfigFileError, read, write
+from smcp_proto.schemas import MAX_TIMEOUT_S
 
 NEEDS_EXTRA: Final = "smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"
 TokenFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="A file with the token, read before each connection: it may be renewed."),
+]
+
+CallLimit = Annotated[
+    float, typer.Option("--timeout", min=1, max=MAX_TIMEOUT_S, metavar="SECONDS", help="How long a call may take.")
 ]
 
 app = typer.Typer()
@@ -33,7 +39,7 @@ class _OneLine(logging.Formatter):
 
 
 @app.callback(invoke_without_command=True)
-def mcp(context: typer.Context, token_file: TokenFile = None) -> None:
+def mcp(context: typer.Context, token_file: TokenFile = None, timeout: CallLimit = MAX_TIMEOUT_S) -> None:
     """Offer the office to an MCP client, as an MCP server on standard input and output."""
     if context.invoked_subcommand is not None:
         return
@@ -51,7 +57,7 @@ def mcp(context: typer.Context, token_file: TokenFile = None) -> None:
     chosen = _with_token_file(replace(context.obj, json=False), token_file)
 
     async def serve() -> bool:
-        return await serve_stdio(chosen.agent())
+        return await serve_stdio(chosen.agent(), timeout=timeout)
 
     run(chosen, serve(), endless=True)
 
@@ -88,6 +94,7 @@ def install(
     only_print: Annotated[bool, typer.Option("--print", help="Print the entry, and write nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
     token_file: TokenFile = None,
+    timeout: CallLimit = MAX_TIMEOUT_S,
 ) -> None:
     """Add `smcp-agent mcp` to the file of an MCP client. It shows file and entry first, and keeps a copy."""
     if client not in CLIENTS:
@@ -99,6 +106,8 @@ def install(
     known = CLIENTS[client]
     token = chosen.token if isinstance(chosen.token, str) else None
     arguments = ["mcp", "--url", ",".join(chosen.urls), "--office", chosen.office]
+    more = {"--name": chosen.name, "--max-payload": chosen.max_payload, "--timeout": f"{timeout:g}"}
+    arguments += [str(each) for option in _given(context) if option in more for each in (option, more[option])]
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     wanted = known.entry(_command(), arguments, token)
     print_hint(f"The entry for {known.title}, whose file is {known.path}:")
@@ -123,6 +132,15 @@ def install(
         print_hint("The token stands in that file, which nobody else may read now. --token-file keeps it out.")
     elif token is not None:
         print_hint(f"The token is not in that file: {known.title} asks for it, or takes it from {VARIABLE}.")
+
+
+def _given(context: typer.Context) -> Iterator[str]:
+    """The options that were given, here and before the commands, also by variables."""
+    for each in (context.find_root(), context):
+        for name in each.params:
+            source = each.get_parameter_source(name)
+            if source is not None and source.name != "DEFAULT":
+                yield f"--{name.replace('_', '-')}"
 
 
 def _command() -> str:

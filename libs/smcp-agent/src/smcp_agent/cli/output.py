@@ -1,10 +1,15 @@
 """The output of the commands: tables and texts for people, JSON for programs; diagnostics go to standard error."""
 
 import json
+import re
 import sys
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import count, zip_longest
+from mimetypes import guess_extension
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -16,15 +21,17 @@ from rich.table import Table
 
 from smcp_agent.cli.call_arguments import json_types
 from smcp_agent.desktop import Desktop, windows
-from smcp_agent.errors import ErrorCode, SmcpError, may_have_run
+from smcp_agent.errors import BadReply, ErrorCode, SmcpError, may_have_run
 from smcp_agent.finder import Finder
 from smcp_agent.resources import Completion, Resource, ResourceTemplate
 from smcp_agent.result_formats import as_text
-from smcp_agent.results import CallResult, ResourceContents
+from smcp_agent.results import AudioContent, CallResult, ImageContent, ResourceContents
 from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
 NO_TOOLS: Final = "No tools: {}."
+MAX_STEM: Final = 100
+"""Characters of a tool's name in that of a file; file systems take 255 bytes."""
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 
@@ -38,9 +45,11 @@ def print_json(value: Any) -> None:
     typer.echo(printable_json(value))
 
 
-def print_sessions(sessions: Sequence[SessionInfo]) -> None:
+def print_sessions(sessions: Sequence[SessionInfo], office: str) -> None:
     ordered = sorted(sessions, key=lambda each: (each.role != "computer", each.name or ""))
     print_table("Name", {"Role": 10}, [(session.name or "", session.role or "") for session in ordered])
+    if not any(session.role == "computer" for session in ordered):
+        print_hint(f"No Computer is in the office {office!r}: is that its name (--office, SMCP_OFFICE)?")
 
 
 def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
@@ -83,8 +92,35 @@ def parameters(schema: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def print_result(result: CallResult, why: str = "") -> None:
-    texts = [as_text(block) for block in result.content]
+def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | None]:
+    """Write the pictures and other binary contents of a result; the file of each content, None where it is text.
+
+    A file is named after the tool, and never replaces another one. Raises BadReply: a content is not in base64.
+    """
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", tool)[:MAX_STEM]
+    files: list[str | None] = []
+    for block in result.content:
+        data = block.data if isinstance(block, ImageContent | AudioContent) else getattr(block, "blob", None)
+        if data is None:
+            files.append(None)
+            continue
+        try:
+            binary = b64decode(data, validate=True)
+        except ValueError:
+            raise BadReply("a binary content of the result is not in base64") from None
+        suffix = guess_extension(getattr(block, "mime_type", None) or "") or ".bin"
+        for number in count(1):
+            path = directory / f"{stem}-{number}{suffix}"
+            with suppress(FileExistsError), path.open("xb") as file:
+                file.write(binary)
+                files.append(str(path))
+                break
+    return files
+
+
+def print_result(result: CallResult, why: str = "", files: Sequence[str | None] = ()) -> None:
+    """`files`: where the binary contents were written."""
+    texts = [path or as_text(block) for block, path in zip_longest(result.content, files)]
     if not texts and result.structured_content is not None:
         texts = [printable_json(result.structured_content)]
     for text in texts:
@@ -101,7 +137,7 @@ def print_result(result: CallResult, why: str = "") -> None:
 
 def trace_command(trace_id: str) -> str:
     """Whether calls are traced, this side does not know."""
-    return f"if it was traced: smcp trace {trace_id}"
+    return f"if the services export traces (OTEL_EXPORTER_OTLP_ENDPOINT): smcp trace {trace_id}"
 
 
 _GIVEN_AS: Final = {

@@ -34,6 +34,8 @@ FAILED: Final = 1
 WRONG_USAGE: Final = 2
 STOPPED: Final = 128
 """A signal ended the command: the signal's number is added, as shells do."""
+COMPLETE_S: Final = 2.0
+"""How long somebody who pressed the tab key waits."""
 WHY_S: Final = 5.0
 """How long an explanation may hold up an answer that is there."""
 
@@ -50,6 +52,13 @@ class Options:
     """Bytes of the largest result."""
     token: Token | None = field(default=None, repr=False)
 
+    @classmethod
+    def chosen(
+        cls, url: str, office: str, name: str | None, token: str, max_payload: int, *, as_json: bool
+    ) -> "Options":
+        urls = [each.strip() for each in url.split(",")]
+        return cls(urls, office, default_name() if name is None else name, as_json, max_payload, token or None)
+
     def agent(self) -> SmcpAgent:
         max_message = self.max_payload + MAX_MESSAGE - MAX_PAYLOAD
         return SmcpAgent(self.urls, office=self.office, name=self.name, token=self.token, max_message=max_message)
@@ -63,6 +72,23 @@ def default_name() -> str:
         user = "cli"
     name = f"{user}@{socket.gethostname()}-{os.getpid()}"
     return "".join(character for character in name if character.isprintable())[-128:]
+
+
+def completions(
+    context: typer.Context, beginning: str, ask_names: Callable[[SmcpAgent], Awaitable[Sequence[str]]]
+) -> list[str]:
+    """For a shell: the names that begin so. None where the office, with its one seat for an Agent, cannot be asked."""
+    given = context.find_root().params
+    chosen = Options.chosen(*(given[each] for each in ("url", "office", "name", "token", "max_payload")), as_json=False)
+
+    async def names() -> list[str]:
+        async with asyncio.timeout(COMPLETE_S), chosen.agent() as agent:
+            return [each for each in await ask_names(agent) if each.startswith(beginning)]
+
+    try:
+        return asyncio.run(names())
+    except (SmcpError, TimeoutError):
+        return []
 
 
 async def no_tools(agent: SmcpAgent, computer: str) -> str:

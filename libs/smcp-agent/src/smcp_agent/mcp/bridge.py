@@ -46,10 +46,11 @@ logger = logging.getLogger(__name__)
 
 
 class OfficeServer:
-    """The MCP server of an office, for one client."""
+    """The MCP server of an office, for one client. `timeout`: seconds that a call may take."""
 
-    def __init__(self, agent: SmcpAgent) -> None:
+    def __init__(self, agent: SmcpAgent, *, timeout: float = MAX_TIMEOUT_S) -> None:
         self._agent = agent
+        self._timeout = timeout
         self._tools: dict[str, Tools] = {}
         self._named: dict[str, NamedTool] = {}
         self._kept: dict[tuple[str, str], str] = {}
@@ -124,9 +125,7 @@ class OfficeServer:
                 self._tools.clear()
                 await self._learn()
                 return {tools, resources, prompts}
-            case events.ComputerEntered():
-                return {resources, prompts}
-            case events.ResourcesChanged():
+            case events.ComputerEntered() | events.ResourcesChanged():
                 return {resources}
             case events.ResourceUpdated():
                 return {subscriptions.ResourceUpdated(uri) for uri in self._resources.meant(event)}
@@ -195,7 +194,7 @@ class OfficeServer:
                     named.computer,
                     named.tool.name,
                     params.arguments,
-                    timeout=MAX_TIMEOUT_S,
+                    timeout=self._timeout,
                     on_progress=tell if "progress_token" in (context.meta or {}) else None,
                 )
             if call.cancelled_caught:
@@ -258,7 +257,7 @@ def mcp_result(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": raw.get("content", []), "resultType": "complete", **found}
 
 
-async def serve_stdio(agent: SmcpAgent) -> bool:
+async def serve_stdio(agent: SmcpAgent, *, timeout: float) -> bool:
     """Enter the office and be its MCP server on standard input and output until the client hangs up.
 
     Raises SmcpError: as `SmcpAgent` on entering.
@@ -270,7 +269,7 @@ async def serve_stdio(agent: SmcpAgent) -> bool:
         logger.info("in the office %r as %r, with %s", agent.office, agent.name, there)
         try:
             async with stdio_server(stdin) as streams:
-                await OfficeServer(agent).run(streams)
+                await OfficeServer(agent, timeout=timeout).run(streams)
         except* (BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
             logger.info("the client is gone")
     return True

@@ -76,6 +76,8 @@ class McpClient:
         section = document.get(self.section, {}) if isinstance(document, dict) else None
         if not isinstance(section, dict):
             raise ConfigFileError(f"it has no object {self.section!r}")
+        if not isinstance(document.get("inputs"), list | None):
+            raise ConfigFileError("its 'inputs' is no list")
         former = section.get(name, {})
         if former != {} and not _is_ours(former):
             raise ConfigFileError(f"{name!r} is another MCP server there: choose another name with --entry")

@@ -59,8 +59,7 @@ class ComputerConfig:
     def valid(self) -> "ComputerConfig":
         """Raises ConfigError: there are problems."""
         if self.problems:
-            # with the warnings: a missing field may be one of the unknown ones
-            raise ConfigError(*self.problems, *self.warnings)
+            raise ConfigError(*self.problems, warnings=self.warnings)
         return self
 
 
@@ -69,7 +68,8 @@ def load_config(path: Path) -> ComputerConfig:
     try:
         return read_config(path).valid()
     except ConfigError as error:
-        raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
+        told, doubts = ([f"{path}: {each}" for each in said] for said in (error.problems, error.warnings))
+        raise ConfigError(*told, warnings=doubts) from None
 
 
 def parse_config(raw: bytes | str, variables: Mapping[str, str] = _NO_VARIABLES) -> ComputerConfig:

@@ -5,7 +5,7 @@ A problem keeps a Computer from running. A warning does not: `run` logs it, and 
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeVar, get_args
@@ -35,11 +35,13 @@ T = TypeVar("T")
 
 
 class ConfigError(Exception):
-    """The file cannot be used as it is. `problems` has all that is wrong, each with its place in the file."""
+    """The file cannot be used as it is. `problems` has all that is wrong, each with its place in the file; `warnings`
+    what else is odd: a missing field may be one of the unknown ones."""
 
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
+    def __init__(self, *problems: str, warnings: Sequence[str] = ()) -> None:
+        super().__init__("\n".join([*problems, *warnings]))
         self.problems = problems
+        self.warnings = warnings
 
 
 class CannotRun(ConfigError):

@@ -193,7 +193,7 @@ class Watch:
         except ValueError:
             return False
         match message:
-            case {"jsonrpc": "2.0", "id": int(id_), "result": dict(result)} if id_ in self._answers:
+            case {"jsonrpc": "2.0", "id": int(id_), "result": dict(result)} if id_ in self._answers and id_ is not True:
                 self.heard = time.monotonic()
                 self._settle(id_, self._redacted(result))
                 return True
