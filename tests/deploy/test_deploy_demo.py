@@ -93,7 +93,9 @@ async def test_the_demo_agent_calls_a_tool_through_each_gateway(tmp_path: Path, 
         assert code == 0, errors
         # All at once, as pods are: two gateways of one credential and one pod's name among them.
         services = ("gateway", "gateway", "registry", "registry", "computer")
-        one, other, *_ = await asyncio.gather(*(start(stack, kubelet, name) for name in services))
+        # beside so many starts an MCP server may need more than its 30 s, and then has no tool until it is tried again
+        own = {"computer": {"SMCP_START_S": "120"}}
+        one, other, *_ = await asyncio.gather(*(start(stack, kubelet, name, **own.get(name, {})) for name in services))
         assert one.url != other.url
         for gateway in (one, other):
             kubelet.places["http://smcp-gateway:8000"] = gateway.url

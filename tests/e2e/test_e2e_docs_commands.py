@@ -1,4 +1,5 @@
-"""Every command of ours in the pages runs, as it stands there, in the world that its page speaks of.
+"""Every command of ours in the pages runs, as it stands there, in the world that its page speaks of: one that stands on
+several pages with the first of them.
 
 README's are run by `tests/pages`. The pages of containers and of Kubernetes need these: `make compose-demo` and
 `test_e2e_containers` run the former's.
@@ -81,7 +82,16 @@ def runnable(page: Path) -> list[list[str]]:
     return [[word.strip("[]") for word in words] for words in found if not any(word[:3] == "[--" for word in words)]
 
 
-PAGES: Final = [page for page in pages() if name(page) not in NOT_HERE and runnable(page)]
+def first_pages() -> Iterator[tuple[Path, list[list[str]]]]:
+    """Each page with those of its commands that no page before it has."""
+    before = set[tuple[str, ...]]()
+    for page in pages():
+        if name(page) not in NOT_HERE and (new := [each for each in runnable(page) if tuple(each) not in before]):
+            before.update(map(tuple, new))
+            yield page, new
+
+
+PAGES: Final = dict(first_pages())
 
 
 class Shell:
@@ -169,8 +179,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 async def test_the_commands_of_a_page_run(page: Path, shell: Shell, nats_url: str) -> None:
     up = ["smcp", "up", "--config", "computer.json"]
-    with_world = [words for words in runnable(page) if words[:2] != ["smcp", "up"]]
-    for words in runnable(page):
+    with_world = [words for words in PAGES[page] if words[:2] != ["smcp", "up"]]
+    for words in PAGES[page]:
         if words[:2] == ["smcp", "up"]:
             await shell.run(shell.words(words))
     async with shell.started(up):

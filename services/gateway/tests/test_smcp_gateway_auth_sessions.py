@@ -51,21 +51,23 @@ async def test_a_token_allows_only_its_offices_roles_and_names(nats_url: str) ->
 
 
 @pytest.mark.rule("answers.connect.token.end")
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_session_ends_when_its_token_expires(nats_url: str, transport: str) -> None:
-    async with (
-        gateway_world(nats_url, settings=SETTINGS, move_s=1.0) as world,
-        connected(world.url, auth=token(sub="box")) as box,
-    ):
-        assert await box.join("computer", "box", "office") == [True, None]
-        until = time.time() + VALID_S
-        async with connected(world.url, auth=token(exp=until), transports=[transport]) as anna:
-            assert await anna.join("agent", "anna", "office") == [True, None]
-            await gone(anna)
-            assert until <= time.time() <= until + 5
-        await eventually(lambda: box.told("notify:leave_office") == [{"office_id": "office", "agent": "anna"}])
-        async with connected(world.url, auth=token()) as again:
-            assert await again.join("agent", "anna", "office") == [True, None]
+async def test_a_session_ends_when_its_token_expires(nats_url: str) -> None:
+    async with gateway_world(nats_url, settings=SETTINGS, move_s=1.0) as world:
+
+        async def ends(transport: str) -> None:
+            office = f"office by {transport}"
+            async with connected(world.url, auth=token(sub="box")) as box:
+                assert await box.join("computer", "box", office) == [True, None]
+                until = time.time() + VALID_S
+                async with connected(world.url, auth=token(exp=until), transports=[transport]) as anna:
+                    assert await anna.join("agent", "anna", office) == [True, None]
+                    await gone(anna)
+                    assert until <= time.time() <= until + 5, transport
+                await eventually(lambda: box.told("notify:leave_office") == [{"office_id": office, "agent": "anna"}])
+                async with connected(world.url, auth=token()) as again:
+                    assert await again.join("agent", "anna", office) == [True, None]
+
+        await asyncio.gather(*map(ends, TRANSPORTS))
 
 
 async def test_the_seat_of_an_expired_token_is_kept_for_its_subject_and_nothing_is_announced(

@@ -241,7 +241,10 @@ async def test_pings_are_frequent_enough_to_notice_silence_within_ten_seconds(na
 
 
 async def test_a_gateway_does_not_take_its_clients_for_silent_after_a_suspension(nats_url: str) -> None:
-    async with gateway_world(nats_url, registry=False, pings=True) as world, aiohttp.ClientSession() as http:
+    async with (
+        gateway_world(nats_url, registry=False, pings=True, lease_s=4.0) as world,
+        aiohttp.ClientSession() as http,
+    ):
         async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
             greeting = json.loads((await socket.receive_str(timeout=30))[1:])
             await socket.send_str("40/smcp,")
