@@ -34,6 +34,8 @@ from tests.e2e.worlds.world import ELSEWHERE, LAB, World
 
 INPUTS: Final = scaled(ci=20_000, soak=1_000_000)
 BATCH: Final = 500
+AT_ONCE: Final = 100
+"""Where some are not answered: each group waits for them."""
 SLOWER_S: Final = 0.25
 """By so much a call in the other office may be slower than without an attack."""
 GROWTH: Final = 1.05
@@ -128,9 +130,9 @@ async def a_stranger_speaks_http(guests: Guests, make: Mutator, count: int) -> C
         finally:
             writer.close()
 
-    for start in range(0, count, 25):
+    for start in range(0, count, AT_ONCE):
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(25, count - start)):
+            for _ in range(min(AT_ONCE, count - start)):
                 group.create_task(one(make.http()))
     return seen
 
@@ -221,8 +223,8 @@ async def a_computer_that_answers(guests: Guests, make: Mutator, count: int) -> 
         await join(socket, "agent", "mallory")
         answering = asyncio.create_task(answer(theirs))
         try:
-            for start in range(0, count, 25):
-                numbers = set(range(start, min(start + 25, count)))
+            for start in range(0, count, AT_ONCE):
+                numbers = set(range(start, min(start + AT_ONCE, count)))
                 for number in numbers:
                     await call(socket, number, "evil", "t", {})
                 seen.update(outcome(each) for each in (await acknowledged(socket, numbers)).values())
@@ -249,8 +251,8 @@ async def an_mcp_server(guests: Guests, make: Mutator, count: int) -> Counter[st
     seen = Counter[str]()
     async with connected(guests.url, guests.agent) as socket:
         await join(socket, "agent", "mallory")
-        for start in range(0, count, 25):
-            numbers = set(range(start, min(start + 25, count)))
+        for start in range(0, count, AT_ONCE):
+            numbers = set(range(start, min(start + AT_ONCE, count)))
             for number in numbers:
                 await call(socket, number, VICTIM.name, "say", {"text": make.mcp_answer(), "big": 10})
             answers = await acknowledged(socket, numbers)
