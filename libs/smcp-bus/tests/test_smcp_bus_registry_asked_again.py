@@ -7,7 +7,7 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.headers import ERROR
+from smcp_bus.headers import ERROR, REQ_ID
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
@@ -25,10 +25,12 @@ class Registries:
         self.second = second
         self.still = still
         self.asked = 0
+        self.ids: set[str] = set()
         self.never = asyncio.Event()
 
-    async def __call__(self, _: Incoming) -> Reply:
+    async def __call__(self, incoming: Incoming) -> Reply:
         self.asked += 1
+        self.ids.add(incoming.headers[REQ_ID])
         if self.asked <= self.still:
             await self.never.wait()
         return self.second
@@ -55,6 +57,17 @@ async def test_a_request_is_repeated_until_it_reaches_a_responsive_registry(nats
         client = RegistryClient(bus, credential="open", process="ab" * 16)
         assert (await client.join("lab", "computer", "pc", CLAIM, ENTER)).revision == 7
         assert registries.asked >= 8, "once more where the answer took its time"
+
+
+async def test_copies_of_a_request_have_its_id_although_it_is_no_clients(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
+        registries = Registries(Reply(b"{}"), still=2)
+        await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
+        client = RegistryClient(bus, credential="open", process="ab" * 16)
+        await client.list_room("lab", "computer", "pc", b"{}", after=0)
+        assert (registries.asked, len(registries.ids)) == (3, 1)
+        await client.list_room("lab", "computer", "pc", b"{}", after=0)
+        assert len(registries.ids) == 2
 
 
 async def test_a_request_fails_within_a_lease_when_no_registry_answers(nats_url: str) -> None:

@@ -186,7 +186,7 @@ class RegistryClient:
         ended: set[asyncio.Task[Reply]] = set()
         tried = False
         with sending(subject) as carried:
-            headers = {**headers, **carried, PROOF: self._proof}
+            headers = {REQ_ID: uuid.uuid4().hex, **headers, **carried, PROOF: self._proof}  # copies have the same id
             try:
                 while (left := deadline - loop.time()) > 0:
                     asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
@@ -243,7 +243,7 @@ def _claim_header(claim: Claim) -> dict[str, str]:
 
 
 def _req_id_header(req_id: str) -> dict[str, str]:
-    return {REQ_ID: req_id or uuid.uuid4().hex}
+    return {REQ_ID: req_id} if req_id else {}
 
 
 @dataclass(eq=False, repr=False)

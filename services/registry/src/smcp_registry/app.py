@@ -162,10 +162,7 @@ async def open_registry(
 
 def handled_once(handle: RequestHandler) -> RequestHandler:
     """Copies of a request wait for the reply to the first, while that is handled: whoever gets no answer asks up to 20
-    times, and a store that is slow would have the more to do.
-
-    Joins, leaves, finds and notifications have a `REQ_ID`, by which copies are known. All others are handled each.
-    """
+    times, and a store that is slow would have the more to do. Our client gives each request a `REQ_ID`."""
     running: dict[tuple[object, ...], asyncio.Future[Reply]] = {}
 
     async def once(incoming: Incoming) -> Reply:
