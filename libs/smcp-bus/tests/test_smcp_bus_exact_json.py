@@ -120,6 +120,15 @@ async def test_json_is_refused_above_a_number_of_values_and_not_at_it(value: Any
         assert caught.value.details == {"max_values": most - 1, "size": len(text)}
 
 
+@pytest.mark.parametrize(
+    "text", [b"7" * 2**20, b"[0.%b]" % (b"7" * 2**20), b" " * 2**20], ids=["digits", "float", "blank"]
+)
+async def test_long_numbers_count_as_many_values(text: bytes) -> None:
+    await exact_json.check_cost(text, 2**20 // 64, "the answer")
+    with pytest.raises(TooLarge):
+        await exact_json.check_cost(text, 2**20 // 64 - 4, "the answer")
+
+
 @pytest.mark.parametrize("shift", range(4))
 @pytest.mark.parametrize("text", ["\\", '"', '\\"', 'a"', "a,[{", "\\\\\\,", "中,"])
 async def test_what_stands_in_a_long_string_is_no_value(text: str, shift: int) -> None:

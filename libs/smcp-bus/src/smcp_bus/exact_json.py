@@ -127,13 +127,15 @@ SMALL_BYTES: Final = 64 * 1024
 """What is read without a thought: it takes less than 1 ms, whatever it holds."""
 _SLICE: Final = 256 * 1024
 """Bytes that are counted in one go; the worst take 8 ms."""
+_LONG_VALUE: Final = 64
+"""Bytes outside of strings that count as a value: to read a number of so many digits costs as much as a short list."""
 
 
 async def check_cost(text: bytes, most: int, what: str) -> None:
     """Let JSON through that holds at most `most` values, by its bytes. Other tasks run while a long text is counted.
 
-    A list or object and each further item in it is one value. What stands in strings does not count. Text that is no
-    JSON may get through: a parser costs no more before its first mistake than what was counted until there.
+    A list or object and each further item in it is one value, a long number is many. What stands in strings does not
+    count. Text that is no JSON may get through: a parser costs no more before its first mistake than what was counted.
 
     Raises:
         TooLarge: it holds more. `what` begins the message; `details` are `max_values`, and `size` in bytes.
@@ -181,7 +183,7 @@ async def _slices(text: bytes, most: int, what: str) -> AsyncIterator[tuple[list
         strings, outside = pieces[not in_string :: 2], pieces[in_string::2]
         rest = (b'""' if in_string and outside else b"") + b'""'.join(outside)
         in_string ^= len(pieces) % 2 == 0
-        values += rest.count(b"[") + rest.count(b"{") + rest.count(b",")
+        values += max(rest.count(b"[") + rest.count(b"{") + rest.count(b","), len(rest) // _LONG_VALUE)
         if values > most:
             raise TooLarge(f"{what} holds more than {most} values", details={"max_values": most, "size": len(text)})
         yield strings, rest
