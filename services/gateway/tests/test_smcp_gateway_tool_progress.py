@@ -159,12 +159,25 @@ async def test_progress_uses_up_no_quota_of_calls(nats_url: str) -> None:
         assert refused == [None] * 4 + [429], "of five events the call was the first"
 
 
-async def test_surplus_progress_of_a_computer_is_dropped_and_not_refused(nats_url: str) -> None:
+async def test_malformed_progress_counts_as_any_other_event(nats_url: str) -> None:
+    quotas = {"quota_calls_per_s": 0.01, "quota_burst_s": 500.0}  # five at once
+    async with couple(nats_url, 1, settings=quotas) as pair:
+        running = Running(pair, **READS)
+        await running.begun()
+        codes = [(await pair.box.call(EVENT, said(progress="x")))["code"] for _ in range(6)]
+        assert codes == [400] * 4 + [429] * 2, "of five events the call was the first"
+        assert await pair.box.call(EVENT, said(progress=1)) is None
+        await eventually(lambda: pair.anna.told(NOTE))
+        await running.ended()
+
+
+async def test_of_the_surplus_progress_of_a_computer_the_newest_is_told_and_none_is_refused(nats_url: str) -> None:
     async with couple(nats_url, 1) as pair:
         running = Running(pair, **READS)
         await running.begun()
         since = Since()
         acks = await asyncio.gather(*(pair.box.call(EVENT, said(progress=step)) for step in range(3_000)))
+        await eventually(lambda: pair.anna.told(NOTE)[-1]["progress"] == 2_999)
         most = since.notes_of_a_computer()
         await running.ended()
         assert acks == 3_000 * [None]

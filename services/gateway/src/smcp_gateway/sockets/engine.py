@@ -171,14 +171,11 @@ class Engine(engineio.AsyncServer):
 
     Args:
         max_message: bytes that one message of a client may have.
-        max_event: the same where it is no answer: what is longer is cut off there.
         outbox_limit: bytes that may wait for a client that does not read.
         ping_s: seconds between two pings; a client that hears nothing for twice as long takes the gateway for gone.
     """
 
-    def __init__(
-        self, logger: logging.Logger, *, max_message: int, max_event: int, outbox_limit: int, ping_s: float
-    ) -> None:
+    def __init__(self, logger: logging.Logger, *, max_message: int, outbox_limit: int, ping_s: float) -> None:
         super().__init__(  # type: ignore[no-untyped-call]
             async_mode="aiohttp",
             monitor_clients=False,
@@ -196,15 +193,16 @@ class Engine(engineio.AsyncServer):
         driver = {"websocket": Connection, "translate_request": _environ}
         self._async: dict[str, Any] = {**self._async, **driver}
         self._outbox_limit = outbox_limit
-        self.max_event = max_event
+        self.max_event = max_message
+        """Bytes of a message that is no answer; what is longer is cut off there."""
         self.cut_off = 0
         """Clients that did not read what was sent to them."""
         self._pings: dict[str, asyncio.Task[Any]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         """asyncio itself may forget tasks."""
-        self.on_message: Callable[[str, bytes, int, int], Awaitable[None] | None]
-        """A Socket.IO packet came over a WebSocket; it begins at the first number, and its message had the second one
-        of bytes. The next one is read after what it returns."""
+        self.on_message: Callable[[str, bytes, int], Awaitable[None] | None]
+        """A message came over a WebSocket, with so many bytes before it was cut off. The next one is read after what
+        this returns."""
 
     def spawn(
         self, work: Coroutine[Any, Any, None], ended: "Callable[[asyncio.Task[None]], None] | None" = None

@@ -14,7 +14,7 @@ from smcp_bus.limits import ByteBudget, Grant, Rate
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.grants import Principal
 from smcp_gateway.quotas import CountedIn, Quota
-from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
+from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED, ClientEvent
 from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
 
@@ -32,8 +32,8 @@ while the other waits. More stay with their Computers."""
 UNASKED: Final = 4
 """Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
 NOTES: Final = Rate(100, 5.0)
-"""Progress notes that one Computer may send beside the quotas: in a second as many as it may have events refused. The
-others are dropped. The owner of a call passes on ten a second at most."""
+"""Progress notes that one Computer may send beside the quotas: in a second as many as it may have events refused. Of
+the others the newest waits, and is read then. The owner of a call passes on ten a second at most."""
 
 SeatKey = tuple[str, Role, str]
 """(office, role, name)"""
@@ -212,6 +212,8 @@ class Session:
     counted_in: CountedIn | None = field(default=None, repr=False)
     notes: float = 0.0
     """When its bucket of progress notes will be full."""
+    surplus_note: ClientEvent | None = None
+    """Waits until the bucket has room."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
@@ -259,12 +261,11 @@ class Session:
             return Unavailable("this connection is about to be closed; connect again", details=details)
         return None
 
-    def count_note(self, now: float) -> bool:
-        """Count a progress note; False: it is one too many, and not counted."""
-        if NOTES.wait(self.notes, now) > 0:
-            return False
-        self.notes = NOTES.taken(self.notes, now)
-        return True
+    def count_note(self, now: float) -> float:
+        """Count a progress note. Returns for how many seconds it has to wait instead: then it is not counted."""
+        if (wait_s := NOTES.wait(self.notes, now)) <= 0:
+            self.notes = NOTES.taken(self.notes, now)
+        return wait_s
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -9,8 +9,9 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 import socketio
@@ -136,16 +137,13 @@ class SocketIoServer:
         handlers = self._sio.eio.handlers
         self._opened, self._ended, self._sio_packet = (handlers[name] for name in ("connect", "disconnect", "message"))
         self._engine = self._sio.eio = Engine(
-            logger,
-            max_message=max_payload + HEADROOM,
-            max_event=self._max_request + HEADROOM,
-            outbox_limit=max_payload + WAITING_BYTES,
-            ping_s=ping_s,
+            logger, max_message=max_payload + HEADROOM, outbox_limit=max_payload + WAITING_BYTES, ping_s=ping_s
         )
+        self._engine.max_event = self._max_request + HEADROOM
         self._engine.on("connect", self._on_open)  # type: ignore[no-untyped-call]
         self._engine.on("disconnect", self._on_end)  # type: ignore[no-untyped-call]
         self._engine.on("message", self._on_polled)  # type: ignore[no-untyped-call]
-        self._engine.on_message = self._on_packet
+        self._engine.on_message = self._on_message
         self.sweep = self._engine.sweep
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -267,14 +265,12 @@ class SocketIoServer:
     async def _on_polled(self, engine_id: str, data: str | bytes) -> None:
         if isinstance(data, str):  # bytes are attachments, which nobody waits for
             longest = _PAUSES_END.get() - self._loop.time()
-            text = data.encode("utf-8", "replace")
-            work = self._on_packet(engine_id, text, 0, len(text), min(longest, LONGEST_PAUSE_S))
+            text = b"4" + data.encode("utf-8", "replace")  # as over a WebSocket
+            work = self._on_message(engine_id, text, len(text), min(longest, LONGEST_PAUSE_S))
             if work is not None:
                 await work
 
-    def _on_packet(
-        self, engine_id: str, text: bytes, start: int, size: int, longest_s: float = LONGEST_PAUSE_S
-    ) -> Work | None:
+    def _on_message(self, engine_id: str, text: bytes, size: int, longest_s: float = LONGEST_PAUSE_S) -> Work | None:
         """Returns what is done before the next packet is read."""
         session = self._sessions.of_connection(engine_id)
         if session is not None and (session.was_refused or size >= LARGE):
@@ -282,22 +278,19 @@ class SocketIoServer:
             if session.was_refused:
                 late_s, session.was_refused = max(late_s, REFUSED_PAUSE_S), False
             if (late_s := min(late_s, longest_s)) > 0:
-                return self._read_late(late_s, session, text, start, size)
-        return self._read(session, engine_id, text, start, size)
+                return self._read_late(late_s, session, text, size)
+        return self._read(session, engine_id, text, size)
 
-    async def _read_late(self, late_s: float, session: Session, text: bytes, start: int, size: int) -> None:
+    async def _read_late(self, late_s: float, session: Session, text: bytes, size: int) -> None:
         with session.waiting():
             await asyncio.sleep(late_s)
-            if not session.closed and (work := self._read(session, session.engine_id, text, start, size)) is not None:
+            if not session.closed and (work := self._read(session, session.engine_id, text, size)) is not None:
                 await work
 
-    def _read(self, session: Session | None, engine_id: str, text: bytes, start: int, size: int) -> Work | None:
-        match read_packet(text, start, size):
+    def _read(self, session: Session | None, engine_id: str, text: bytes, size: int) -> Work | None:
+        match read_packet(text, 1, size):
             case ClientEvent() as event:
-                if session is not None and _is_note(session, event) and not session.count_note(self._loop.time()):
-                    if event.id is not None:
-                        self.send(session, ack_frame(event.id, NULL))
-                elif session is not None:
+                if session is not None and not (_is_note(session, event) and self._is_surplus(session, event)):
                     office = session.id if session.seat is None else session.seat[0]
                     subject = "" if session.principal is None else session.principal.identity
                     turn = self._turns.take(office, subject)
@@ -331,6 +324,22 @@ class SocketIoServer:
         refusal = self._refusal(session, row, event)  # here, since events that come with it count only for themselves
         work = self._on_event(session, row, event, refusal)
         self._engine.spawn(work, partial(self._event_ended, session, event))
+
+    def _is_surplus(self, session: Session, note: ClientEvent) -> bool:
+        """Whether there are too many notes: then the newest is begun when one more may come."""
+        if (wait_s := session.count_note(self._loop.time())) <= 0:
+            return False
+        if note.id is not None:
+            self.send(session, ack_frame(note.id, NULL))
+        if session.surplus_note is None:
+            self._loop.call_later(wait_s, self._begin_surplus, session)
+        session.surplus_note = replace(note, id=None)
+        return True
+
+    def _begin_surplus(self, session: Session) -> None:
+        note, session.surplus_note = session.surplus_note, None
+        if note is not None and not session.closed and not self._is_surplus(session, note):
+            self._begin(session, note)
 
     def _event_ended(self, session: Session, event: ClientEvent, task: asyncio.Task[None]) -> None:
         self._engine.tasks.discard(task)
@@ -370,17 +379,12 @@ class SocketIoServer:
             return self._refused(session, event, refusal)
         assert row is not None
         assert event.body is not None
-        is_call = row.event.startswith(CALLED)
+        is_call, is_note = row.event.startswith(CALLED), _is_note(session, event)
+        small, in_room = event.size if event.size < LARGE else 0, not is_call and row.event not in FREE
+        answer, ticket = None, cast("Ticket", ())
         try:
-            small = len(event.body) if len(event.body) < LARGE else 0
-            ticket: Ticket = ()
-            if not _is_note(session, event):
-                ticket = self._quotas.begin(session, small, in_room=not is_call and row.event not in FREE)
-        except RateLimited as error:
-            session.was_refused = True
-            return self._refused(session, event, error)
-        answer: Answer | None = None
-        try:
+            if not is_note:
+                ticket = self._quotas.begin(session, small, in_room=in_room)
             if is_call:
                 membership = session.membership
                 if (membership is None or membership.ending) and session.order.locked():
@@ -390,6 +394,12 @@ class SocketIoServer:
             else:
                 async with session.order:
                     answer = await self.dispatcher.dispatch(row, session.caller(), event.body)
+            if is_note and answer.error is not None:
+                ticket = self._quotas.begin(session, small, in_room=in_room)
+        except RateLimited as error:
+            session.was_refused = True
+            return self._refused(session, event, error)
+        else:
             return answer
         finally:
             self._quotas.end(ticket, 0 if answer is None or share.is_counted else len(answer.body))

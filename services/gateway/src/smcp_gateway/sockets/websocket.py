@@ -48,12 +48,9 @@ class Connection:
         self._engine: Any = handler.__self__  # type: ignore[attr-defined] # a method of engine.io's socket
         self._outbox: Outbox = self._engine.queue
         self._server = server
+        size = server.max_http_buffer_size
         self._socket = web.WebSocketResponse(
-            max_msg_size=server.max_http_buffer_size,
-            timeout=LINGER_S,
-            compress=False,
-            decode_text=False,
-            autoping=False,
+            max_msg_size=size, timeout=LINGER_S, compress=False, decode_text=False, autoping=False
         )
         self._received = 0
         """Messages and pieces of them so far."""
@@ -170,7 +167,7 @@ class Connection:
                     await asyncio.sleep(0)
                 match text[:1]:
                     case b"4":
-                        if (work := self._server.on_message(engine.sid, text, 1, self._size)) is not None:
+                        if (work := self._server.on_message(engine.sid, text, self._size)) is not None:
                             await work
                     case b"3":
                         engine.schedule_ping()
@@ -250,8 +247,7 @@ class Slices(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data, self._head = self._head + data, b""
         parts: list[bytes] = []
-        at, end, frames = self._skip, len(data), 0
-        begin = 0 if self._passes else at
+        begin, at, end, frames = 0 if self._passes else self._skip, self._skip, len(data), 0
         while at < end:
             if self._rest:
                 size = min(self._rest, SLICE)
@@ -286,7 +282,7 @@ class Slices(asyncio.Protocol):
                         begin = at + 1
                 at += header + size
         self._skip = at - end
-        self._pass_on(b"".join((*parts, data[begin:end])) if parts else data[begin:end])
+        self._pass_on(b"".join((*parts, data[begin:end])))
 
     def _header(self, first: int, size: int) -> bytes:
         return struct.pack("!BBQ", first, 0x80 + 127, size) + self._mask
