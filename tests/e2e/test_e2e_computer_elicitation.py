@@ -150,12 +150,17 @@ async def test_a_state_is_of_one_agent_tool_and_arguments_and_is_used_once(nats_
             assert await call(anna, req_id="good", **good) == booked
             replayed = await call(anna, req_id="again", **good)
             assert (replayed["code"], replayed["details"]["field"]) == (400, "input_state")
-            asked = await call(anna, req_id="of anna")
+            asked, elsewhere = await call(anna, req_id="of anna"), await call(anna, req_id="elsewhere")
             assert await anna.call("server:leave_office", {"office_id": "office"}) == [True, None]
         async with connected(second.url) as bert:
             assert await bert.join("agent", "bert", "office") == [True, None]
             stolen = await call(bert, agent="bert", req_id="of bert", **answer_to(asked, **FRIDAY))
             assert (stolen["code"], stolen["details"]["field"]) == (400, "input_state")
+            assert await bert.call("server:leave_office", {"office_id": "office"}) == [True, None]
+        async with connected(second.url) as anna:
+            assert await anna.join("agent", "anna", "office") == [True, None]
+            booked = await call(anna, req_id="by the other gateway", **answer_to(elsewhere, **FRIDAY))
+            assert booked["content"][0]["text"] == "book {'table': 4}: accept {'day': 'friday'}"
 
 
 @ERAS
@@ -289,3 +294,34 @@ async def test_without_a_terminal_the_tool_says_so(nats_url: str) -> None:
     ):
         result = await agent.call_tool("box", "book", BOOK)
         assert result.text == "the tool 'book' asks at this Computer's terminal (SMCP_ELICIT), and there is none"
+
+
+async def test_a_call_asks_again_after_an_answer_and_is_cancelled_by_its_latest_request(
+    nats_url: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    twice = {"params": {"times": 2}}
+    async with box(nats_url, "2025", log) as (world, computer), connected(world.url) as anna:
+        await anna.join("agent", "anna", "office")
+        first = await call(anna, "insist", "1", **twice)
+        second = await call(anna, "insist", "2", **twice, **answer_to(first, **FRIDAY))
+        assert second["meta"]["a2c_input_required"]["state"] != first["meta"]["a2c_input_required"]["state"]
+        done = await call(anna, "insist", "3", **twice, **answer_to(second, **FRIDAY))
+        assert done["content"][0]["text"] == "insist {'times': 2}: accept {'day': 'friday'}"
+        first = await call(anna, "insist", "4", **twice)
+        second = await call(anna, "insist", "5", **twice, **answer_to(first, **FRIDAY))
+        await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "5"})
+        await eventually(lambda: "cancelled insist" in log.read_text())
+        assert computer.calls.held()["open_questions"] == 0
+
+
+async def test_a_server_that_dies_while_it_waits_is_told_to_who_answers(nats_url: str) -> None:
+    async with box(nats_url, "2025") as (world, computer), connected(world.url) as anna:
+        await anna.join("agent", "anna", "office")
+        asked = await call(anna)
+        await call(anna, "die", "2", params={})
+        await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
+        told = await call(anna, req_id="3", **answer_to(asked, **FRIDAY))
+        assert told["isError"] is True
+        assert told["content"][0]["text"] == "MCP server 'asking' went away before it answered"
+        assert computer.calls.held()["open_questions"] == 0

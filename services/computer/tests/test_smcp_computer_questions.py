@@ -9,7 +9,7 @@ from smcp_computer.tools import Target
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.tools import ToolCallReq
 
-FORM = {"method": "elicitation/create", "params": {"message": "Which day?"}}
+FORM: dict[str, Any] = {"method": "elicitation/create", "params": {"message": "Which day?"}}
 
 
 class Waiting:
@@ -57,9 +57,7 @@ async def test_a_question_is_answered_by_the_subject_that_was_asked_alone() -> N
     with pytest.raises(Malformed) as refused:
         questions.answered(answer, "key-2")
     assert refused.value.details["field"] == "input_state"
-    found = questions.answered(answer, "key-1")
-    assert found is not None
-    assert found.request.req_id == "1"
+    assert questions.answered(answer, "key-1").request.req_id == "1"
     assert len(questions) == 0
 
 
@@ -79,3 +77,22 @@ async def test_questions_that_are_too_large_are_not_asked(form: dict[str, Any], 
 async def test_what_mcp_has_deprecated_is_not_asked(method: str) -> None:
     with pytest.raises(NotAsked, match=f"asks for '{method}', which A2C-SMCP does not support"):
         Questions(within_s=60).ask(question(form={"method": method}))
+
+
+@pytest.mark.parametrize("schema", [{"properties": {"day": 5}}, {"properties": {"day": {"enum": 5}}}, {"$ref": "x:y"}])
+async def test_a_form_whose_schema_cannot_be_used_is_not_asked(schema: dict[str, Any]) -> None:
+    form = {**FORM, "params": {"message": "Which day?", "requestedSchema": schema}}
+    with pytest.raises(NotAsked, match="asks for an answer by a schema that cannot be used"):
+        Questions(within_s=60).ask(question(form=form))
+
+
+async def test_an_answer_that_mcp_does_not_know_is_refused_also_where_the_schema_takes_it() -> None:
+    questions = Questions(within_s=60)
+    form = {**FORM, "params": {"message": "Which day?", "requestedSchema": {"type": "object", "properties": {}}}}
+    state = questions.ask(question(form=form))["meta"]["a2c_input_required"]["state"]
+    for content, field in (({"day": {"of": "week"}}, "content.day"), ([], "content"), ("friday", "content")):
+        answer = request("2", input_state=state, input_responses={"q": {"action": "accept", "content": content}})
+        with pytest.raises(Malformed) as refused:
+            questions.answered(answer, "key-1")
+        assert refused.value.details["field"] == f"input_responses.q.{field}"
+    assert len(questions) == 1

@@ -249,7 +249,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
                 duration_s=loop.time() - start,
                 what=f"the result of {request.tool_name!r} from {replier(request.computer)}",
             )
-            if result.is_error:
+            if result.is_error and not result.input_required:
                 traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
             return result
 

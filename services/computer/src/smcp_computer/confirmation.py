@@ -174,30 +174,23 @@ class Confirmation:
             answered(WITHDRAWN)
             return _STOPPING
         if self._by_agent:
-            return self._by_the_agent(target, agent, params, answered, given)
-        question = asyncio.timeout(None)
+            return self._by_the_agent(question(target.ref, agent, params), answered, given)
+        asking = asyncio.timeout(None)
         try:
-            async with question:
-                self._questions.add(question)
+            async with asking:
+                self._questions.add(asking)
                 return await self._asked(target, agent, params, answered)
         except TimeoutError:
-            if not question.expired():
+            if not asking.expired():
                 raise
             return _STOPPING
         finally:
-            self._questions.discard(question)
+            self._questions.discard(asking)
 
-    def _by_the_agent(
-        self,
-        target: Target,
-        agent: str,
-        params: Mapping[str, Any],
-        answered: Callable[[str], None],
-        given: bool | None,
-    ) -> str | None:
+    def _by_the_agent(self, text: str, answered: Callable[[str], None], given: bool | None) -> str | None:
+        if given is None and len(text) > LONGEST:
+            return _unreadable()
         if given is None:
-            if len(text := question(target.ref, agent, params)) > LONGEST:
-                return _unreadable()
             raise AgentAsked(f"{text}. Run it?")
         answer = Answer.YES if given else Answer.NO
         self.answers[answer] += 1

@@ -8,9 +8,13 @@ stops, and how the call goes on, is for `handlers.tool_call`.
 import asyncio
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_urlsafe
 from typing import Any, Final, Protocol
+
+import mcp_types as types
+from pydantic import ValidationError
 
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import bad_field
@@ -91,14 +95,12 @@ class Questions:
         requests = {key: dict(each) for key, each in question.requests.items()}
         return {**result, "meta": {tool_results.INPUT_REQUIRED: {"requests": requests, "state": state}}}
 
-    def answered(self, request: ToolCallReq, subject: str) -> Question | None:
-        """The question that a request answers; None: it answers none. It is not open any more.
+    def answered(self, request: ToolCallReq, subject: str) -> Question:
+        """The question that a request answers. It is not open any more.
 
         Raises Malformed: there is no such question, or these are no answers to it; it stays open.
         """
         state, answers = request.input_state, request.input_responses
-        if state is None and answers is None:
-            return None
         if state is None or answers is None:
             raise bad_field("input_responses" if answers is None else "input_state", "is missing beside the other")
         question, digest, timer = self._open.get(state, (None, b"", None))
@@ -139,6 +141,11 @@ def check(requests: Requests, asked: int, server_state: str | None = None) -> No
         raise NotAsked(f"asked more than {MAX_ASKED} questions in one call")
     if len(exact_json.written([requests, server_state])) > MAX_BYTES:
         raise NotAsked(f"asks with more than {MAX_BYTES} bytes")
+    try:
+        for each in requests.values():
+            compiled(each["params"].get("requestedSchema", {}))
+    except ValueError:
+        raise NotAsked("asks for an answer by a schema that cannot be used") from None
 
 
 def approval(text: str) -> dict[str, dict[str, Any]]:
@@ -153,23 +160,23 @@ def check_answers(requests: Requests, answers: Answers) -> None:
         field = f"input_responses.{key}"
         if key not in answers or key not in requests:
             raise bad_field(field[:200], "was not asked" if key in answers else "is missing")
-        action, params = answers[key].get("action"), requests[key].get("params", {})
-        if action not in ("accept", "decline", "cancel"):
-            raise bad_field(f"{field}.action", "is none of accept, decline and cancel")
-        schema = params.get("requestedSchema")
-        if action == "accept" and isinstance(schema, dict):
-            content = answers[key].get("content") or {}
-            if not isinstance(content, dict):
-                raise bad_field(f"{field}.content", "is no object")
-            if (wrong := _wrong(schema, content)) is not None:
+        try:
+            answer = types.ElicitResult.model_validate(answers[key])
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise bad_field(".".join([field, *map(str, first["loc"][:2])]), first["msg"]) from None
+        schema = requests[key]["params"].get("requestedSchema")
+        if answer.action == "accept" and schema is not None:
+            wrong = _wrong(schema, answer.content or {})
+            if wrong is not None:
                 raise bad_field(".".join([f"{field}.content", *wrong[0]]), wrong[1])
 
 
-def _wrong(schema: dict[str, Any], content: Mapping[str, Any]) -> tuple[list[str], str] | None:
-    """Where a form is filled in wrongly, and why; None: it is not, or its schema cannot be used."""
+def _wrong(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[list[str], str] | None:
+    """Where a form is filled in wrongly, and why; None: it is not."""
     try:
         error = next(iter(compiled(schema).iter_errors(content)), None)
-    except ValueError:
+    except UnicodeEncodeError:  # a half of a surrogate pair: left to the MCP server
         return None
     return None if error is None else ([str(each) for each in error.instance_path], error.message)
 
@@ -180,7 +187,7 @@ def _digest(request: ToolCallReq) -> bytes:
 
 def _shown(request: Mapping[str, Any]) -> str:
     """A question in one line, for a model."""
-    params = request.get("params", {})
+    params = request["params"]
     fields = params.get("requestedSchema", {}).get("properties", {})
     link = f" (open {params['url']} for it)" if "url" in params else ""
     return f"{params.get('message')}{link}" + (f" (fields: {', '.join(map(str, fields))})" if fields else "")
@@ -200,7 +207,7 @@ class InputTerminal:
         try:
             async with self._terminal.turn:
                 return {
-                    key: await self._answer(self._terminal, target, request.get("params", {}))
+                    key: await self._answer(self._terminal, target, request["params"])
                     for key, request in requests.items()
                 }
         except TerminalGone:
@@ -214,14 +221,14 @@ class InputTerminal:
         words = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline", "": "cancel"}
         action = await terminal.ask(text, "Answer it? [y/n, Enter: cancel] ", words)
         schema = params.get("requestedSchema")
-        if action != "accept" or not isinstance(schema, dict):
+        if action != "accept" or schema is None:
             return {"action": action}
         while True:
             content = {}
-            for name, field in schema.get("properties", {}).items():
-                line = await terminal.line(_described(name, field), f"{printable(name)}: ")
-                if line:
-                    content[name] = _typed(line, field)
+            for name, field in schema["properties"].items():
+                known = field if isinstance(field, dict) else {}
+                if line := await terminal.line(_described(name, known), f"{printable(name)}: "):
+                    content[name] = _typed(line, known.get("type"))
             if (wrong := _wrong(schema, content)) is None:
                 return {"action": "accept", "content": content}
             again = f"{printable('.'.join(wrong[0]) or 'the form')}: {printable(wrong[1])}"
@@ -230,16 +237,17 @@ class InputTerminal:
 
 
 def _described(name: str, field: Mapping[str, Any]) -> str:
-    options = field.get("enum") or [each.get("const") for each in field.get("oneOf", ())]
+    consts = [each.get("const") for each in field.get("oneOf", ()) if isinstance(each, dict)]
+    options = ", ".join(printable(str(each)) for each in field.get("enum", consts))
     described = printable(str(field.get("description") or field.get("title") or name))
-    return f"{described} ({', '.join(printable(str(each)) for each in options)})" if options else described
+    return f"{described} ({options})" if options else described
 
 
-def _typed(line: str, field: Mapping[str, Any]) -> Any:
-    """What was typed, as the field's type wants it; what is not of the type is for the schema to refuse."""
+def _typed(line: str, kind: object) -> Any:
+    """What was typed, as a value of that type; what is none is for the schema to refuse."""
     words = {**YES_OR_NO, "true": True, "false": False}
-    try:
-        match field.get("type"):
+    with suppress(ValueError):
+        match kind:
             case "boolean":
                 return words.get(line.strip().casefold(), line)
             case "integer":
@@ -248,6 +256,4 @@ def _typed(line: str, field: Mapping[str, Any]) -> Any:
                 return float(line)
             case "array":
                 return [each.strip() for each in line.split(",")]
-    except ValueError:
-        pass
     return line

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.config.lint import MAX_HINTS
 from smcp_computer.confirmation import AgentAsked, Confirmation
-from smcp_computer.handlers.ongoing_call import CallRecord, Ongoing
+from smcp_computer.handlers.ongoing_call import Ongoing
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.questions import (
@@ -27,7 +28,6 @@ from smcp_computer.questions import (
     NotAsked,
     Question,
     Questions,
-    Requests,
     approval,
     check,
 )
@@ -51,6 +51,53 @@ AGAIN_S: Final = 0.25
 """How long a server waits that wants its call again and asks nothing: the SDK's own client waits as long at most."""
 RECENT: Final = 50
 """Calls of each MCP server, and of tools of none, that are remembered for the user."""
+
+
+@dataclass(slots=True, eq=False)
+class CallRecord:
+    """One request for a tool, as far as it has come."""
+
+    tool: str
+    agent: str
+    server: str = ""
+    outcome: str = "repeated"
+    """`ok`, `tool_error`, `input_required`, `timeout`, `cancelled`, `not_confirmed`, `refused`, `failed`, `aborted`,
+    the code of an error of the protocol, or `repeated`: nothing was run, it joined a call that runs or got the kept
+    result."""
+    why: str = ""
+    """For an outcome that does not say enough."""
+    asking: bool = False
+    """The user of this Computer is asked whether it may run."""
+    at: float = field(default_factory=time.time)
+    began: float = field(default_factory=time.perf_counter)
+    took: float | None = None
+    """Seconds; None while it runs."""
+
+    def ended(self, outcome: str, why: str = "") -> None:
+        self.outcome, self.why = outcome, why
+
+    def broken_off(self, why: str) -> None:
+        """Something else than its own answer ended it."""
+        self.ended("not_confirmed" if why == "timeout" and self.asking else why)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def shown(self) -> dict[str, Any]:
+        """For the user; without arguments and result. The outcome is `running` or `asking` while it is in flight."""
+        running = "asking" if self.asking else "running"
+        outcome, seconds = (running, self.seconds) if self.took is None else (self.outcome, self.took)
+        ms = round(1000 * seconds, 1)
+        return {
+            "at": self.at, "tool": self.tool, "agent": self.agent, "outcome": outcome, "ms": ms, "why": self.why
+        }  # fmt: skip
+
+    def log(self, seconds: float) -> None:
+        fields: dict[str, object] = {"tool": self.tool, "agent": self.agent, "outcome": self.outcome}
+        fields["ms"] = round(1000 * seconds, 1)
+        named = {"mcp_server": self.server, "why": self.why}
+        _log.info("tool call", extra=fields | {name: value for name, value in named.items() if value})
 
 
 @dataclass(eq=False)
@@ -97,11 +144,12 @@ class ToolCalls:
         record = CallRecord(request.tool_name, request.agent)
 
         def start(running: RunningCall) -> Stop:
-            answered = self.questions.answered(request, call.caller.subject)
+            answers = request.input_state is not None or request.input_responses is not None
+            answered = self.questions.answered(request, call.caller.subject) if answers else None
             if answered is not None and isinstance(ongoing := answered.waiting, Ongoing):
                 ongoing.go_on(request, running, record)
                 return ongoing.stop
-            ongoing = Ongoing(self, request, running, record)
+            ongoing = Ongoing(self, request.tool_name, request, running, record, call.caller.subject)
             # created here, so that the task has the request's context: its span is the parent of the tool's
             run = self._settle(request, ongoing, span, call.caller, answered)
             task = asyncio.create_task(run, name="tool_call")
@@ -206,7 +254,8 @@ class ToolCalls:
             ongoing.outcome = exact_json.written(tool_results.failed("the call was broken off on the Computer"))
             raise
         finally:
-            ongoing.close()
+            if ongoing.unanswered:
+                ongoing.close()
             if ongoing.outcome is not None:
                 self.settle(ongoing, ongoing.outcome)
 
@@ -229,7 +278,7 @@ class ToolCalls:
         try:
             refusal = await self._confirmed(target, request, caller, answered)
         except AgentAsked as error:
-            return self._asks(ongoing, approval(str(error)), 1, is_approval=True)
+            return ongoing.asks(approval(str(error)), 1, is_approval=True)
         finally:
             record.asking = False
         return await self._tried(target, ongoing, span, answered, refusal)
@@ -265,7 +314,7 @@ class ToolCalls:
             return tool_results.timed_out(name, limit)
         if result.get("resultType") == ASKS:
             state = result.get("requestState")
-            return self._asks(ongoing, result["inputRequests"], ongoing.asked, state)
+            return ongoing.asks(result["inputRequests"], ongoing.asked, state)
         ongoing.record.ended("tool_error" if result.get("isError") is True else "ok")
         result = tool_results.with_meta(result) if "_meta" in result or "meta" in result else result
         return await self._reshaped(result, target, request.params, ongoing.record)
@@ -299,27 +348,6 @@ class ToolCalls:
                 await asyncio.sleep(AGAIN_S)
             responses = await self.at_terminal.answers(target, requests) if requests and self.at_terminal else None
             answers = {"inputResponses": responses, "requestState": state}
-
-    def _asks(
-        self,
-        ongoing: Ongoing,
-        requests: Requests,
-        asked: int,
-        server_state: str | None = None,
-        *,
-        is_approval: bool = False,
-    ) -> dict[str, Any]:
-        assert ongoing.target is not None
-        question = Question(
-            ongoing.request, ongoing.subject, ongoing.target, requests, asked, server_state, is_approval=is_approval
-        )
-        try:
-            result = self.questions.ask(question)
-        except NotAsked as error:
-            ongoing.record.ended("failed", str(error))
-            return tool_results.failed(f"the tool {ongoing.tool!r} {error}")
-        ongoing.record.ended("input_required")
-        return result
 
     async def _reshaped(
         self, result: dict[str, Any], target: Target, params: Mapping[str, Any], record: CallRecord

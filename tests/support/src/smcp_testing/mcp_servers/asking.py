@@ -8,6 +8,8 @@ In the era of 2025 it sends `elicitation/create` while the call runs; in that of
 
 import argparse
 import asyncio
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ DAY = {
     "properties": {"day": {"type": "string", "enum": ["monday", "friday"]}, "guests": {"type": "integer"}},
     "required": ["day"],
 }
-TOOLS = {"book": ["table"], "pay": [], "insist": ["times"], "crowd": ["questions"], "think": []}
+TOOLS = ("book", "pay", "insist", "crowd", "think", "die")
 
 
 def _question(tool: str, number: int) -> types.InputRequest:
@@ -58,6 +60,8 @@ class Asking:
 
     async def _call(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         given = params.arguments or {}
+        if params.name == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
         rounds, at_once = int(given.get("times", 1)), int(given.get("questions", 1))
         if ctx.protocol_version.startswith("2026"):
             done = int(params.request_state or "0")
