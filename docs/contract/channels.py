@@ -28,7 +28,7 @@ def socket_channel(messages: Iterable[str]) -> Document:
         "address": NAMESPACE,
         "description": (
             "Socket.IO's namespace. Where the gateway asks who connects, a client says its token in its `auth` "
-            "(`token`). A client may say in its `auth` how many bytes one message to "
+            "(`token`), or in the header Authorization. A client may say in its `auth` how many bytes one message to "
             "it may have (`max_message`); one that says nothing is taken to have 4 MiB. A client that reads a flat "
             "error in place of a tool's result says so (`flat_errors`); any other one gets a `CallToolResult` with "
             "`isError` and `meta.a2c_error`, but for the codes that the published Agent reads (404, 4006-4008, "

@@ -51,13 +51,18 @@ ACKS: Final[Mapping[Ack, str]] = {
 }
 
 SECURITY: Final[Mapping[str, Mapping[str, str]]] = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key or a JWT, where the gateway asks who connects: a header of the first request.",
+    },
     "token": {
         "type": "apiKey",
         "in": "password",
-        "description": "An API key or JWT, where the gateway asks who connects: `token` in Socket.IO's `auth` object.",
+        "description": "The same in Socket.IO's `auth` object, as `token`.",
     },
 }
-"""How a client says who it is; a gateway that listens on loopback only may ask for none."""
+"""How a client says who it is. Any of them will do; a gateway that listens on loopback only may ask for none."""
 
 METERED: Final = "so many a second for a session and for an office; above it 429 with `details.retry_after_s`"
 

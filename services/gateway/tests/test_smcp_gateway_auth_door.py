@@ -35,36 +35,50 @@ def keys(tmp_path: Path) -> Path:
     return tmp_path / "keys.json"
 
 
-async def login(world: World, token: str, **headers: str) -> tuple[int, Any]:
-    """The code of the answer to CONNECT with this token (200: it is let in), and the flat error."""
-    url = f"{world.url}/socket.io/?EIO=4&transport=websocket"
-    async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers) as socket:
-        await socket.receive()
-        await socket.send_str(connecting(token))
-        said = str((await socket.receive(timeout=30)).data)
-        if said.startswith("40/smcp,"):
-            return 200, None
-        told = json.loads(said.removeprefix("44/smcp,"))["data"]
-        return told["code"], told
+async def handshake(world: World, transport: str, headers: dict[str, str]) -> tuple[int, dict[str, Any], Any]:
+    """Status, headers and JSON of the first request of a connection."""
+    url = f"{world.url}/socket.io/?EIO=4&transport={transport}"
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+               "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}  # fmt: skip
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(url, headers={**headers, **(upgrade if transport == "websocket" else {})}) as answer,
+    ):
+        body = await answer.json() if answer.content_type == "application/json" else None
+        if answer.status == 200:
+            opened = json.loads((await answer.text()).removeprefix("0"))
+            async with http.post(f"{url}&sid={opened['sid']}", data="1") as closed:
+                assert closed.status == 200
+        return answer.status, dict(answer.headers), body
 
 
 @pytest.mark.rule("answers.connect.token")
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_an_api_key_is_accepted_in_auth(nats_url: str, keys: Path, transport: str) -> None:
+async def test_an_api_key_is_accepted_in_the_header_and_in_auth(nats_url: str, keys: Path, transport: str) -> None:
     key = key_of(keys)
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world:
-        async with connected(world.url, transports=[transport], auth={"token": key}) as client:
-            assert await client.join("agent", "anna", "office") == [True, None]
+        header = {"Authorization": f"Bearer {key}"}
+        auth = {"token": key}
+        ways: list[dict[str, Any]] = [{"headers": header}, {"auth": auth}, {"headers": header, "auth": auth}]
+        for said in ways:
+            async with connected(world.url, transports=[transport], **said) as client:
+                assert await client.join("agent", "anna", "office") == [True, None]
 
 
-@pytest.mark.rule("answers.errors.401")
-async def test_a_wrong_token_is_401_and_not_quoted(nats_url: str, keys: Path) -> None:
+@pytest.mark.rule("answers.connect.token.header", "answers.errors.401")
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_wrong_token_in_the_header_is_401_before_socketio_sees_it(
+    nats_url: str, keys: Path, transport: str
+) -> None:
     key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
         for wrong in ("smcp_0123456789ab_wrong", "wrong", unsigned_token(), "x" * 8000):
-            code, told = await login(world, wrong)
-            assert (code, set(told)) == (401, {"code", "message", "details"})
-            assert wrong not in json.dumps(told)
+            status, headers, body = await handshake(world, transport, {"Authorization": f"Bearer {wrong}"})
+            assert status == 401
+            assert headers["WWW-Authenticate"].startswith("Bearer ")
+            assert headers["Cache-Control"] == "no-store"
+            assert (set(body), body["code"]) == ({"code", "message", "details"}, 401)
+            assert wrong not in json.dumps(body)
         assert len(world.gateways[0].sessions) == 0
 
 
@@ -118,6 +132,19 @@ async def test_auth_above_a_size_limit_is_refused(nats_url: str, keys: Path, tra
             assert await client.join("agent", "anna", "office") == [True, None]
 
 
+@pytest.mark.rule("answers.connect.token")
+async def test_different_tokens_in_header_and_auth_are_refused(nats_url: str, keys: Path) -> None:
+    one, other = key_of(keys), key_of(keys)
+    async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
+        url, header = f"{world.url}/socket.io/?EIO=4&transport=websocket", {"Authorization": f"Bearer {one}"}
+        async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=header) as socket:
+            await socket.receive()
+            await socket.send_str(f'40/smcp,{{"token":"{other}"}}')
+            told = json.loads((await socket.receive(timeout=30)).data.removeprefix("44/smcp,"))
+            assert (told["data"]["code"], told["data"]["details"]) == (400, {"field": "auth.token"})
+        assert len(world.gateways[0].sessions) == 0
+
+
 async def test_a_connection_without_a_connect_packet_is_closed(
     nats_url: str, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,20 +163,38 @@ async def test_a_connection_without_a_connect_packet_is_closed(
 
 
 @pytest.mark.rule("answers.connect.token.tries")
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_after_20_wrong_tokens_of_an_address_wrong_ones_get_429_and_right_ones_are_let_in(
-    nats_url: str, keys: Path
+    nats_url: str, keys: Path, transport: str
 ) -> None:
     key = key_of(keys)
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world:
         for _ in range(20):
-            assert (await login(world, "x"))[0] == 401
-        code, told = await login(world, "x")
-        assert code == 429
-        assert 1 <= told["details"]["retry_after_s"] <= 60
-        # 20 wrong ones a minute locked out right ones of the same address, too
-        async with connected(world.url, auth={"token": key}) as client:
-            assert await client.join("agent", "anna", "office") == [True, None]
-        assert (await login(world, f"{key}x"))[0] == 401, "another client's mistake: it hears what is wrong"
+            assert (await handshake(world, transport, {"Authorization": "Bearer x"}))[0] == 401
+        status, headers, body = await handshake(world, transport, {"Authorization": "Bearer x"})
+        assert (status, body["code"]) == (429, 429)
+        assert 1 <= int(headers["Retry-After"]) == body["details"]["retry_after_s"] <= 60
+        ways: list[dict[str, Any]] = [{"auth": {"token": key}}, {"headers": {"Authorization": f"Bearer {key}"}}]
+        for said in ways:  # 20 wrong ones a minute locked out right ones of the same address, too
+            async with connected(world.url, transports=[transport], **said) as client:
+                assert await client.join("agent", "anna", "office") == [True, None]
+        wrong_key = {"Authorization": f"Bearer {key}x"}  # another client's mistake: it hears what is wrong
+        assert (await handshake(world, transport, wrong_key))[0] == 401
+
+
+@pytest.mark.rule("answers.connect.token.tries")
+async def test_wrong_tokens_in_auth_count_like_those_in_the_header(nats_url: str, keys: Path) -> None:
+    key_of(keys)
+    async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
+        async with aiohttp.ClientSession() as http:
+            async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
+                await socket.receive()
+                codes = []
+                for _ in range(22):
+                    await socket.send_str('40/smcp,{"token":"wrong"}')
+                    codes.append(json.loads((await socket.receive()).data.removeprefix("44/smcp,"))["data"]["code"])
+        assert codes == [401] * 20 + [429] * 2
+        assert (await handshake(world, "polling", {"Authorization": "Bearer x"}))[0] == 429
 
 
 async def test_each_client_that_is_not_let_in_leaves_one_record(
@@ -169,7 +214,7 @@ async def test_each_client_that_is_not_let_in_leaves_one_record(
                 for _ in range(21):
                     await socket.send_str('40/smcp,{"token":"wrong"}')
                     await socket.receive()
-        assert (await login(world, "x"))[0] == 429
+        assert (await handshake(world, "polling", {"Authorization": "Bearer x"}))[0] == 429
     refused = [vars(record) for record in caplog.records if record.name == EVENTS]
     assert [each["outcome"] for each in refused] == ["4008"] + ["401"] * 20 + ["429"] * 2
     assert {(each["refused"], each["address"]) for each in refused} == {("connect", "127.0.0.1")}
@@ -179,11 +224,16 @@ async def test_each_client_that_is_not_let_in_leaves_one_record(
 async def test_a_forged_forwarded_header_does_not_avoid_the_throttle(nats_url: str, keys: Path) -> None:
     key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
-        statuses = [(await login(world, "x", **{"X-Forwarded-For": f"192.0.2.{number}"}))[0] for number in range(21)]
+        statuses = [
+            (await handshake(world, "polling", {"Authorization": "Bearer x", "X-Forwarded-For": f"192.0.2.{number}"}))[
+                0
+            ]
+            for number in range(21)
+        ]
         assert statuses == [401] * 20 + [429]
 
 
-async def test_health_needs_no_token_and_headers_of_proxies_are_ignored(nats_url: str, keys: Path) -> None:
+async def test_health_needs_no_token_and_other_schemes_are_ignored(nats_url: str, keys: Path) -> None:
     key = key_of(keys)
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world, aiohttp.ClientSession() as http:
 
@@ -211,20 +261,20 @@ async def test_a_jwt_of_the_issuer_is_accepted_and_another_is_refused(nats_url: 
             signing_key("other").token(kid=ANNA.kid),
             unsigned_token(),
         ):
-            assert (await login(world, wrong))[0] == 401
+            assert (await handshake(world, transport, {"Authorization": f"Bearer {wrong}"}))[0] == 401
 
 
 async def test_without_the_issuers_keys_a_login_is_503_and_does_not_count_as_failed(nats_url: str) -> None:
     async with open_issuer(ANNA) as away:
         away.status = 500
         async with gateway_world(nats_url, settings=issuer.settings(away.url)) as world:
-            token = ANNA.token()
-            answers = await asyncio.gather(*(login(world, token) for _ in range(25)))
-            assert {status for status, _ in answers} == {503}
+            header = {"Authorization": f"Bearer {ANNA.token()}"}
+            answers = await asyncio.gather(*(handshake(world, "polling", header) for _ in range(25)))
+            assert {status for status, _, _ in answers} == {503}
             away.status = 200
 
             async def let_in() -> bool:
-                return (await login(world, token))[0] == 200
+                return (await handshake(world, "polling", header))[0] == 200
 
             await eventually(let_in)
 
@@ -243,7 +293,9 @@ async def heard(socket: aiohttp.ClientWebSocketResponse, beginning: str) -> str:
                 return text
 
 
-async def test_a_second_connect_with_another_token_keeps_the_first_identity(nats_url: str, keys: Path) -> None:
+async def test_an_upgrade_or_second_connect_with_another_token_keeps_the_first_identity(
+    nats_url: str, keys: Path
+) -> None:
     first, other = key_of(keys, offices=["lab"]), key_of(keys, offices=["kitchen"])
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world, aiohttp.ClientSession() as http:
         url = f"{world.url}/socket.io/?EIO=4"
@@ -253,7 +305,8 @@ async def test_a_second_connect_with_another_token_keeps_the_first_identity(nats
             assert answer.status == 200
         async with http.get(f"{url}&transport=polling&sid={sid}") as answer:
             assert (await answer.text()).startswith("40/smcp,")
-        async with http.ws_connect(f"{url}&transport=websocket&sid={sid}") as socket:
+        others = {"Authorization": f"Bearer {other}"}
+        async with http.ws_connect(f"{url}&transport=websocket&sid={sid}", headers=others) as socket:
             await socket.send_str("2probe")
             assert await heard(socket, "3") == "3probe"
             await socket.send_str("5")

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,12 +131,17 @@ async def test_no_token_is_in_the_log(nats_url: str, tmp_path: Path) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0", "SMCP_AUTH_KEYS": str(keys), "SMCP_LOG_LEVEL": "debug"}
     async with gateway_world(nats_url, gateways=0), service_process(COMMAND, env=env) as process:
         url = (await process.logged("ready"))["url"]
-        async with connected(url, auth={"token": key}) as anna:
+        async with connected(url, auth={"token": key}, headers={"Authorization": f"Bearer {key}"}) as anna:
             assert await anna.join("agent", "anna", "office") == [True, None]
         wrong = "smcp_0123456789ab_not_the_right_one"
-        with pytest.raises(Exception, match=r"onnect|token"):
-            async with connected(url, auth={"token": wrong}):
-                raise AssertionError("it was let in")
+        both: list[dict[str, Any]] = [
+            {"auth": {"token": wrong}},
+            {"headers": {"Authorization": f"Bearer {wrong}"}},
+        ]
+        for said in both:
+            with pytest.raises(Exception, match=r"onnect|token"):
+                async with connected(url, **said):
+                    raise AssertionError("it was let in")
         process.signal(signal.SIGTERM)
         assert await process.exit_code() == 0
         logged = json.dumps(process.log)

@@ -8,7 +8,7 @@ from typing import Final
 from aiohttp import web
 
 from smcp_gateway.auth.client_addresses import Network, counted_as, source_of
-from smcp_gateway.auth.guard import Guard, open_guard
+from smcp_gateway.auth.guard import Guard, open_guard, refusal_response
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import VERSION_PARAMETER
@@ -83,6 +83,12 @@ class HttpServer:
         answer = self._answer
         if answer is None:
             raise web.HTTPServiceUnavailable(text="not serving now", headers={"Retry-After": "1"})
+        if begins and self.guard is not None:
+            try:
+                await self.guard.check(request)
+            except SmcpError as error:
+                self.refused(self.source(request), error)
+                return refusal_response(error)
         return await answer(request)
 
 

@@ -1,7 +1,7 @@
 """Authenticates clients, and ends their sessions.
 
-A token comes as `token` in the `auth` object of Socket.IO's CONNECT. For a wrong one CONNECT is refused and the
-connection closed.
+A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
+`auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed).
 """
 
 import asyncio
@@ -22,11 +22,18 @@ from smcp_gateway.auth.settings import AuthSettings
 from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
 from smcp_service.files import UnusableFile, WatchedFile
 
+HEADER: Final = "Authorization"
 FIELD: Final = "token"
 """The field of `auth` with the token."""
+_BEARER: Final = re.compile(r"bearer +(?P<token>\S.*?)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}")
+_PRINCIPAL: Final = web.RequestKey("principal", Principal)
+_PRESENTED: Final = web.RequestKey("token", str)
+"""The token of the request's header."""
 _KEY_ID: Final = 32
 """Characters of a key's id, at most."""
+_UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
+"""Characters that are not allowed in a quoted parameter of a header (RFC 6750, 3)."""
 
 REVOKED: Final = "the token was revoked"
 
@@ -101,6 +108,13 @@ class Guard:
     def _is_revoked(self, principal: Principal) -> bool:
         return self.revoked is not None and self.revoked.value.holds(principal)
 
+    async def check(self, request: web.Request) -> None:
+        """Check a request that begins a connection. Raises what `admit` raises."""
+        said = _BEARER.fullmatch(request.headers.get(HEADER, ""))
+        if said is not None:  # else the token comes with CONNECT
+            request[_PRINCIPAL] = await self._authenticate(request, said["token"])
+            request[_PRESENTED] = said["token"]
+
     async def admit(self, request: web.Request, auth: object) -> Principal:
         """Authenticate a client that connects to the namespace.
 
@@ -111,12 +125,23 @@ class Guard:
         Raises:
             NotAuthenticated: no token, or one that is not accepted.
             RateLimited: too many wrong tokens from this address. `details.retry_after_s`
-            Malformed: `auth.token` is not a string.
+            Malformed: `auth.token` is not a string, or differs from the header's.
             Unavailable: the token cannot be checked now.
         """
-        token = auth.get(FIELD) if isinstance(auth, Mapping) else None
-        if token is not None and not isinstance(token, str):
-            raise Malformed(f"auth.{FIELD}: is not a string", details={"field": f"auth.{FIELD}"})
+        said = auth.get(FIELD) if isinstance(auth, Mapping) else None
+        details = {"field": f"auth.{FIELD}"}
+        if said is not None and not isinstance(said, str):
+            raise Malformed(f"auth.{FIELD}: is not a string", details=details)
+        known: Principal | None = request.get(_PRINCIPAL)
+        if known is None:
+            return await self._authenticate(request, said)
+        if said is not None and said != request.get(_PRESENTED):
+            raise Malformed(f"auth.{FIELD}: is not the token of the header {HEADER}", details=details)
+        if (over := self.ended(known)) is not None:
+            raise NotAuthenticated(over)
+        return known
+
+    async def _authenticate(self, request: web.Request, token: str | None) -> Principal:
         try:
             return await self._holder_of(token)
         except NotAuthenticated as error:
@@ -139,7 +164,9 @@ class Guard:
 
     async def _holder_of(self, token: str | None) -> Principal:
         if not token:
-            raise NotAuthenticated(f"a token is needed: auth.{FIELD} of Socket.IO's CONNECT")
+            raise NotAuthenticated(
+                f"a token is needed: auth.{FIELD} of Socket.IO's CONNECT, or the header {HEADER}: Bearer"
+            )
         if not _TOKEN.fullmatch(token):
             raise NotAccepted("it is empty, too long, or not of visible ASCII characters")
         if not token.startswith(PREFIX):
@@ -166,6 +193,9 @@ def refusal_response(error: SmcpError) -> web.Response:
     """The HTTP response to a refusal: the flat error with HTTP's headers."""
     headers = {"Cache-Control": "no-store"}
     match error:
+        case NotAuthenticated():
+            said = _UNQUOTED.sub("?", error.message)
+            headers["WWW-Authenticate"] = f'Bearer error="invalid_token", error_description="{said}"'
         case RateLimited(details={"retry_after_s": wait}):
             headers["Retry-After"] = str(wait)
         case Unavailable():
