@@ -28,7 +28,7 @@ async def verifier(*keys: SigningKey, secret: str | None = None, **expected: Any
     async def load() -> bytes:
         return issuer.key_set(*keys).encode()
 
-    jwks = Jwks(load) if keys else None
+    jwks = Jwks(load, lifetime_s=60) if keys else None
     running = None if jwks is None else asyncio.create_task(jwks.run())
     try:
         yield JwtVerifier(**{"audience": AUDIENCE, "issuer": ISSUER, **expected}, secret=secret, jwks=jwks)

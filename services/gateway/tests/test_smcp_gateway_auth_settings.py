@@ -17,6 +17,7 @@ from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import SettingsError, is_loopback
 from smcp_testing.fork_server import born
 from smcp_testing.gateway_world import connected, gateway_world
+from smcp_testing.issuer import key_set, signing_key
 from smcp_testing.service_process import service_process
 
 COMMAND = Path(sys.executable).with_name("smcp-gateway")
@@ -50,6 +51,17 @@ async def test_without_authentication_only_loopback_addresses_are_allowed(host: 
     assert (await run("--check-config", SMCP_AUTH_SECRET=SECRET, SMCP_AUTH_AUDIENCE="a", SMCP_GATEWAY_HOST=host))[
         0
     ] == 0
+
+
+async def test_a_jwk_set_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_text(key_set(signing_key("one")))
+    given = {"SMCP_AUTH_JWKS": str(path), "SMCP_AUTH_AUDIENCE": "a"}
+    path.chmod(0o664)
+    code, _, err = await run("--check-config", **given)
+    assert (code, "its group or others may write it" in err) == (2, True)
+    path.chmod(0o644)
+    assert (await run("--check-config", **given))[0] == 0
 
 
 async def test_the_command_refuses_an_open_address_without_authentication(nats_url: str) -> None:
@@ -94,6 +106,8 @@ def test_which_addresses_are_loopback(host: str, own: bool) -> None:
         ({"SMCP_AUTH_REVOKED": __file__}, "SMCP_AUTH_REVOKED"),
         ({"SMCP_AUTH_SECRET": SECRET, "SMCP_AUTH_AUDIENCE": "a", "SMCP_AUTH_REVOKED": __file__}, "SMCP_AUTH_REVOKED"),
         ({"SMCP_AUTH_ISSUER": "https://issuer.example"}, "SMCP_AUTH_ISSUER"),
+        ({"SMCP_AUTH_JWKS_LIFETIME_S": "0"}, "SMCP_AUTH_JWKS_LIFETIME_S"),
+        ({"SMCP_AUTH_LEEWAY_S": "-1"}, "SMCP_AUTH_LEEWAY_S"),
         ({"SMCP_AUTH_PROXIES": "10.0.0.1/8"}, "SMCP_AUTH_PROXIES"),
         ({"SMCP_INSECURE": "perhaps"}, "SMCP_INSECURE"),
     ],
@@ -107,12 +121,13 @@ async def test_a_wrong_setting_is_named(given: dict[str, str], named: str) -> No
 
 
 async def test_settings_are_shown_without_secrets(tmp_path: Path) -> None:
-    keys, jwks = tmp_path / "keys.json", "https://issuer.example/keys"
+    keys, jwks = tmp_path / "keys.json", tmp_path / "jwks.json"
     key, entry = new_key(subject="anna", offices=["*"], roles=["agent"], names=["*"])
     key_file.add(keys, entry)
+    jwks.write_text(key_set(signing_key("a key")))
     code, out, err = await run(
         "--check-config",
-        SMCP_AUTH_KEYS=str(keys), SMCP_AUTH_SECRET=SECRET, SMCP_AUTH_JWKS=jwks, SMCP_AUTH_AUDIENCE="lab",
+        SMCP_AUTH_KEYS=str(keys), SMCP_AUTH_SECRET=SECRET, SMCP_AUTH_JWKS=str(jwks), SMCP_AUTH_AUDIENCE="lab",
         SMCP_TOKEN=key,
     )  # fmt: skip
     assert code == 0

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import jwt
@@ -80,9 +81,9 @@ def key_set(*keys: SigningKey) -> str:
     return json.dumps({"keys": [key.jwk for key in keys]})
 
 
-def settings(jwks: str | None = None, **more: Any) -> Mapping[str, Any]:
+def settings(jwks: str | Path | None = None, **more: Any) -> Mapping[str, Any]:
     """Of a gateway that takes tokens of this issuer."""
-    named = {} if jwks is None else {"auth_jwks": jwks}
+    named = {} if jwks is None else {"auth_jwks": str(jwks)}
     return {"auth_audience": AUDIENCE, "auth_issuer": ISSUER, **named, **more}
 
 

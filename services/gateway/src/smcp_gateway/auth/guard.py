@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
@@ -17,7 +18,7 @@ from aiohttp import web
 from smcp_gateway.auth.api_keys import PREFIX, KeyEntry, WatchedKeys
 from smcp_gateway.auth.client_addresses import LoginThrottle, Network, source_of
 from smcp_gateway.auth.grants import Principal, Revocations, read_revocations
-from smcp_gateway.auth.jwts import Jwks, JwtVerifier, NotAccepted, from_url
+from smcp_gateway.auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
 from smcp_gateway.auth.settings import AuthSettings
 from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
 from smcp_service.files import UnusableFile, WatchedFile
@@ -47,12 +48,17 @@ def open_guard(settings: AuthSettings) -> "Guard | None":
     keys = None if settings.auth_keys is None else WatchedKeys(settings.auth_keys)
     if not settings.auth_with_tokens:
         return Guard(keys, None, settings.proxies)
+    jwks = None
+    if (where := settings.auth_jwks) is not None:
+        load = from_url(where) if "://" in where else from_file(Path(where))
+        jwks = Jwks(load, lifetime_s=settings.auth_jwks_lifetime_s)
     tokens = JwtVerifier(
         settings.auth_audience or "",
         issuer=settings.auth_issuer,
         claim=settings.auth_claim,
+        leeway_s=settings.auth_leeway_s,
         secret=None if settings.auth_secret is None else settings.auth_secret.get_secret_value(),
-        jwks=None if settings.auth_jwks is None else Jwks(from_url(settings.auth_jwks)),
+        jwks=jwks,
     )
     revoked = None if settings.auth_revoked is None else WatchedFile(settings.auth_revoked, read_revocations)
     return Guard(keys, tokens, settings.proxies, revoked)

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import aiohttp
@@ -22,6 +23,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from smcp_gateway.auth.grants import Grants, Principal, check_subject
 from smcp_proto.errors import NotAuthenticated, Unavailable
 from smcp_proto.validation import malformed
+from smcp_service.files import UnusableFile, read_protected
 
 FETCH_S: Final = 5.0
 """How long one fetch of a key set may take."""
@@ -29,10 +31,6 @@ RETRY_S: Final = 2.0
 """Between a fetch that failed and the next one."""
 REFETCH_S: Final = 10.0
 """Between two fetches for an unknown `kid`: anybody can invent one."""
-LIFETIME_S: Final = 300.0
-"""How long a set is used from the begin of its fetch on: so long a key counts that its issuer has withdrawn."""
-LEEWAY_S: Final = 30.0
-"""How far ahead the issuer's clock may be (`nbf`, `iat`). Not for `exp`, at which a session ends."""
 LARGEST: Final = 256 * 1024
 """Bytes of a key set."""
 RSA_BITS: Final = 2048
@@ -128,11 +126,19 @@ def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
 class Jwks:
     """The key set of an issuer, fetched by one request at a time.
 
-    `run` fetches it again after half of its lifetime, so a short outage of the issuer does no harm.
+    A set is used for its lifetime, counted from the begin of its fetch. `run` fetches it again after half of that, so a
+    short outage of the issuer does no harm.
+
+    Args:
+        lifetime_s: how long a set is used.
+        refetch_s: see `REFETCH_S`.
     """
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, *, lifetime_s: float, refetch_s: float = REFETCH_S) -> None:
         self._load = load
+        self._lifetime_s = lifetime_s
+        self._refetch_s = refetch_s
+        self._retry_s = min(RETRY_S, lifetime_s / 2)
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
         self._set = KeySet()
@@ -143,8 +149,8 @@ class Jwks:
     async def run(self) -> None:
         """Fetch the set now, and again in time, until cancelled."""
         while True:
-            await self._fetch(RETRY_S)
-            await asyncio.sleep(RETRY_S if self._failed else LIFETIME_S / 2)
+            await self._fetch(self._retry_s)
+            await asyncio.sleep(self._retry_s if self._failed else self._lifetime_s / 2)
 
     async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """The key of that `kid` for that algorithm; None: there is none.
@@ -153,18 +159,18 @@ class Jwks:
             Unavailable: the set has expired, and it cannot be fetched now.
         """
         if self._is_over:
-            await self._fetch(RETRY_S)
+            await self._fetch(self._retry_s)
         if self._is_over:
             raise Unavailable("the keys of the tokens' issuer cannot be had now; try again")
         found = self._set.find(kid, algorithm)
         if found is None and kid is not None:
-            await self._fetch(REFETCH_S)
+            await self._fetch(self._refetch_s)
             found = self._set.find(kid, algorithm)
         return found
 
     @property
     def _is_over(self) -> bool:
-        return self._loop.time() - self._fetched_at >= LIFETIME_S
+        return self._loop.time() - self._fetched_at >= self._lifetime_s
 
     async def _fetch(self, pause_s: float) -> None:
         """Fetch the set, unless the last fetch ended less than `pause_s` ago, as where others waited for it, too."""
@@ -208,6 +214,21 @@ def from_url(url: str) -> Load:
     return load
 
 
+def from_file(path: Path) -> Load:
+    """Loads the set from a file, in a thread."""
+
+    def read() -> bytes:
+        try:
+            text = read_protected(path)
+        except UnusableFile as error:
+            raise BadKeySet(str(error)) from None
+        if len(text) > LARGEST:
+            raise BadKeySet(f"is larger than {LARGEST} bytes")
+        return text
+
+    return lambda: asyncio.to_thread(read)
+
+
 def _reason(error: BaseException) -> str:
     match error:
         case aiohttp.ClientResponseError():
@@ -229,6 +250,8 @@ class JwtVerifier:
     """Has to be `iss`; None: any."""
     claim: str = "smcp"
     """The name of the claim with the grants."""
+    leeway_s: float = 30.0
+    """How far ahead the issuer's clock may be (`nbf`, `iat`). Not for `exp`, at which a session ends."""
     secret: str | None = None
     """For HS256; None: such tokens are refused."""
     jwks: Jwks | None = None
@@ -274,7 +297,7 @@ class JwtVerifier:
                 algorithms=[algorithm],
                 audience=self.audience,
                 issuer=self.issuer,
-                leeway=LEEWAY_S,
+                leeway=self.leeway_s,
                 options={"require": ["exp", "aud", "sub"]},
             )
         except jwt.InvalidSignatureError:

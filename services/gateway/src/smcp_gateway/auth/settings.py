@@ -10,9 +10,9 @@ from pydantic import AfterValidator, Field, FilePath, SecretStr
 from smcp_gateway.auth.api_keys import read
 from smcp_gateway.auth.client_addresses import Network, read_networks
 from smcp_gateway.auth.grants import read_revocations
-from smcp_gateway.auth.jwts import SECRET_BYTES
-from smcp_service.files import UnusableFile
-from smcp_service.settings import ServiceSettings, SettingsError, is_loopback
+from smcp_gateway.auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
+from smcp_service.files import UnusableFile, read_protected
+from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback
 
 _HTTP: Final = ("http", "https")
 
@@ -24,9 +24,13 @@ def _secret(value: SecretStr) -> SecretStr:
 
 
 def _key_set(value: str) -> str:
+    if "://" not in value:
+        if not Path(value).is_file():
+            raise ValueError("has to be a URL, or a file that is there")
+        return value
     parts = urlsplit(value)
     if parts.scheme not in _HTTP or not parts.hostname:
-        raise ValueError("has to be a URL like https://issuer/keys")
+        raise ValueError("has to be a file, or a URL like https://issuer/keys")
     _ = parts.port  # raises a ValueError of its own when it is not a port
     return value
 
@@ -44,7 +48,10 @@ class AuthSettings(ServiceSettings):
         default=None, description="shared secret of JWTs with HS256, at least 32 bytes"
     )
     auth_jwks: Annotated[str, AfterValidator(_key_set)] | None = Field(
-        default=None, description="URL of the JWK Set of JWTs with RS256 and ES256"
+        default=None, description="URL or file of the JWK Set of JWTs with RS256 and ES256"
+    )
+    auth_jwks_lifetime_s: Annotated[Seconds, Field(ge=1, le=86400)] = Field(
+        default=300.0, description="how long a JWK Set is taken after it was fetched"
     )
     auth_audience: str | None = Field(default=None, min_length=1, description="what JWTs have to say in `aud`")
     auth_issuer: str | None = Field(default=None, min_length=1, description="what JWTs have to say in `iss`")
@@ -52,6 +59,9 @@ class AuthSettings(ServiceSettings):
         default=None, description="file of revoked JWTs (`jti` and `sub`); read when it changes"
     )
     auth_claim: str = Field(default="smcp", min_length=1, description="the claim of JWTs that says what is allowed")
+    auth_leeway_s: Annotated[Seconds, Field(ge=0, le=600)] = Field(
+        default=30.0, description="how much later the issuer's clock may be; `exp` counts to the second"
+    )
     auth_proxies: Annotated[str, AfterValidator(_networks)] = Field(
         default="", description="addresses and networks of proxies whose X-Forwarded-For is believed, with commas"
     )
@@ -131,4 +141,12 @@ def _unreadable(settings: AuthSettings) -> list[str]:
                 look(path)
         except UnusableFile as error:
             problems.append(f"{name}: {error}")
+    if settings.auth_jwks is not None and "://" not in settings.auth_jwks:
+        try:
+            if not read_key_set(read_protected(Path(settings.auth_jwks))).keys:
+                problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: has no key for RS256 or ES256")
+        except BadKeySet as error:
+            problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: {error}")
+        except UnusableFile as error:
+            problems.append(f"SMCP_AUTH_JWKS: {error}")
     return problems
