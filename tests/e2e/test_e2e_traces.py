@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_proto.trace_ids import trace_id
+from smcp_proto.catalog import trace_id
 from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually

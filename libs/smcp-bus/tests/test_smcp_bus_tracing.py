@@ -14,10 +14,9 @@ from smcp_bus import registry_contract, subjects, tracing
 from smcp_bus.callers import Caller
 from smcp_bus.dispatch import Call, Dispatcher, RawJson, Tracing
 from smcp_bus.headers import TRACEPARENT
-from smcp_proto.catalog import CATALOG
+from smcp_proto.catalog import CATALOG, trace_id
 from smcp_proto.errors import NotFound
 from smcp_proto.schemas import ToolCallReq
-from smcp_proto.trace_ids import trace_id
 
 ALICE = Caller(role="agent", office="lab", name="alice")
 REQ_ID = "0123456789abcdef0123456789abcdef"

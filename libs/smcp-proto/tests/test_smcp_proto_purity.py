@@ -12,7 +12,6 @@ MODULES = [
     "catalog",
     "schemas",
     "uris",
-    "trace_ids",
     "validation",
     "errors",
     "desktop",

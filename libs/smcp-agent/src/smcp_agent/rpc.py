@@ -33,10 +33,10 @@ from smcp_agent.errors import (
     not_among,
 )
 from smcp_proto.backoff import Backoff, jittered
+from smcp_proto.catalog import TRACE_ID_KEY, trace_id
 from smcp_proto.errors import GONE
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S, REPEAT, UNKNOWN_REPEAT
-from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
 from smcp_proto.validation import malformed, refused
 
 GRACE_S: Final = 2.0

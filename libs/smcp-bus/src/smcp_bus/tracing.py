@@ -32,10 +32,9 @@ from smcp_bus.exact_json import SMALL_BYTES
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_bus.request_spans import Attributes, Recorder, Request, RequestSpan, recorder
 from smcp_proto import tool_results
-from smcp_proto.catalog import CATALOG, Row, TimeClass
+from smcp_proto.catalog import CATALOG, Row, TimeClass, hex_trace_id, trace_id
 from smcp_proto.errors import ErrorCode
 from smcp_proto.schemas.tools import TOOL_PROGRESS
-from smcp_proto.trace_ids import hex_trace_id, trace_id
 
 LONGEST: Final = 256
 """Characters of an attribute's value: what a peer chose is cut there."""

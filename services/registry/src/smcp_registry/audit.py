@@ -25,9 +25,9 @@ from smcp_bus.headers import CLAIM, PROOF
 from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing, Records, RecordsQuestion, StoredRecord
 from smcp_bus.subjects import AUDIT_ALL
 from smcp_bus.tracing import trace_id_of
+from smcp_proto.catalog import trace_id
 from smcp_proto.errors import NotFound, Unavailable
 from smcp_proto.schemas.rooms import RESTARTS
-from smcp_proto.trace_ids import trace_id
 from smcp_registry.handlers.caller import named
 from smcp_registry.leases import Leases
 from smcp_registry.member_records import MemberRecord

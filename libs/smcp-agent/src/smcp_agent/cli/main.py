@@ -46,8 +46,8 @@ from smcp_agent.cli.run_command import (
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_PAYLOAD
 from smcp_agent.llm import DEFAULT_TIMEOUT_S
+from smcp_proto.catalog import trace_id
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
-from smcp_proto.trace_ids import trace_id
 
 
 class OptionsAnywhere(TyperGroup):

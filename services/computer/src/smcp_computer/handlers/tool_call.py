@@ -34,10 +34,10 @@ from smcp_computer.questions import (
 from smcp_computer.reshaping import NotReshaped, Results, marked
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
+from smcp_proto.catalog import trace_id
 from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
 from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.schemas.tools import ToolCallReq
-from smcp_proto.trace_ids import trace_id
 from smcp_service.logging import bind_call
 from smcp_service.settings import did_you_mean
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
+from smcp_proto.catalog import TRACE_ID_KEY, trace_id
 
 text = st.text(max_size=40)
 
