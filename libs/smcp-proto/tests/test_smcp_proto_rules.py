@@ -12,7 +12,10 @@ from smcp_proto.validation import malformed
 from smcp_testing.page_fields import ABSENT, CONFIG, FIELDS, HTTP, SERVER_NAME, TEXT, TOOL_NAME, Field, Kind
 
 BEYOND_THE_PAGES = {
-    "ToolCallReq": {"traceparent", "a2c_progress", "a2c_progress_event", "a2c_repeat"},
+    "ToolCallReq": {
+        *("traceparent", "a2c_progress", "a2c_progress_event", "a2c_repeat"),
+        *("input_state", "input_responses"),
+    },
     "AgentCallData": {"traceparent"},
     "GetToolsReq": {"traceparent"},
     "ListRoomReq": {"traceparent"},
