@@ -1,6 +1,8 @@
-"""The URLs of gateways in the order in which they are tried."""
+"""The URLs of gateways in the order in which they are tried, and the race for a connection."""
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
@@ -13,6 +15,8 @@ from smcp_agent.connecting.options import ConnectionOptions, local_key, with_tok
 from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError
 from smcp_proto.backoff import jittered
 
+HEAD_START_S: Final = 1.0
+"""How long a URL may take to answer before the next one is tried beside it: a host that hangs looks like a slow one."""
 READY_S: Final = 2.0
 """How long a gateway may take to say whether it is ready."""
 
@@ -50,23 +54,40 @@ class Addresses:
         return False
 
     async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
-        """The first connection that opens, one URL after the other.
+        """The first connection that opens. Each URL has a head start of 1 s before the next one.
 
         Raises CannotConnect: none of them works; TokenUnavailable; SmcpError: the last refusal of a server.
         """
         has_token, options = options.token is not None, await with_token(options)
-        refusal: SmcpError | None = None
-        reasons: dict[str, str] = {}
-        for url in list(self._urls):
+
+        async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:
+            if earlier:
+                await asyncio.wait(earlier, timeout=HEAD_START_S * len(earlier))
             own = options if has_token else await with_token(replace(options, token=local_key(url)))
-            try:
-                return await connect(url, own, on_notice)
-            except CannotConnect as error:
-                reasons |= error.details["urls"]
-            except SmcpError as error:
-                refusal = error
-        if refusal is not None:
-            raise refusal
+            return await connect(url, own, on_notice)
+
+        attempts: list[asyncio.Task[Connection]] = []
+        for url in self._urls:
+            attempts.append(asyncio.create_task(attempt(url, tuple(attempts))))
+        winner: Connection | None = None
+        try:
+            for ended in asyncio.as_completed(attempts):
+                with suppress(SmcpError):
+                    winner = await ended
+                    return winner
+        finally:
+            for each in attempts:
+                each.cancel()
+            for outcome in await asyncio.gather(*attempts, return_exceptions=True):
+                if isinstance(outcome, Connection) and outcome is not winner:
+                    await outcome.close()
+        errors = [each.exception() for each in attempts]
+        refusals = [each for each in errors if isinstance(each, SmcpError) and not isinstance(each, CannotConnect)]
+        if refusals:
+            raise refusals[-1]
+        reasons = {
+            url: why for each in errors if isinstance(each, CannotConnect) for url, why in each.details["urls"].items()
+        }
         said = "; ".join(f"{url}: {why}" for url, why in reasons.items())
         raise CannotConnect(f"cannot connect to {said}", details={"urls": reasons})
 
