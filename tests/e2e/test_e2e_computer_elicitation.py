@@ -1,4 +1,4 @@
-"""What MCP servers of both eras ask during a call reaches the Agent, and its answers reach them."""
+"""Elicitation: what MCP servers of both eras ask during a call reaches the Agent, and its answers reach them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,8 +25,8 @@ BOOK = {"table": 4}
 async def box(
     nats_url: str, era: str, log: Path | None = None, **settings: Any
 ) -> AsyncIterator[tuple[World, Computer]]:
-    """A Computer over two gateways, with a server that asks."""
-    servers = {"asking": configs.stdio("asking", "--era", era, log=log)}
+    """A Computer over two gateways, with a server that elicits."""
+    servers = {"eliciting": configs.stdio("eliciting", "--era", era, log=log)}
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(gateway_world(nats_url, gateways=2))
         computer = await stack.enter_async_context(native_computer(world, "office", "box", servers, **settings))
@@ -51,7 +51,7 @@ async def call(client: Client, tool: str = "book", req_id: str = "1", **fields: 
 
 
 def answer_to(asked: Any, **answer: Any) -> dict[str, Any]:
-    """The fields of the request that answers, of each question the same."""
+    """The fields of the request that answers, the same for each elicitation."""
     required = asked["meta"]["a2c_input_required"]
     return {"input_state": required["state"], "input_responses": dict.fromkeys(required["requests"], answer)}
 
@@ -79,7 +79,7 @@ async def test_an_agent_answers_forms_and_urls_and_declines(nats_url: str, era: 
         heard, on_input = answering(lambda request: request.decline())
         assert (await agent.call_tool("box", "book", BOOK, on_input=on_input)).text.endswith(": decline")
         heard, on_input = answering(lambda request: request.accept({"day": "monday", "guests": 2}))
-        for name, params in (("insist", {"times": 3}), ("crowd", {"questions": 3})):
+        for name, params in (("insist", {"times": 3}), ("crowd", {"at_once": 3})):
             heard.clear()
             result = await agent.call_tool("box", name, params, on_input=on_input)
             assert result.text.count("accept {'day': 'monday', 'guests': 2}") >= 1
@@ -100,14 +100,14 @@ async def test_without_on_input_the_model_reads_what_was_asked_and_the_tool_is_c
         assert result.is_error
         assert result.input_required
         assert "Which day (1)? (fields: day, guests)" in result.text
-        await eventually(lambda: computer.calls.held()["open_questions"] == 0)
+        await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)
         await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
         if era == "2025":
             await eventually(lambda: log.exists() and "cancelled book" in log.read_text())
 
 
 @ERAS
-async def test_an_error_of_on_input_is_raised_and_ends_the_question(nats_url: str, era: str) -> None:
+async def test_an_error_of_on_input_is_raised_and_ends_the_elicitation(nats_url: str, era: str) -> None:
     async def on_input(request: InputRequest) -> InputAnswer:
         raise LookupError("nobody there")
 
@@ -164,7 +164,7 @@ async def test_a_state_is_of_one_agent_tool_and_arguments_and_is_used_once(nats_
 
 
 @ERAS
-async def test_a_question_that_is_cancelled_or_too_old_ends_its_call_at_the_server(
+async def test_an_elicitation_that_is_cancelled_or_too_old_ends_its_call_at_the_server(
     nats_url: str, era: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -177,7 +177,7 @@ async def test_a_question_that_is_cancelled_or_too_old_ends_its_call_at_the_serv
             asked = await call(anna, req_id=req_id)
             if req_id == "cancelled":
                 await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": req_id})
-            await eventually(lambda: computer.calls.held()["open_questions"] == 0)
+            await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)
             late = await call(anna, req_id=f"answer to {req_id}", **answer_to(asked, **FRIDAY))
             assert (late["code"], late["details"]["field"]) == (400, "input_state")
             await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
@@ -186,30 +186,28 @@ async def test_a_question_that_is_cancelled_or_too_old_ends_its_call_at_the_serv
 
 
 @ERAS
-async def test_a_call_that_asks_without_end_or_for_what_is_deprecated_is_refused_in_words(
+async def test_a_call_that_elicits_without_end_or_what_is_deprecated_is_refused_in_words(
     nats_url: str, era: str
 ) -> None:
     heard, on_input = answering(lambda request: request.accept({"day": "friday"}))
     async with box(nats_url, era) as (world, _), SmcpAgent(world.url, office="office", name="anna") as agent:
         result = await agent.call_tool("box", "insist", {"times": 100}, on_input=on_input)
-        assert "asked more than 32 questions in one call" in result.text
+        assert "sent more than 32 elicitations in one call" in result.text
         assert len(heard) == 32
-        result = await agent.call_tool("box", "crowd", {"questions": 1000}, on_input=on_input)
-        assert "asked more than 32 questions in one call" in result.text
+        result = await agent.call_tool("box", "crowd", {"at_once": 1000}, on_input=on_input)
+        assert "sent more than 32 elicitations in one call" in result.text
         result = await agent.call_tool("box", "think", on_input=on_input)
         assert result.is_error or era == "2025"
         assert "not support" in result.text
 
 
-async def test_calls_of_one_tool_may_ask_at_once_and_those_of_several_tools_over_one_connection_not(
-    nats_url: str, tmp_path: Path
-) -> None:
+async def test_elicitation_is_refused_while_several_tools_run_on_one_connection(nats_url: str, tmp_path: Path) -> None:
     asked: list[InputRequest] = []
-    go_on = asyncio.Event()
+    resume = asyncio.Event()
 
     async def on_input(request: InputRequest) -> InputAnswer:
         asked.append(request)
-        await go_on.wait()
+        await resume.wait()
         return request.accept({"day": str(request.params["day"])})
 
     async with box(nats_url, "2025") as (world, _), SmcpAgent(world.url, office="office", name="anna") as agent:
@@ -218,8 +216,8 @@ async def test_calls_of_one_tool_may_ask_at_once_and_those_of_several_tools_over
         ]
         await eventually(lambda: len(asked) == len(calls))
         other = await agent.call_tool("box", "pay", on_input=on_input)
-        assert "calls of several tools run, and which of them asks is not known" in other.text
-        go_on.set()
+        assert "elicitation refused: calls of several tools run, and it is not known which of them asks" in other.text
+        resume.set()
         for each in calls:
             assert (await each).text == "book {'day': 'friday'}: accept {'day': 'friday'}"
 
@@ -259,7 +257,7 @@ async def test_the_agents_user_approves_a_call_once_with_its_arguments(nats_url:
 
 @ERAS
 async def test_the_user_of_the_computer_answers_at_its_terminal(nats_url: str, era: str) -> None:
-    servers = {"asking": configs.stdio("asking", "--era", era)}
+    servers = {"eliciting": configs.stdio("eliciting", "--era", era)}
     async with AsyncExitStack() as stack:
         world = await stack.enter_async_context(gateway_world(nats_url))
         user = await stack.enter_async_context(terminal_user())
@@ -269,7 +267,7 @@ async def test_the_user_of_the_computer_answers_at_its_terminal(nats_url: str, e
         agent = await stack.enter_async_context(SmcpAgent(world.url, office="office", name="anna"))
         calling = asyncio.create_task(agent.call_tool("box", "book", BOOK))
         for seen, typed in (
-            ("The tool 'book' of 'asking' asks: Which day (1)?", ""),
+            ("The tool 'book' of 'eliciting' asks: Which day (1)?", ""),
             ("Answer it?", "y\n"),
             ("day: ", "sunday\n"),
             ("guests: ", "2\n"),
@@ -296,7 +294,7 @@ async def test_without_a_terminal_the_tool_says_so(nats_url: str) -> None:
         assert result.text == "the tool 'book' asks at this Computer's terminal (SMCP_ELICIT), and there is none"
 
 
-async def test_a_call_asks_again_after_an_answer_and_is_cancelled_by_its_latest_request(
+async def test_a_call_elicits_again_after_an_answer_and_is_cancelled_by_its_latest_request(
     nats_url: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -312,10 +310,10 @@ async def test_a_call_asks_again_after_an_answer_and_is_cancelled_by_its_latest_
         second = await call(anna, "insist", "5", **twice, **answer_to(first, **FRIDAY))
         await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "5"})
         await eventually(lambda: "cancelled insist" in log.read_text())
-        assert computer.calls.held()["open_questions"] == 0
+        assert computer.calls.held()["open_elicitations"] == 0
 
 
-async def test_a_server_that_dies_while_it_waits_is_told_to_who_answers(nats_url: str) -> None:
+async def test_an_answer_for_a_server_that_died_returns_an_error(nats_url: str) -> None:
     async with box(nats_url, "2025") as (world, computer), connected(world.url) as anna:
         await anna.join("agent", "anna", "office")
         asked = await call(anna)
@@ -323,5 +321,5 @@ async def test_a_server_that_dies_while_it_waits_is_told_to_who_answers(nats_url
         await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
         told = await call(anna, req_id="3", **answer_to(asked, **FRIDAY))
         assert told["isError"] is True
-        assert told["content"][0]["text"] == "MCP server 'asking' went away before it answered"
-        assert computer.calls.held()["open_questions"] == 0
+        assert told["content"][0]["text"] == "MCP server 'eliciting' went away before it answered"
+        assert computer.calls.held()["open_elicitations"] == 0

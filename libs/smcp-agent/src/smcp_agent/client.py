@@ -163,7 +163,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
                 `anthropic/maxResultSizeChars` may give more. None: everything.
             on_progress: a plain function, called with what the tool reports while it runs, at most ten times a second,
                 if its MCP server reports anything. The loop handles its exceptions.
-            on_input: an async function that answers what the tool asks before it goes on. The answer is sent with the
+            on_input: an async function that answers elicitation and approval requests. The answer is sent with the
                 same `timeout`, under a new req_id; a Computer waits 5 minutes for it. None: the result is an error
                 that says what was asked, and the tool is cancelled.
 

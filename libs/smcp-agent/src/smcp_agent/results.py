@@ -112,7 +112,7 @@ class CallResult:
 
     @property
     def input_required(self) -> bool:
-        """The tool asked before it went on, and nobody answered. The text says what."""
+        """The tool or its Computer elicited input, and nobody answered. The text says what was asked."""
         return isinstance(self.meta.get(INPUT_REQUIRED), Mapping)
 
 
@@ -126,10 +126,10 @@ class InputAnswer:
 
 @dataclass(frozen=True, slots=True)
 class InputRequest:
-    """What a tool asks before it goes on: an MCP server's elicitation, or the Computer's own, whether it may run."""
+    """An MCP server's elicitation during a call, or a Computer's approval request before it."""
 
     key: str
-    """Its name among those of one call."""
+    """Its name among the elicitations of one call."""
     computer: str
     tool: str
     params: Mapping[str, Any]
@@ -155,7 +155,7 @@ class InputRequest:
         return InputAnswer("decline")
 
     def cancel(self) -> InputAnswer:
-        """The user says nothing."""
+        """The user dismisses it."""
         return InputAnswer("cancel")
 
 
@@ -181,11 +181,11 @@ class _InputRequired(Wire):
 async def input_fields(
     result: CallResult, on_input: OnInput, computer: str, tool: str, params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The fields of the request that answers a call's questions, one after the other.
+    """The fields of the request that answers a call's elicitations, one after the other.
 
-    Raises BadReply: the questions cannot be read; TypeError: `on_input` gave no answer; and what it raises.
+    Raises BadReply: the elicitations cannot be read; TypeError: `on_input` gave no answer; and what it raises.
     """
-    required = reply_of(_InputRequired, result.meta[INPUT_REQUIRED], f"the question of {tool!r}")
+    required = reply_of(_InputRequired, result.meta[INPUT_REQUIRED], f"the elicitation of {tool!r}")
     responses: dict[str, Any] = {}
     for key, asked in required.requests.items():
         said = asked.params

@@ -11,7 +11,7 @@ TIMED_OUT: Final = "a2c_timeout"
 CANCELLED: Final = "a2c_cancelled"
 EXPIRED: Final = "a2c_result_expired"
 INPUT_REQUIRED: Final = "a2c_input_required"
-"""The call asks its Agent: `{"requests": MCP's elicitation/create by key, "state": …}`."""
+"""The call elicits input of its Agent: `{"requests": MCP's elicitation/create by key, "state": …}`."""
 OUR_PREFIX: Final = "a2c_"
 """The prefix of metadata keys that only the Computer sets in a result."""
 

@@ -25,6 +25,7 @@ from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.confirmation import Asker, ByProgram, Confirmation
 from smcp_computer.control_client import LOGS
+from smcp_computer.elicitation import InputTerminal, OpenElicitations
 from smcp_computer.handlers.resources import ResourceServices
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
@@ -32,7 +33,6 @@ from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import OfficeMembership
 from smcp_computer.metrics import calls_timed, measure, measure_calls, measure_resources
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient
-from smcp_computer.questions import InputTerminal, Questions
 from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
 from smcp_computer.settings import ComputerSettings, state_path
@@ -162,7 +162,7 @@ class Computer:
             max_body=max_body,
             # Agents know the tools from the process before a restart: their calls wait, as they did for the seat
             start_s=settings.start_s if settings.restart else settings.wait_s,
-            questions=Questions(settings.question_s),
+            elicitations=OpenElicitations(settings.question_s),
             at_terminal=InputTerminal(terminal) if settings.elicit == "terminal" else None,
             trace_content=settings.trace_content,
             ended=calls_timed(self.metrics),

@@ -1,10 +1,10 @@
 """Confirmation of tool calls: the policy, and who is asked.
 
-What decides about a tool is the first of these that says anything: `confirm.deny` of its server; `auto_apply: false`
-and `confirm.ask`; `auto_apply: true` and `confirm.allow`; `confirm.destructive`; `confirm.default`; the setting
-`SMCP_CONFIRM`, which is `ask` by default where somebody can be asked, else `allow`. Asked is with `SMCP_CONFIRM=agent`
-the Agent, by the result of its call (`questions`), else the program of `SMCP_CONFIRM_COMMAND`, else the user at the
-controlling terminal; where there is none of them, the tool is refused.
+The first of these that says anything about a tool decides: `confirm.deny` of its server; `auto_apply: false` and
+`confirm.ask`; `auto_apply: true` and `confirm.allow`; `confirm.destructive`; `confirm.default`; the setting
+`SMCP_CONFIRM`, which is `ask` by default where somebody can be asked, else `allow`. `SMCP_CONFIRM=agent` asks the Agent
+by an elicitation. Otherwise the program of `SMCP_CONFIRM_COMMAND` is asked, or the user at the controlling terminal.
+Where there is neither, the tool is refused.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ class Answer(StrEnum):
     """The parameters are too many to be read, and nobody was asked."""
 
 
-class AgentAsked(Exception):
-    """The Agent has to say whether the tool may run. The text is the question."""
+class ApprovalNeeded(Exception):
+    """The Agent has to approve the call. The text is for its user."""
 
 
 class Asker(Protocol):
@@ -156,7 +156,7 @@ class Confirmation:
             answered: called with each answer, or with `withdrawn`: the call ended before there was one.
             given: the answer of the Agent, where it was asked.
 
-        Raises AgentAsked: it has to be asked.
+        Raises ApprovalNeeded: the Agent has to approve it.
         """
         meta, tool = target.configured, target.ref.tool
         confirm, why = wanted(
@@ -191,7 +191,7 @@ class Confirmation:
         if given is None and len(text) > LONGEST:
             return _unreadable()
         if given is None:
-            raise AgentAsked(f"{text}. Run it?")
+            raise ApprovalNeeded(f"{text}. Run it?")
         answer = Answer.YES if given else Answer.NO
         self.answers[answer] += 1
         answered(answer)

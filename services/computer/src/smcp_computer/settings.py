@@ -50,10 +50,10 @@ class ComputerSettings(ServiceSettings):
     )
     elicit: Annotated[Literal["agent", "terminal"], BeforeValidator(folded)] = Field(
         default="agent",
-        description="who answers what MCP servers ask: the Agent's user, or this Computer's at its terminal",
+        description="who answers MCP elicitation: the Agent's user, or this Computer's at its terminal",
     )
     question_s: Annotated[Seconds, Field(gt=0, le=3600)] = Field(
-        default=300.0, description="how long a question to the Agent waits for its answer"
+        default=300.0, description="how long an elicitation to the Agent waits for its answer"
     )
     confirm_command: Annotated[str | None, AfterValidator(_command_line)] = Field(
         default=None, description="a program with its arguments that is asked whether a tool may run, and not the user"

@@ -18,19 +18,19 @@ from smcp_bus.ownership import Seat
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.config.lint import MAX_HINTS
-from smcp_computer.confirmation import AgentAsked, Confirmation
-from smcp_computer.handlers.ongoing_call import Ongoing
-from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
-from smcp_computer.mcp.sdk_adapter import CallSpan
-from smcp_computer.questions import (
+from smcp_computer.confirmation import ApprovalNeeded, Confirmation
+from smcp_computer.elicitation import (
     APPROVAL,
+    ElicitationRefused,
     InputTerminal,
-    NotAsked,
-    Question,
-    Questions,
+    OpenElicitation,
+    OpenElicitations,
     approval,
     check,
 )
+from smcp_computer.handlers.round_trips import PendingCall
+from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.reshaping import NotReshaped, Results, marked
 from smcp_computer.tools import Catalogue, History, Target
 from smcp_proto import tool_results
@@ -45,10 +45,10 @@ _log = logging.getLogger("smcp_computer.tool_call")
 
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
-ASKS: Final = "input_required"
-"""The `resultType` of an MCP server of the 2026 era that asks."""
+INPUT_REQUIRED: Final = "input_required"
+"""The `resultType` by which an MCP server of the 2026 era elicits."""
 AGAIN_S: Final = 0.25
-"""How long a server waits that wants its call again and asks nothing: the SDK's own client waits as long at most."""
+"""The pause before a call is repeated for a server that elicits nothing; the SDK's own client waits at most as long."""
 RECENT: Final = 50
 """Calls of each MCP server, and of tools of none, that are remembered for the user."""
 
@@ -116,9 +116,9 @@ class ToolCalls:
     max_body: int
     start_s: float
     """How long a call of an unknown tool waits for servers that have their first start."""
-    questions: Questions
+    elicitations: OpenElicitations
     at_terminal: InputTerminal | None = None
-    """Who answers MCP servers, in place of the Agent."""
+    """Answers elicitations in place of the Agent."""
     trace_content: bool = False
     ended: Callable[..., None] = lambda seconds, outcome, *, trace_id: None
     """Called when a call ends, with its duration (seconds) and its outcome (`CallRecord.outcome`)."""
@@ -136,7 +136,7 @@ class ToolCalls:
 
         Raises:
             NotAllowed: the caller may not call this tool.
-            Malformed, Unavailable: see `Owner.call`, and `Questions.answered`.
+            Malformed, Unavailable: see `Owner.call`, and `OpenElicitations.take`.
             TooLarge: the result is larger than the bus takes.
         """
         labels = {"smcp.req_id": request.req_id, "smcp.office": self.seat.office}
@@ -145,23 +145,23 @@ class ToolCalls:
 
         def start(running: RunningCall) -> Stop:
             answers = request.input_state is not None or request.input_responses is not None
-            answered = self.questions.answered(request, call.caller.subject) if answers else None
-            if answered is not None and isinstance(ongoing := answered.waiting, Ongoing):
-                ongoing.go_on(request, running, record)
-                return ongoing.stop
-            ongoing = Ongoing(self, request.tool_name, request, running, record, call.caller.subject)
+            answered = self.elicitations.take(request, call.caller.subject) if answers else None
+            if answered is not None and isinstance(pending := answered.waiting, PendingCall):
+                pending.resume(request, running, record)
+                return pending.stop
+            pending = PendingCall(self, request.tool_name, request, running, record, call.caller.subject)
             # created here, so that the task has the request's context: its span is the parent of the tool's
-            run = self._settle(request, ongoing, span, call.caller, answered)
+            run = self._settle(request, pending, span, call.caller, answered)
             task = asyncio.create_task(run, name="tool_call")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
             def stop(why: str) -> None:
                 span.failed(why)
-                ongoing.record.broken_off(why)
+                pending.record.broken_off(why)
                 task.cancel()
 
-            ongoing.stop = stop
+            pending.stop = stop
             return stop
 
         def timed_out(tool: str, seconds: float) -> dict[str, Any]:
@@ -195,12 +195,12 @@ class ToolCalls:
         self.ended(seconds, record.outcome, trace_id=traced)
 
     def held(self) -> dict[str, int]:
-        return {**self.owner.held(), "tool_tasks": len(self._tasks), "open_questions": len(self.questions)}
+        return {**self.owner.held(), "tool_tasks": len(self._tasks), "open_elicitations": len(self.elicitations)}
 
     def cancel(self, notice: AgentCallData, subject: str = "") -> None:
         """Cancel the call that an Agent does not want any more, if it runs here."""
         office = self.seat.office
-        self.questions.cancel(notice.agent, notice.req_id, subject)
+        self.elicitations.cancel(notice.agent, notice.req_id, subject)
         if self.owner.cancel((self.seat,), office, notice.agent, notice.req_id, subject):
             ids = trace_id(office, notice.agent, notice.req_id)
             with bind_call(req_id=notice.req_id, office=office, trace_id=ids):
@@ -233,36 +233,36 @@ class ToolCalls:
     async def aclose(self) -> None:
         """Answer what still runs as broken off, and stop it. Idempotent."""
         self.owner.close()
-        self.questions.close()
+        self.elicitations.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.results.aclose()
 
-    def settle(self, ongoing: Ongoing, outcome: bytes | Exception) -> None:
+    def settle(self, call: PendingCall, outcome: bytes | Exception) -> None:
         """Answer the request to which a call belongs now."""
-        self.owner.settle(ongoing.running, outcome)
-        self._remember(ongoing.record)
+        self.owner.settle(call.running, outcome)
+        self._remember(call.record)
 
     async def _settle(
-        self, request: ToolCallReq, ongoing: Ongoing, span: CallSpan, caller: Caller, answered: Question | None
+        self, request: ToolCallReq, call: PendingCall, span: CallSpan, caller: Caller, answered: OpenElicitation | None
     ) -> None:
         try:
             # made here: a task that is cancelled before its first step would never await it
-            ongoing.outcome = exact_json.written(await self._run(request, ongoing, span, caller, answered))
+            call.outcome = exact_json.written(await self._run(request, call, span, caller, answered))
         except Exception as error:  # noqa: BLE001 -- handed on to the task that awaits the call, unless it is settled
-            ongoing.outcome = error
+            call.outcome = error
         except asyncio.CancelledError:  # where somebody else cancelled it than `stop`
-            ongoing.outcome = exact_json.written(tool_results.failed("the call was broken off on the Computer"))
+            call.outcome = exact_json.written(tool_results.failed("the call was broken off on the Computer"))
             raise
         finally:
-            if ongoing.unanswered:
-                ongoing.close()
-            if ongoing.outcome is not None:
-                self.settle(ongoing, ongoing.outcome)
+            if call.unanswered:
+                call.close()
+            if call.outcome is not None:
+                self.settle(call, call.outcome)
 
     async def _run(
-        self, request: ToolCallReq, ongoing: Ongoing, span: CallSpan, caller: Caller, answered: Question | None
+        self, request: ToolCallReq, call: PendingCall, span: CallSpan, caller: Caller, answered: OpenElicitation | None
     ) -> dict[str, Any]:
-        name, limit, record = request.tool_name, ongoing.running.limit, ongoing.record
+        name, limit, record = request.tool_name, call.running.limit, call.record
         record.ended("aborted")
         target = self.catalogue.find(name) or await self.catalogue.awaited(name, min(limit, self.start_s))
         if target is None:
@@ -270,78 +270,78 @@ class ToolCalls:
             record.ended("refused", refused["content"][0]["text"])
             return refused
         self.access.check(caller, target)  # it may not have been there when the call came
-        ongoing.target = target
+        call.target = target
         record.server = target.ref.server
         self.began(record)
         self.catalogue.check(target, request.params)
         record.asking = True
         try:
             refusal = await self._confirmed(target, request, caller, answered)
-        except AgentAsked as error:
-            return ongoing.asks(approval(str(error)), 1, is_approval=True)
+        except ApprovalNeeded as error:
+            return call.input_required_result(approval(str(error)), 1, is_approval=True)
         finally:
             record.asking = False
-        return await self._tried(target, ongoing, span, answered, refusal)
+        return await self._tried(target, call, span, answered, refusal)
 
     async def _tried(
-        self, target: Target, ongoing: Ongoing, span: CallSpan, answered: Question | None, refusal: str | None
+        self, target: Target, call: PendingCall, span: CallSpan, answered: OpenElicitation | None, refusal: str | None
     ) -> dict[str, Any]:
         """The result of a tool that may run, unless there is a `refusal`."""
-        request, name, limit = ongoing.request, ongoing.tool, ongoing.running.limit
+        request, name, limit = call.request, call.tool, call.running.limit
         try:
             if refusal is None:
                 await target.supervisor.calls.available(limit)
                 if self.catalogue.find(name) != target:
                     refusal = "was not run: the Computer's configuration changed while the call waited"
             if refusal is not None:
-                ongoing.record.ended("refused", refusal)
+                call.record.ended("refused", refusal)
                 return tool_results.failed(f"the tool {name!r} {refusal}")
             self.history.called(target.ref.server)
-            result = await self._called(target, request, ongoing, span, answered)
-        except NotAsked as error:
-            ongoing.record.ended("failed", str(error))
+            result = await self._called(target, request, call, span, answered)
+        except ElicitationRefused as error:
+            call.record.ended("failed", str(error))
             return tool_results.failed(f"the tool {name!r} {error}")
         except AnswerTooLarge as error:
             raise too_large(error) from None
         except CallBrokenOff as error:
-            ongoing.record.ended("cancelled", str(error))
+            call.record.ended("cancelled", str(error))
             return tool_results.failed(str(error), **{tool_results.CANCELLED: True})
         except ServerError as error:
-            ongoing.record.ended("failed", str(error))
+            call.record.ended("failed", str(error))
             return tool_results.failed(str(error))
         except TimeoutError:
-            ongoing.record.ended("timeout")
+            call.record.ended("timeout")
             return tool_results.timed_out(name, limit)
-        if result.get("resultType") == ASKS:
+        if result.get("resultType") == INPUT_REQUIRED:
             state = result.get("requestState")
-            return ongoing.asks(result["inputRequests"], ongoing.asked, state)
-        ongoing.record.ended("tool_error" if result.get("isError") is True else "ok")
+            return call.input_required_result(result["inputRequests"], call.elicited, state)
+        call.record.ended("tool_error" if result.get("isError") is True else "ok")
         result = tool_results.with_meta(result) if "_meta" in result or "meta" in result else result
-        return await self._reshaped(result, target, request.params, ongoing.record)
+        return await self._reshaped(result, target, request.params, call.record)
 
     async def _called(
-        self, target: Target, request: ToolCallReq, ongoing: Ongoing, span: CallSpan, answered: Question | None
+        self, target: Target, request: ToolCallReq, call: PendingCall, span: CallSpan, answered: OpenElicitation | None
     ) -> dict[str, Any]:
-        """The tool's result, or what it asks the Agent. Raises NotAsked."""
+        """The tool's result, or its elicitations for the Agent. Raises ElicitationRefused."""
         answers: dict[str, Any] = {}
         if answered is not None and not answered.is_approval:
-            ongoing.asked = answered.asked
+            call.elicited = answered.elicited
             answers = {"inputResponses": request.input_responses, "requestState": answered.server_state}
         while True:
             result = await target.supervisor.calls.run(
                 target.ref.tool,
                 request.params,
-                timeout=ongoing.running.limit + MCP_GRACE_S,
+                timeout=call.running.limit + MCP_GRACE_S,
                 span=span,
-                progress=ongoing.running.progress,
-                asker=ongoing,
+                progress=call.running.progress,
+                elicitor=call,
                 answers={name: value for name, value in answers.items() if value is not None},
             )
-            if result.get("resultType") != ASKS:
+            if result.get("resultType") != INPUT_REQUIRED:
                 return result
             requests, state = result.get("inputRequests") or {}, result.get("requestState")
-            ongoing.asked += len(requests)
-            check(requests, ongoing.asked, state)
+            call.elicited += len(requests)
+            check(requests, call.elicited, state)
             if requests and self.at_terminal is None:
                 return result
             if not requests:  # it asks to be called again, and does not say when
@@ -366,15 +366,15 @@ class ToolCalls:
             return marked(result)
 
     async def _confirmed(
-        self, target: Target, request: ToolCallReq, caller: Caller, answered: Question | None
+        self, target: Target, request: ToolCallReq, caller: Caller, answered: OpenElicitation | None
     ) -> str | None:
-        """Why it may not run; None: it may. Each answer of who is asked is recorded. Raises AgentAsked."""
+        """Why it may not run; None: it may. Each answer of who is asked is recorded. Raises ApprovalNeeded."""
         given = None
         if answered is not None:
             if answered.target != target:
                 return "was not run: the Computer's configuration changed while the call waited"
             if not answered.is_approval:
-                return None  # the call that asked was confirmed
+                return None  # the call that elicited was confirmed
             given = (request.input_responses or {})[APPROVAL]["action"] == "accept"
         answers: list[Awaitable[bool] | None] = []
 

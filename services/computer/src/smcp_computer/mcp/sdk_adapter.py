@@ -109,16 +109,16 @@ EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("smcp_computer_mcp_exc
 """The request that this task is sending."""
 
 
-class Asker(Protocol):
-    """Answers the questions of one call."""
+class Elicitor(Protocol):
+    """Answers the elicitations of one call."""
 
     tool: str
 
     @property
-    def open(self) -> int:
-        """How many questions of it have no answer yet."""
+    def open_count(self) -> int:
+        """How many elicitations of it have no answer yet."""
 
-    async def ask(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData: ...
+    async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData: ...
 
 
 class Watch:
@@ -150,8 +150,8 @@ class Watch:
         """Awaited past the SDK's session (`session`), by id."""
         self.followed: dict[int, ProgressThrottle] = {}
         """Where the progress of calls goes, by their `progressToken`."""
-        self.askers: dict[object, Asker] = {}
-        """Who answers the questions of the calls that run."""
+        self.elicitors: dict[object, Elicitor] = {}
+        """Of the calls that run."""
 
     def wrap(self, streams: Streams) -> Streams:
         read, self._write = streams
@@ -169,13 +169,13 @@ class Watch:
     async def elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer `elicitation/create`. Nothing in it says which call asks: where calls of different tools run, none
-        does, as the user would take the question for another tool's."""
-        askers = self.askers.values()
-        if len({each.tool for each in askers}) != 1:
-            why = "calls of several tools run, and which of them asks is not known" if askers else "no call runs"
-            return types.ErrorData(code=types.INVALID_REQUEST, message=f"nobody is asked: {why}")
-        return await min(askers, key=lambda each: each.open).ask(params)
+        """Answer `elicitation/create`. It does not name its call, so it is refused while calls of different tools run:
+        the user would take it for another tool's."""
+        elicitors = self.elicitors.values()
+        if len({each.tool for each in elicitors}) != 1:
+            why = "calls of several tools run, and it is not known which of them asks" if elicitors else "no call runs"
+            return types.ErrorData(code=types.INVALID_REQUEST, message=f"elicitation refused: {why}")
+        return await min(elicitors, key=lambda each: each.open_count).elicit(params)
 
     def _progressed(self, params: Mapping[str, Any]) -> None:
         token = params.get("progressToken")

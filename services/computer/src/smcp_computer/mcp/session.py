@@ -41,7 +41,7 @@ from smcp_computer.mcp.resources import (
     Resources,
     Subscriptions,
 )
-from smcp_computer.mcp.sdk_adapter import Asker, CallSpan, Watch
+from smcp_computer.mcp.sdk_adapter import CallSpan, Elicitor, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.transports import open_transport, refused_by_http
 from smcp_computer.redaction import Redactor
@@ -152,16 +152,16 @@ class Connection:
         timeout: float,
         span: CallSpan,
         progress: ProgressThrottle | None = None,
-        asker: Asker | None = None,
+        elicitor: Elicitor | None = None,
         answers: Mapping[str, Any] = NO_ANSWERS,
     ) -> dict[str, Any]:
         """Run a tool: the result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
         Args:
             progress: is given what the server reports of it; None: the server is not asked to.
-            asker: is given what a server of the 2025 era asks. Then the caller alone ends the call: its time does not
-                run while it waits for somebody. One of the 2026 era asks by its result.
-            answers: the parameters by which a call of the 2026 era goes on (`inputResponses`, `requestState`).
+            elicitor: answers the elicitations of a server of the 2025 era. Then only the caller ends the call: its time
+                does not run while it waits for an answer. A server of the 2026 era elicits by its result.
+            answers: the parameters by which a call of the 2026 era continues (`inputResponses`, `requestState`).
 
         Raises:
             RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
@@ -173,20 +173,20 @@ class Connection:
         if progress is not None:
             self.watch.followed[token] = progress
             params["_meta"] = {"progressToken": token}
-        if asker is not None and not self._is_modern:
+        if elicitor is not None and not self._is_modern:
             timeout = MAX_TIMEOUT_S
-            self.watch.askers[span] = asker
+            self.watch.elicitors[span] = elicitor
         self._deadlines[span] = time.monotonic() + timeout
         try:
             return await self._requests.send(
-                "tools/call", params, timeout=timeout, span=span, strict=True, may_ask=asker is not None
+                "tools/call", params, timeout=timeout, span=span, strict=True, may_ask=elicitor is not None
             )
         except ServerTimedOut:
             raise TimeoutError from None
         finally:
             del self._deadlines[span]
             self.watch.followed.pop(token, None)
-            self.watch.askers.pop(span, None)
+            self.watch.elicitors.pop(span, None)
 
 
 class ServerCalls:
@@ -252,7 +252,7 @@ class ServerCalls:
         timeout: float,
         span: CallSpan,
         progress: ProgressThrottle | None = None,
-        asker: Asker | None = None,
+        elicitor: Elicitor | None = None,
         answers: Mapping[str, Any] = NO_ANSWERS,
     ) -> dict[str, Any]:
         """Raises as `Connection.call`; also CallBrokenOff, and ServerNotRunning: nothing was run."""
@@ -263,7 +263,7 @@ class ServerCalls:
                 self._running.add(limit)
                 self._idle.clear()
                 return await connection.call(
-                    tool, arguments, timeout=timeout, span=span, progress=progress, asker=asker, answers=answers
+                    tool, arguments, timeout=timeout, span=span, progress=progress, elicitor=elicitor, answers=answers
                 )
         except TimeoutError:
             if limit.expired():

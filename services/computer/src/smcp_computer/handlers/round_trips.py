@@ -1,4 +1,4 @@
-"""A call of a tool over all its requests, as far as it asks its Agent (ADR 0047)."""
+"""A tool call whose elicitations take several requests of its Agent (ADR 0047)."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import mcp_types as types
 
 from smcp_bus import exact_json
 from smcp_bus.owner import RunningCall, Stop
-from smcp_computer.questions import ELICITATION, NotAsked, Question, Requests, check
+from smcp_computer.elicitation import ELICITATION, ElicitationRefused, Elicitations, OpenElicitation, check
 from smcp_computer.tools import Target
 from smcp_proto import tool_results
 from smcp_proto.schemas.tools import ToolCallReq
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Ongoing:
-    """The call of a tool, from its first request to its end. While it waits for an answer of the Agent (an MCP server
-    of the 2025 era asked, and does not end its call), no request belongs to it; the one with the answer takes over.
+class PendingCall:
+    """A tool call, from its first request to its end. While an MCP server of the 2025 era waits for the Agent's answer,
+    the call runs without a request; the request that brings the answer takes it over.
     """
 
     calls: "ToolCalls"
@@ -29,41 +29,41 @@ class Ongoing:
     running: RunningCall
     record: "CallRecord"
     subject: str
-    """Who called (`Caller.subject`)."""
+    """The caller's (`Caller.subject`)."""
     target: Target | None = None
-    asked: int = 0
-    """Questions so far."""
+    elicited: int = 0
+    """Elicitations so far."""
     outcome: bytes | Exception | None = None
     stop: Stop = lambda why: None
     unanswered: dict[str, tuple[dict[str, Any], "asyncio.Future[types.ElicitResult]"]] = field(default_factory=dict)
-    """What an MCP server of the 2025 era asks now."""
+    """The elicitations of an MCP server of the 2025 era that have no answer yet."""
 
     @property
-    def open(self) -> int:
+    def open_count(self) -> int:
         return len(self.unanswered)
 
-    async def ask(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
-        """What an MCP server of the 2025 era asks while its call runs."""
-        self.asked += 1
-        key = f"question{self.asked}"
+    async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
+        """The answer to an elicitation of an MCP server of the 2025 era, while its call runs."""
+        self.elicited += 1
+        key = f"question{self.elicited}"
         request = {"method": ELICITATION, "params": params.model_dump(mode="json", by_alias=True, exclude_none=True)}
         try:
             if self.calls.at_terminal is not None and self.target is not None:
-                check({key: request}, self.asked)
+                check({key: request}, self.elicited)
                 answers = await self.calls.at_terminal.answers(self.target, {key: request})
                 return types.ElicitResult.model_validate(answers[key])
             answer: asyncio.Future[types.ElicitResult] = asyncio.get_running_loop().create_future()
             self.unanswered[key] = request, answer
             try:
-                self._ask_agent()
+                self._send_to_agent()
                 return await answer
             finally:
                 del self.unanswered[key]
-        except NotAsked as error:
-            return types.ErrorData(code=types.INVALID_REQUEST, message=f"nobody is asked: the tool {error}")
+        except ElicitationRefused as error:
+            return types.ErrorData(code=types.INVALID_REQUEST, message=f"elicitation refused: the tool {error}")
 
-    def go_on(self, request: ToolCallReq, running: RunningCall, record: "CallRecord") -> None:
-        """A request brings the answers to what was asked."""
+    def resume(self, request: ToolCallReq, running: RunningCall, record: "CallRecord") -> None:
+        """Continue with the request that brings the answers."""
         record.server, record.outcome, record.why = self.record.server, self.record.outcome, self.record.why
         self.request, self.running, self.record = request, running, record
         for key, answer in (request.input_responses or {}).items():
@@ -74,10 +74,10 @@ class Ongoing:
             return
         record.ended("aborted")
         self.calls.began(record)
-        if any(not future.done() for _, future in self.unanswered.values()):  # asked while the others were answered
+        if any(not future.done() for _, future in self.unanswered.values()):  # sent while the others were answered
             try:
-                self._ask_agent()
-            except NotAsked:
+                self._send_to_agent()
+            except ElicitationRefused:
                 self.close()
 
     def close(self) -> None:
@@ -85,26 +85,26 @@ class Ongoing:
             if not answer.done():
                 answer.set_result(types.ElicitResult(action="cancel"))
 
-    def _ask_agent(self) -> None:
+    def _send_to_agent(self) -> None:
         if self.running.settled or self.target is None:
-            return  # it waits for an answer already: the next request is asked this
+            return  # it waits for an answer already: the next request gets this one
         requests = {key: request for key, (request, answer) in self.unanswered.items() if not answer.done()}
-        question = Question(self.request, self.subject, self.target, requests, self.asked, waiting=self)
-        result = exact_json.written(self.calls.questions.ask(question))
+        elicitation = OpenElicitation(self.request, self.subject, self.target, requests, self.elicited, waiting=self)
+        result = exact_json.written(self.calls.elicitations.add(elicitation))
         self.record.ended("input_required")
         self.calls.settle(self, result)
 
-    def asks(
-        self, requests: Requests, asked: int, server_state: str | None = None, *, is_approval: bool = False
+    def input_required_result(
+        self, requests: Elicitations, elicited: int, server_state: str | None = None, *, is_approval: bool = False
     ) -> dict[str, Any]:
-        """The result of a call that ends with a question."""
+        """The result that sends elicitations to the Agent."""
         assert self.target is not None
-        question = Question(
-            self.request, self.subject, self.target, requests, asked, server_state, is_approval=is_approval
+        elicitation = OpenElicitation(
+            self.request, self.subject, self.target, requests, elicited, server_state, is_approval=is_approval
         )
         try:
-            result = self.calls.questions.ask(question)
-        except NotAsked as error:
+            result = self.calls.elicitations.add(elicitation)
+        except ElicitationRefused as error:
             self.record.ended("failed", str(error))
             return tool_results.failed(f"the tool {self.tool!r} {error}")
         self.record.ended("input_required")

@@ -1,6 +1,6 @@
-"""An MCP server with tools that ask the user, over stdio.
+"""An MCP server whose tools elicit input of the user, over stdio.
 
-    python -m smcp_testing.mcp_servers.asking --era 2025|2026 [--log FILE]
+    python -m smcp_testing.mcp_servers.eliciting --era 2025|2026 [--log FILE]
 
 In the era of 2025 it sends `elicitation/create` while the call runs; in that of 2026 the call ends with
 `input_required`. With `--log` each call that has what it asked for, or was cancelled, is a line of that file.
@@ -29,7 +29,7 @@ DAY = {
 TOOLS = ("book", "pay", "insist", "crowd", "think", "die")
 
 
-def _question(tool: str, number: int) -> types.InputRequest:
+def _elicitation(tool: str, number: int) -> types.InputRequest:
     if tool == "think":
         text = types.TextContent(type="text", text="hm")
         params = types.CreateMessageRequestParams(
@@ -43,10 +43,10 @@ def _question(tool: str, number: int) -> types.InputRequest:
     return types.ElicitRequest(params=form)
 
 
-class Asking:
+class Eliciting:
     def __init__(self, log: Path | None) -> None:
         self._log = log
-        self.server: Server[Any] = Server("asking", version="1", on_list_tools=self._list, on_call_tool=self._call)
+        self.server: Server[Any] = Server("eliciting", version="1", on_list_tools=self._list, on_call_tool=self._call)
 
     def _write(self, line: str) -> None:
         if self._log is not None:
@@ -55,26 +55,26 @@ class Asking:
 
     async def _list(self, ctx: Any, params: Any) -> types.ListToolsResult:
         schema = {"type": "object"}
-        tools = [types.Tool(name=name, description="It asks.", input_schema=schema) for name in TOOLS]
+        tools = [types.Tool(name=name, description="It elicits.", input_schema=schema) for name in TOOLS]
         return types.ListToolsResult(tools=tools)
 
     async def _call(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         given = params.arguments or {}
         if params.name == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        rounds, at_once = int(given.get("times", 1)), int(given.get("questions", 1))
+        rounds, at_once = int(given.get("times", 1)), int(given.get("at_once", 1))
         if ctx.protocol_version.startswith("2026"):
             done = int(params.request_state or "0")
             if done + (params.input_responses is not None) < rounds:
-                questions = {f"q{number}": _question(params.name, number) for number in range(1, at_once + 1)}
+                elicitations = {f"q{number}": _elicitation(params.name, number) for number in range(1, at_once + 1)}
                 asked = done + (params.input_responses is not None)
-                return types.InputRequiredResult(input_requests=questions, request_state=str(asked))
+                return types.InputRequiredResult(input_requests=elicitations, request_state=str(asked))
             answers = list((params.input_responses or {}).values())
             return self._result(params.name, given, answers)
         try:
             answers = []
             for _ in range(rounds):
-                sent = [self._ask(ctx, _question(params.name, number)) for number in range(1, at_once + 1)]
+                sent = [self._elicit(ctx, _elicitation(params.name, number)) for number in range(1, at_once + 1)]
                 answers += await asyncio.gather(*sent)
         except anyio.get_cancelled_exc_class():
             self._write(f"cancelled {params.name}")
@@ -85,7 +85,7 @@ class Asking:
             )
         return self._result(params.name, given, answers[-at_once:])
 
-    async def _ask(self, ctx: Any, request: Any) -> Any:
+    async def _elicit(self, ctx: Any, request: Any) -> Any:
         result = types.CreateMessageResult if request.method.startswith("sampling") else types.ElicitResult
         return await ctx.session.send_request(request, result)
 
@@ -109,4 +109,4 @@ if __name__ == "__main__":
     parser.add_argument("--era", choices=["2025", "2026"], required=True)
     parser.add_argument("--log", type=Path)
     chosen = parser.parse_args()
-    asyncio.run(Asking(chosen.log).serve(chosen.era))
+    asyncio.run(Eliciting(chosen.log).serve(chosen.era))

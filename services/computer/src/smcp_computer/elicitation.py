@@ -1,8 +1,8 @@
-"""Questions that the caller of a tool has to answer before it runs, or goes on (ADR 0047).
+"""Elicitation: input that a tool or this Computer needs from a user before a call runs or continues (ADR 0047).
 
-Each is open under a state, a random name that only the Agent which was asked has. The next request for the same tool
-with the same parameters brings the state and the answers. It is used once, and does not live long. What a question
-stops, and how the call goes on, is for `handlers.tool_call`.
+Each elicitation is open under a state, a random name that only the Agent it was sent to knows. The next request for
+the same tool with the same parameters brings the state and the answers. A state is used once, and expires. Which calls
+wait, and how they continue, is in `handlers.round_trips` and `handlers.tool_call`.
 """
 
 import asyncio
@@ -26,99 +26,99 @@ from smcp_proto.schemas.tools import ToolCallReq
 
 ELICITATION: Final = "elicitation/create"
 MAX_OPEN: Final = 64
-"""Questions of one Computer at a time: each may hold a call at an MCP server."""
-MAX_ASKED: Final = 32
-"""Questions of one call in all: a server must not ask for ever."""
+"""Open at one Computer: each may hold a call at an MCP server."""
+MAX_PER_CALL: Final = 32
+"""Elicitations of one call in all: a server must not ask for ever."""
 MAX_BYTES: Final = 64 * 1024
-"""Of the questions that are asked at once, with what their server wants back."""
+"""Size of the elicitations that are sent together, with their `requestState`."""
 APPROVAL: Final = "a2c_approval"
-"""The key of the question whether a tool may run."""
+"""The key of a Computer's approval request: whether a tool may run."""
 
-Requests = Mapping[str, Mapping[str, Any]]
-"""MCP's requests of the method `elicitation/create`, by their keys."""
+Elicitations = Mapping[str, Mapping[str, Any]]
+"""MCP's `elicitation/create` requests, by key."""
 Answers = Mapping[str, Mapping[str, Any]]
-"""MCP's ElicitResult for each."""
+"""MCP's ElicitResult for each, by the same keys."""
 
 
-class NotAsked(Exception):
-    """Why nobody is asked, for the MCP server and the Agent."""
+class ElicitationRefused(Exception):
+    """An elicitation is not sent to a user. The text says why, for the MCP server and the Agent."""
 
 
 class Waiting(Protocol):
-    """A call that an MCP server does not end before it has an answer."""
+    """A call that an MCP server does not end until it gets the answer."""
 
     def stop(self, why: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
+class OpenElicitation:
     request: ToolCallReq
     subject: str
-    """Who called (`Caller.subject`)."""
+    """The caller's (`Caller.subject`)."""
     target: Target
-    requests: Requests
-    asked: int
-    """Questions of this call so far, these included."""
+    requests: Elicitations
+    elicited: int
+    """Elicitations of this call so far, these included."""
     server_state: str | None = None
-    """What an MCP server of the 2026 era wants back."""
+    """The `requestState` of an MCP server of the 2026 era."""
     waiting: Waiting | None = None
-    """None: nothing runs meanwhile."""
+    """None: no call runs meanwhile."""
     is_approval: bool = False
-    """This Computer asks whether the tool may run."""
+    """It is this Computer's approval request."""
 
 
-class Questions:
-    """Those that are open. Answers come within `within_s`."""
+class OpenElicitations:
+    """The elicitations that wait for an answer, each for at most `within_s`."""
 
     def __init__(self, within_s: float) -> None:
         self._within_s = within_s
-        self._open: dict[str, tuple[Question, bytes, asyncio.TimerHandle]] = {}
+        self._open: dict[str, tuple[OpenElicitation, bytes, asyncio.TimerHandle]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, question: Question) -> dict[str, Any]:
-        """The result that asks the Agent. Raises NotAsked."""
-        check(question.requests, question.asked, question.server_state)
+    def add(self, elicitation: OpenElicitation) -> dict[str, Any]:
+        """The result that sends it to the Agent. Raises ElicitationRefused."""
+        check(elicitation.requests, elicitation.elicited, elicitation.server_state)
         if len(self._open) >= MAX_OPEN:
-            raise NotAsked(f"cannot ask: {MAX_OPEN} questions of this Computer have to be answered first")
+            raise ElicitationRefused(f"cannot ask: {MAX_OPEN} elicitations of this Computer wait for an answer already")
         state = token_urlsafe()
         timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
-        self._open[state] = question, _digest(question.request), timer
-        tool = question.request.tool_name
-        said = "; ".join(_shown(each) for each in question.requests.values())
+        self._open[state] = elicitation, _digest(elicitation.request), timer
+        tool = elicitation.request.tool_name
+        said = "; ".join(_shown(each) for each in elicitation.requests.values())
         text = (
-            f"the tool {tool!r} has not ended: it asks for an answer, and goes on when the Agent's program gives one. "
+            f"the tool {tool!r} has not ended: it asks for an answer and continues when the Agent's program gives one. "
             f"It asks: {said}"
         )
         result = tool_results.failed(text)
-        requests = {key: dict(each) for key, each in question.requests.items()}
+        requests = {key: dict(each) for key, each in elicitation.requests.items()}
         return {**result, "meta": {tool_results.INPUT_REQUIRED: {"requests": requests, "state": state}}}
 
-    def answered(self, request: ToolCallReq, subject: str) -> Question:
-        """The question that a request answers. It is not open any more.
+    def take(self, request: ToolCallReq, subject: str) -> OpenElicitation:
+        """Remove and return the elicitation that a request answers.
 
-        Raises Malformed: there is no such question, or these are no answers to it; it stays open.
+        Raises Malformed: there is no such elicitation, or the answers do not fit; it stays open.
         """
         state, answers = request.input_state, request.input_responses
         if state is None or answers is None:
             raise bad_field("input_responses" if answers is None else "input_state", "is missing beside the other")
-        question, digest, timer = self._open.get(state, (None, b"", None))
-        if question is None or timer is None or (question.request.agent, question.subject) != (request.agent, subject):
-            raise bad_field("input_state", "names no open question: it was answered, or is too old, or is of others")
-        if question.request.tool_name != request.tool_name:
-            raise bad_field("input_state", "is of a question of another tool")
+        found, digest, timer = self._open.get(state, (None, b"", None))
+        if found is None or timer is None or (found.request.agent, found.subject) != (request.agent, subject):
+            raise bad_field("input_state", "is unknown: already used, expired, or issued to another Agent")
+        if found.request.tool_name != request.tool_name:
+            raise bad_field("input_state", "belongs to an elicitation of another tool")
         if digest != _digest(request):
-            raise bad_field("params", "are not those with which the call asked")
-        check_answers(question.requests, answers)
+            raise bad_field("params", "differ from those of the call that was answered with the elicitation")
+        check_answers(found.requests, answers)
         timer.cancel()
         del self._open[state]
-        return question
+        return found
 
     def cancel(self, agent: str, req_id: str, subject: str) -> None:
-        """The Agent does not answer what this call asked."""
-        for state, (question, _, _) in list(self._open.items()):
-            if (question.request.agent, question.request.req_id, question.subject) == (agent, req_id, subject):
+        """The Agent does not answer the elicitations of this call."""
+        for state, (elicitation, _, _) in list(self._open.items()):
+            if (elicitation.request.agent, elicitation.request.req_id, elicitation.subject) == (agent, req_id, subject):
                 self._drop(state, "cancelled")
 
     def close(self) -> None:
@@ -126,36 +126,36 @@ class Questions:
             self._drop(state, "aborted")
 
     def _drop(self, state: str, why: str) -> None:
-        question, _, timer = self._open.pop(state)
+        elicitation, _, timer = self._open.pop(state)
         timer.cancel()
-        if question.waiting is not None:
-            question.waiting.stop(why)
+        if elicitation.waiting is not None:
+            elicitation.waiting.stop(why)
 
 
-def check(requests: Requests, asked: int, server_state: str | None = None) -> None:
-    """Raises NotAsked: an MCP server asks what nobody is asked here, or too much."""
+def check(requests: Elicitations, elicited: int, server_state: str | None = None) -> None:
+    """Raises ElicitationRefused: not supported, too many, too large, or with a schema that cannot be used."""
     for each in requests.values():
         if (method := each.get("method")) != ELICITATION:
-            raise NotAsked(f"asks for {str(method)[:50]!r}, which A2C-SMCP does not support (MCP has deprecated it)")
-    if asked > MAX_ASKED:
-        raise NotAsked(f"asked more than {MAX_ASKED} questions in one call")
+            raise ElicitationRefused(f"asks for {str(method)[:50]!r}, which A2C-SMCP does not support (deprecated)")
+    if elicited > MAX_PER_CALL:
+        raise ElicitationRefused(f"sent more than {MAX_PER_CALL} elicitations in one call")
     if len(exact_json.written([requests, server_state])) > MAX_BYTES:
-        raise NotAsked(f"asks with more than {MAX_BYTES} bytes")
+        raise ElicitationRefused(f"sent an elicitation of more than {MAX_BYTES} bytes")
     try:
         for each in requests.values():
             compiled(each["params"].get("requestedSchema", {}))
     except ValueError:
-        raise NotAsked("asks for an answer by a schema that cannot be used") from None
+        raise ElicitationRefused("sent an elicitation whose schema cannot be used") from None
 
 
 def approval(text: str) -> dict[str, dict[str, Any]]:
-    """The question whether a tool may run, in the form of an MCP server's."""
+    """The approval request for a tool, as an elicitation."""
     schema = {"type": "object", "properties": {}}
     return {APPROVAL: {"method": ELICITATION, "params": {"mode": "form", "message": text, "requestedSchema": schema}}}
 
 
-def check_answers(requests: Requests, answers: Answers) -> None:
-    """Raises Malformed: an answer is missing, or is none, or its question's schema does not take it."""
+def check_answers(requests: Elicitations, answers: Answers) -> None:
+    """Raises Malformed: an answer is missing, unexpected, not an ElicitResult, or does not fit the schema."""
     for key in [*requests, *answers]:
         field = f"input_responses.{key}"
         if key not in answers or key not in requests:
@@ -173,7 +173,7 @@ def check_answers(requests: Requests, answers: Answers) -> None:
 
 
 def _wrong(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[list[str], str] | None:
-    """Where a form is filled in wrongly, and why; None: it is not."""
+    """The path of the first invalid value of a form, and why it is invalid; None: the form is valid."""
     try:
         error = next(iter(compiled(schema).iter_errors(content)), None)
     except UnicodeEncodeError:  # a half of a surrogate pair: left to the MCP server
@@ -186,7 +186,7 @@ def _digest(request: ToolCallReq) -> bytes:
 
 
 def _shown(request: Mapping[str, Any]) -> str:
-    """A question in one line, for a model."""
+    """An elicitation in one line, for a model."""
     params = request["params"]
     fields = params.get("requestedSchema", {}).get("properties", {})
     link = f" (open {params['url']} for it)" if "url" in params else ""
@@ -194,16 +194,16 @@ def _shown(request: Mapping[str, Any]) -> str:
 
 
 class InputTerminal:
-    """Answers an MCP server's questions at this host's terminal, in place of the Agent."""
+    """Answers elicitations at this host's terminal, in place of the Agent."""
 
     def __init__(self, terminal: Terminal | None) -> None:
         self._terminal = terminal
 
-    async def answers(self, target: Target, requests: Requests) -> Answers:
-        """Raises NotAsked: there is no terminal."""
+    async def answers(self, target: Target, requests: Elicitations) -> Answers:
+        """Raises ElicitationRefused: there is no terminal."""
         none = "asks at this Computer's terminal (SMCP_ELICIT), and there is none"
         if self._terminal is None:
-            raise NotAsked(none)
+            raise ElicitationRefused(none)
         try:
             async with self._terminal.turn:
                 return {
@@ -211,7 +211,7 @@ class InputTerminal:
                     for key, request in requests.items()
                 }
         except TerminalGone:
-            raise NotAsked(none) from None
+            raise ElicitationRefused(none) from None
 
     async def _answer(self, terminal: Terminal, target: Target, params: Mapping[str, Any]) -> Mapping[str, Any]:
         text = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
@@ -244,7 +244,7 @@ def _described(name: str, field: Mapping[str, Any]) -> str:
 
 
 def _typed(line: str, kind: object) -> Any:
-    """What was typed, as a value of that type; what is none is for the schema to refuse."""
+    """The typed line as a value of that type; or as it is, for the schema to refuse."""
     words = {**YES_OR_NO, "true": True, "false": False}
     with suppress(ValueError):
         match kind:

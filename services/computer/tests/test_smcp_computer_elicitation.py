@@ -1,0 +1,100 @@
+"""Open elicitations of a Computer: how many there may be, and what becomes of those that nobody answers."""
+
+from typing import Any, cast
+
+import pytest
+
+from smcp_computer.elicitation import MAX_BYTES, MAX_OPEN, ElicitationRefused, OpenElicitation, OpenElicitations
+from smcp_computer.tools import Target
+from smcp_proto.errors import Malformed
+from smcp_proto.schemas.tools import ToolCallReq
+
+FORM: dict[str, Any] = {"method": "elicitation/create", "params": {"message": "Which day?"}}
+
+
+class Waiting:
+    """A call that waits for an answer."""
+
+    stopped = ""
+
+    def stop(self, why: str) -> None:
+        self.stopped = why
+
+
+def request(req_id: str = "1", **fields: Any) -> ToolCallReq:
+    return ToolCallReq(
+        agent="anna", req_id=req_id, computer="box", tool_name="book", params={"table": 4}, timeout=30, **fields
+    )
+
+
+def elicitation(
+    req_id: str = "1", waiting: Waiting | None = None, form: Any = FORM, state: str | None = None
+) -> OpenElicitation:
+    target = cast("Target", None)  # not looked at here
+    return OpenElicitation(request(req_id), "key-1", target, {"q": form}, 1, state, waiting=waiting)
+
+
+async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the_calls_that_wait() -> None:
+    elicitations = OpenElicitations(within_s=60)
+    calls = [Waiting() for _ in range(MAX_OPEN)]
+    for number, call in enumerate(calls):
+        elicitations.add(elicitation(str(number), call))
+    with pytest.raises(ElicitationRefused, match="64 elicitations of this Computer wait for an answer already"):
+        elicitations.add(elicitation("one more"))
+    elicitations.cancel("anna", "0", "of another")
+    elicitations.cancel("bert", "0", "key-1")
+    assert len(elicitations) == MAX_OPEN
+    elicitations.cancel("anna", "0", "key-1")
+    assert calls[0].stopped == "cancelled"
+    elicitations.add(elicitation("one more"))
+    elicitations.close()
+    assert [each.stopped for each in calls[1:]] == ["aborted"] * (MAX_OPEN - 1)
+    assert len(elicitations) == 0
+
+
+async def test_only_the_subject_that_was_asked_can_answer() -> None:
+    elicitations = OpenElicitations(within_s=60)
+    asked = elicitations.add(elicitation())["meta"]["a2c_input_required"]
+    answer = request("2", input_state=asked["state"], input_responses={"q": {"action": "decline"}})
+    with pytest.raises(Malformed) as refused:
+        elicitations.take(answer, "key-2")
+    assert refused.value.details["field"] == "input_state"
+    assert elicitations.take(answer, "key-1").request.req_id == "1"
+    assert len(elicitations) == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "state"),
+    [
+        ({"method": "elicitation/create", "params": {"message": "?" * MAX_BYTES}}, None),
+        (FORM, "s" * MAX_BYTES),
+    ],
+)
+async def test_elicitations_that_are_too_large_are_refused(form: dict[str, Any], state: str | None) -> None:
+    with pytest.raises(ElicitationRefused, match="sent an elicitation of more than 65536 bytes"):
+        OpenElicitations(within_s=60).add(elicitation(form=form, state=state))
+
+
+@pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list"])
+async def test_what_mcp_has_deprecated_is_refused(method: str) -> None:
+    with pytest.raises(ElicitationRefused, match=f"asks for '{method}', which A2C-SMCP does not support"):
+        OpenElicitations(within_s=60).add(elicitation(form={"method": method}))
+
+
+@pytest.mark.parametrize("schema", [{"properties": {"day": 5}}, {"properties": {"day": {"enum": 5}}}, {"$ref": "x:y"}])
+async def test_a_form_whose_schema_cannot_be_used_is_refused(schema: dict[str, Any]) -> None:
+    form = {**FORM, "params": {"message": "Which day?", "requestedSchema": schema}}
+    with pytest.raises(ElicitationRefused, match="sent an elicitation whose schema cannot be used"):
+        OpenElicitations(within_s=60).add(elicitation(form=form))
+
+
+async def test_an_answer_that_mcp_does_not_know_is_refused_also_where_the_schema_takes_it() -> None:
+    elicitations = OpenElicitations(within_s=60)
+    form = {**FORM, "params": {"message": "Which day?", "requestedSchema": {"type": "object", "properties": {}}}}
+    state = elicitations.add(elicitation(form=form))["meta"]["a2c_input_required"]["state"]
+    for content, field in (({"day": {"of": "week"}}, "content.day"), ([], "content"), ("friday", "content")):
+        answer = request("2", input_state=state, input_responses={"q": {"action": "accept", "content": content}})
+        with pytest.raises(Malformed) as refused:
+            elicitations.take(answer, "key-1")
+        assert refused.value.details["field"] == f"input_responses.q.{field}"
+    assert len(elicitations) == 1
