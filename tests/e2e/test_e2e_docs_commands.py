@@ -1,5 +1,5 @@
-"""Every command of ours in the pages runs, as it stands there, in the world that its page speaks of: one that stands on
-several pages with the first of them.
+"""Runs our commands on the documentation pages as written, in the world that the page describes. A command on several
+pages runs once, with the first.
 
 README's are run by `tests/pages`. The pages of containers and of Kubernetes need these: `make compose-demo` and
 `test_e2e_containers` run the former's.

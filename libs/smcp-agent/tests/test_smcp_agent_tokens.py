@@ -18,7 +18,7 @@ from smcp_agent import (
     SmcpError,
     TokenUnavailable,
 )
-from smcp_agent.connecting.addresses import respite
+from smcp_agent.connecting.addresses import delay
 from smcp_agent.connecting.options import Transport
 from smcp_agent.errors import Malformed
 from smcp_gateway.auth import api_keys as key_file
@@ -163,10 +163,10 @@ def test_a_token_that_cannot_be_sent_is_refused_at_once_and_not_quoted(token: st
 
 
 def test_a_refused_token_is_tried_again_after_a_while_and_another_failure_at_once() -> None:
-    assert 8 <= respite(NotAuthenticated("no")) <= 10
-    assert respite(TokenUnavailable("no")) == 0
+    assert 8 <= delay(NotAuthenticated("no")) <= 10
+    assert delay(TokenUnavailable("no")) == 0
 
 
 def test_a_pause_that_the_gateway_asks_for_is_kept() -> None:
-    assert 30 <= respite(RateLimited("wait", details={"retry_after_s": 30})) <= 37.5
-    assert 60 <= respite(RateLimited("wait")) <= 75
+    assert 30 <= delay(RateLimited("wait", details={"retry_after_s": 30})) <= 37.5
+    assert 60 <= delay(RateLimited("wait")) <= 75

@@ -215,7 +215,7 @@ def test_a_frame_above_the_limit_is_for_aiohttp_to_refuse(first: int) -> None:
 
 
 @pytest.mark.parametrize("size", [300 * KIB, 30 * MIB], ids=["fragments", "one frame"])
-async def test_a_message_that_is_no_answer_is_put_together_only_to_what_a_request_may_have(
+async def test_a_message_that_is_no_ack_is_truncated_at_the_request_limit(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     read: list[int] = []

@@ -12,7 +12,7 @@ import pytest
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import PROGRESS
 from smcp_bus.tool_progress import EVERY_S
-from smcp_gateway.sockets.session import NOTES
+from smcp_gateway.sockets.session import PROGRESS_EVENTS
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.socketio_pair import BOX, OFFICE, RESULT, Couple, call, couple, serve
 from smcp_testing.waiting import eventually
@@ -36,7 +36,7 @@ class Since:
         return 2 + (asyncio.get_running_loop().time() - self._began) / EVERY_S
 
     def notes_of_a_computer(self) -> float:
-        return 2 + NOTES.per_s * (asyncio.get_running_loop().time() - self._began + NOTES.slack)
+        return 2 + PROGRESS_EVENTS.per_s * (asyncio.get_running_loop().time() - self._began + PROGRESS_EVENTS.slack)
 
 
 class Running:
@@ -171,7 +171,7 @@ async def test_malformed_progress_counts_as_any_other_event(nats_url: str) -> No
         await running.ended()
 
 
-async def test_of_the_surplus_progress_of_a_computer_the_newest_is_told_and_none_is_refused(nats_url: str) -> None:
+async def test_excess_progress_keeps_the_newest_event_and_refuses_none(nats_url: str) -> None:
     async with couple(nats_url, 1) as pair:
         running = Running(pair, **READS)
         await running.begun()

@@ -45,7 +45,7 @@ def measure_lease(metrics: Instruments, lease: LeaseKeeper) -> None:
     gauge, counter = metrics.gauge, metrics.counter
     gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
     counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
-    gauge("smcp_lease_age", "Since the lease was renewed; 0 before the first", lambda: lease.age, unit="seconds")
+    gauge("smcp_lease_age", "Time since lease renewal; 0 before the first", lambda: lease.age, unit="seconds")
 
 
 def measure_bus(metrics: Instruments, bus: NatsBus) -> Callable[[], None]:
@@ -61,8 +61,8 @@ def measure_bus(metrics: Instruments, bus: NatsBus) -> Callable[[], None]:
     gauge("smcp_bus_pending", "Requests and bodies that are awaited", lambda: stats().pending)
     gauge("smcp_bus_handlers_running", "Handlers that run", lambda: stats().running)
     gauge("smcp_bus_messages_waiting", "Messages that wait for a handler", lambda: stats().waiting)
-    gauge("smcp_bus_outgoing", "Large bodies until they are pulled", lambda: stats().outgoing_bytes, unit="bytes")
-    gauge("smcp_bus_budget_used", "Memory given to bodies on their way in", lambda: stats().budget_used, unit="bytes")
+    gauge("smcp_bus_outgoing", "Large bodies waiting to be pulled", lambda: stats().outgoing_bytes, unit="bytes")
+    gauge("smcp_bus_budget_used", "Memory reserved for incoming bodies", lambda: stats().budget_used, unit="bytes")
     gauge("smcp_bus_budget_waiting", "Bodies that wait for a share of the budget", lambda: stats().budget_waiting)
 
     def watched(connection: Connection) -> None:

@@ -166,8 +166,8 @@ _MADV_COLLAPSE: Final = 25
 def use_huge_pages() -> None:
     """Move what is in memory by now into pages of 2 MiB, where Linux can.
 
-    A process that sleeps between two messages has lost the addresses of its pages, and looks up thousands of small ones
-    anew: with one call at a time that was an eighth of a gateway's CPU. It takes no more memory than before.
+    A process that sleeps between two messages loses its TLB entries and misses on thousands of small pages: with one
+    call at a time, an eighth of a gateway's CPU. It takes no more memory than before.
     """
     madvise, maps = getattr(ctypes.CDLL(None), "madvise", None), Path("/proc/self/maps")
     if madvise is None or not maps.exists():

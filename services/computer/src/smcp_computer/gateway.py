@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 
 from pydantic import ValidationError
 
-from smcp_agent.connecting.addresses import Addresses, respite
+from smcp_agent.connecting.addresses import Addresses, delay
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import ConnectionOptions, Token
@@ -121,7 +121,7 @@ class GatewayMembership:
                 connection = await self.link.open()
             except SmcpError as error:
                 self._trouble(error.message)
-                await asyncio.sleep(max(backoff.next(), respite(error)))
+                await asyncio.sleep(max(backoff.next(), delay(error)))
             else:
                 await self.joined(connection)
                 return await self.link.run()

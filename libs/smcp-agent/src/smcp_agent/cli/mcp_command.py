@@ -135,7 +135,7 @@ def install(
 
 
 def _given(context: typer.Context) -> Iterator[str]:
-    """The options that were given, here and before the commands, also by variables."""
+    """The options given to this command or before it, by flag or environment variable."""
     for each in (context.find_root(), context):
         for name in each.params:
             source = each.get_parameter_source(name)
@@ -144,6 +144,6 @@ def _given(context: typer.Context) -> Iterator[str]:
 
 
 def _command() -> str:
-    """The absolute path of `smcp-agent`: applications with windows do not have a terminal's PATH."""
+    """The absolute path of `smcp-agent`: desktop applications do not have a terminal's PATH."""
     beside = Path(sys.executable).with_name("smcp-agent")
     return str(beside) if beside.is_file() else shutil.which("smcp-agent") or "smcp-agent"

@@ -1,4 +1,4 @@
-"""Runs a command of `smcp-agent` to its exit code: one question, or `mcp`, which goes on; and explains its errors."""
+"""Runs a command of `smcp-agent` (one request, or `mcp`, which keeps running), explains its errors and exits."""
 
 import asyncio
 import getpass
@@ -77,7 +77,7 @@ def default_name() -> str:
 def completions(
     context: typer.Context, beginning: str, ask_names: Callable[[SmcpAgent], Awaitable[Sequence[str]]]
 ) -> list[str]:
-    """For a shell: the names that begin so. None where the office, with its one seat for an Agent, cannot be asked."""
+    """Shell completion: the names with this prefix. Empty if it cannot join: an office has one seat for an Agent."""
     given = context.find_root().params
     chosen = Options.chosen(*(given[each] for each in ("url", "office", "name", "token", "max_payload")), as_json=False)
 

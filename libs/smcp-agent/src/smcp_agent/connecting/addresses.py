@@ -122,8 +122,8 @@ SHUT_OUT_S: Final = 60.0
 """The pause after a 429 that asks for none."""
 
 
-def respite(error: SmcpError) -> float:
-    """Seconds to wait at least after this refusal to connect."""
+def delay(error: SmcpError) -> float:
+    """Minimum wait in seconds after this refused connect."""
     match error:
         case NotAuthenticated():
             return jittered(TOKEN_S)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from smcp_agent.connecting.addresses import Addresses, respite
+from smcp_agent.connecting.addresses import Addresses, delay
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.errors import (
@@ -212,7 +212,7 @@ class Link:
                 unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
                 if unknown == UNKNOWN:
                     self._refuse(error)
-                await asyncio.sleep(max(backoff.next(), respite(error)))
+                await asyncio.sleep(max(backoff.next(), delay(error)))
                 continue
             unknown = 0
             try:

@@ -143,5 +143,5 @@ class GetFinderRet(Wire):
     """Documents that match, before `offset` and `limit`."""
     req_id: ReqId
     a2c_as_listed: Count | None = absent()
-    """Not of the pages: documents of the Computer whose metadata it does not know now (not read yet, or more than it
+    """Not in the protocol: documents of the Computer whose metadata it does not know now (not read yet, or more than it
     keeps). They were searched and ordered, and are shown, as `resources/list` describes them. Absent: none."""

@@ -46,20 +46,20 @@ class ToolCallReq(AgentCallData):
     """This request may have arrived before: whole milliseconds since it was sent first, or true if that is not known.
     A Computer that does not know the call runs it only if it would know it had it run; otherwise it answers 503."""
     a2c_progress: bool | None = absent()
-    """Not of the pages: true where the Agent reads `notify:tool_progress` of this call."""
+    """Not in the protocol: true where the Agent reads `notify:tool_progress` of this call."""
     a2c_progress_event: Literal["server:tool_progress"] | None = absent()
-    """Not of the pages: the event by which a Computer on Socket.IO may tell the progress. Its gateway writes this."""
+    """Not in the protocol: the event by which a Computer on Socket.IO may report progress. Its gateway writes this."""
     input_state: Annotated[str, Field(min_length=1, max_length=256)] | None = absent()
-    """Not of the pages: `state` of the result with `meta.a2c_input_required` that this request answers."""
+    """Not in the protocol: `state` of the result with `meta.a2c_input_required` that this request answers."""
     input_responses: dict[str, dict[str, Any]] | None = absent()
-    """Not of the pages: MCP's ElicitResult for each of its `requests`, by their keys."""
+    """Not in the protocol: MCP's ElicitResult for each of its `requests`, by their keys."""
 
 
 FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class ToolProgress(Wire):
-    """How far a tool has come, as its MCP server reports it (MCP, `notifications/progress`). Not of the pages."""
+    """How far a tool has come, as its MCP server reports it (MCP, `notifications/progress`). Not in the protocol."""
 
     progress: FiniteNumber
     total: FiniteNumber | None = absent()
@@ -69,13 +69,13 @@ class ToolProgress(Wire):
 
 
 class ToolProgressReq(AgentCallData, ToolProgress):
-    """`server:tool_progress`, not of the pages: a Computer on Socket.IO says how far a call is."""
+    """`server:tool_progress`, not in the protocol: a Computer on Socket.IO says how far a call is."""
 
     computer: Name | None = absent()
 
 
 class ToolProgressNotification(AgentCallData, ToolProgress):
-    """`notify:tool_progress`, not of the pages: for the Agent whose call it is, if it asked for it."""
+    """`notify:tool_progress`, not in the protocol: for the Agent whose call it is, if it asked for it."""
 
     computer: Name
 
@@ -158,8 +158,8 @@ class GetDeskTopRet(Wire):
     desktops: list[Desktop] = Field(default_factory=list)
     req_id: ReqId | None = absent()
     a2c_missing: int | None = absent()
-    """Not of the pages: windows (or MCP servers' lists of them) that could not be read now. Nothing announces them when
-    they can: ask again. Absent: none."""
+    """Not in the protocol: windows (or MCP servers' lists of them) that could not be read now. Nothing announces them
+    when they can: ask again. Absent: none."""
     a2c_ages: list[float] | None = absent()
-    """Not of the pages: how long ago each of `desktops` was read (seconds), 0 for this request: its MCP server is slow.
-    Absent: all were read for this request."""
+    """Not in the protocol: how long ago each of `desktops` was read (seconds), 0 for this request: its MCP server is
+    slow. Absent: all were read for this request."""

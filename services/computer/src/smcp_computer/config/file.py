@@ -216,7 +216,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
     if not above and any(isinstance(document.get(key), str) for key in ("command", "url")):
         raise ConfigError('has one MCP server without a name: put {"mcpServers": {"NAME": …}} around it')
     problems: list[str] = []
-    warned = list(lint.of_top_level(unread))
+    warned = list(lint.lint_top_level(unread))
     inputs = _inputs(document.get("inputs"), problems, warned)
     input_ids = _ids(document.get("inputs"))
     defaults = document.get(DEFAULTS, {}) if above else {}
@@ -236,7 +236,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
         own = other_mcp_hosts.own_server(body)
         place = places[name] = Place(above, name, own.written)
         warned += (f"{place.field(key)}: {why}" for key, why in own.mistakes)
-        warned += [*lint.of_server(place, own.body), *lint.of_parameters(place, own.body, input_ids)]
+        warned += [*lint.lint_server(place, own.body), *lint.lint_parameters(place, own.body, input_ids)]
         found: list[str] = []
         of_host = {field: own.body[field] for field in HostSettings.model_fields if field in own.body}
         settings = checked(HostSettings.model_validate, defaults | of_host, found, place.field)
@@ -282,7 +282,7 @@ def _inputs(bodies: Any, problems: list[str], warned: list[str]) -> dict[str, MC
         place = f"inputs[{index}]"
         label = "".join(f" (input {said!r})" for said in _ids([body]))
         if isinstance(body, dict):
-            warned += (f"{warning}{label}" for warning in lint.of_input(place, body))
+            warned += (f"{warning}{label}" for warning in lint.lint_input(place, body))
         found: list[str] = []
         definition = checked(SERVER_INPUT.validate_python, body, found, _below(place))
         problems += (f"{each}{label}" for each in found)

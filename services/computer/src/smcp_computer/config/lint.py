@@ -75,7 +75,7 @@ def _why(error: ErrorDetails) -> str:
             return 'must be a duration such as "PT30S"'
         shown = "" if _MAY_BE_SECRET.intersection(error["loc"]) else f', as in "{json.dumps(error["input"])}"'
         return f"{reason_of(error)}: put quotes around it{shown}"
-    if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `of_server`
+    if error["type"] != "extra_forbidden":  # other models keep what they do not know: see `lint_server`
         return reason_of(error)
     *above, key = map(str, error["loc"])
     model: type[BaseModel] = HostSettings
@@ -208,7 +208,7 @@ _ANYWHERE: Final = "$schema"
 NOT_A_SERVER: Final = "must be an object with a 'command' (a program) or a 'url'"
 
 
-def of_top_level(keys: Iterable[str]) -> Iterator[str]:
+def lint_top_level(keys: Iterable[str]) -> Iterator[str]:
     """Warns of keys that are not read: other hosts have settings of their own beside the servers."""
     for key in keys:
         yield f"{key}: {hinted(key, TOP_LEVEL, 'is not read')}"
@@ -221,7 +221,7 @@ def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     return fields, {name for _, model in models for name in model.model_fields}
 
 
-def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
+def lint_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
     """Warns of a server's unknown fields; `body` is in the structure of the protocol."""
     fields, inner = fields_of(body.get("type"))
     if body.get("type") in ("streamable", "sse"):
@@ -238,7 +238,7 @@ def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
             yield _ignored(place.field(f"{path}.{key}" if path else key), key, known if path else fields | inner)
 
 
-def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[str]:
+def lint_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[str]:
     """Warns of placeholders for which the file has no input, and of forms of other programs that are not replaced."""
     if body.get("disabled") is True:
         return
@@ -299,7 +299,7 @@ def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "encoding", "is no encoding of text, such as utf-8"
 
 
-def of_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
+def lint_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
     fields = {name for model in _of_type(body.get("type"), INPUT_MODELS) for name in model.model_fields}
     for key in _unknown(body, fields):
         yield _ignored(f"{place}.{key}", key, fields)

@@ -378,11 +378,11 @@ class ToolCalls:
             given = (request.input_responses or {})[APPROVAL]["action"] == "accept"
         answers: list[Awaitable[bool] | None] = []
 
-        def told(answer: str) -> None:
+        def record_answer(answer: str) -> None:
             answers.append(self.trail.write(self._approval(answer, request, caller)))
 
         refusal = await self.confirmation.refusal(
-            target, agent=request.agent, params=request.params, answered=told, given=given
+            target, agent=request.agent, params=request.params, answered=record_answer, given=given
         )
         for written in answers:
             if written is not None and not await written:

@@ -142,7 +142,7 @@ class OwnerProbe:
             # its connection broke, or it stood still: what it had answered may be lost
             owner.gated_since = owner.gated_since or now
             if now - owner.gated_since >= self._patience:
-                why = "the Computer is not confirmed any more"
+                why = "the Computer's registration is unconfirmed"
                 self._end(calls, asked_at, Unavailable(why, details=GONE_FOR_GOOD))
             return
         owner.gated_since = None

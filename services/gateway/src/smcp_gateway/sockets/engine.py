@@ -194,7 +194,7 @@ class Engine(engineio.AsyncServer):
         self._async: dict[str, Any] = {**self._async, **driver}
         self._outbox_limit = outbox_limit
         self.max_event = max_message
-        """Bytes of a message that is no answer; what is longer is cut off there."""
+        """Byte limit of messages that are no ack; the rest is dropped."""
         self.cut_off = 0
         """Clients that did not read what was sent to them."""
         self._pings: dict[str, asyncio.Task[Any]] = {}

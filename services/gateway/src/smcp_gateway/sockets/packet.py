@@ -119,7 +119,7 @@ def event_frame(event: str, body: bytes) -> Frame:
 
 
 def read_packet(text: bytes, start: int = 0, size: int = 0) -> ClientPacket | None:
-    """Read what a client sent, from `start` on; None: nothing that anybody waits for. `size`: before it was cut off."""
+    """Read what a client sent, from `start` on. None: a packet to ignore. `size`: bytes before truncation."""
     head = _HEAD.match(text, start)
     if head is None:
         return None

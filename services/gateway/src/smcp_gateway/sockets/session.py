@@ -31,8 +31,8 @@ FETCHED: Final = 2
 while the other waits. More stay with their Computers."""
 UNASKED: Final = 4
 """Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
-NOTES: Final = Rate(100, 5.0)
-"""Progress notes that one Computer may send beside the quotas: in a second as many as it may have events refused. Of
+PROGRESS_EVENTS: Final = Rate(100, 5.0)
+"""Progress events that one Computer may send beside the quotas: in a second as many as it may have events refused. Of
 the others the newest waits, and is read then. The owner of a call passes on ten a second at most."""
 
 SeatKey = tuple[str, Role, str]
@@ -210,9 +210,9 @@ class Session:
     room_events: float = 0.0
     """Its own bucket of room events, and `counted_in`: see `quotas.Holder`."""
     counted_in: CountedIn | None = field(default=None, repr=False)
-    notes: float = 0.0
-    """When its bucket of progress notes will be full."""
-    surplus_note: ClientEvent | None = None
+    progress_full_at: float = 0.0
+    """When its bucket of progress events will be full."""
+    surplus_progress: ClientEvent | None = None
     """Waits until the bucket has room."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
@@ -261,10 +261,10 @@ class Session:
             return Unavailable("this connection is about to be closed; connect again", details=details)
         return None
 
-    def count_note(self, now: float) -> float:
-        """Count a progress note. Returns for how many seconds it has to wait instead: then it is not counted."""
-        if (wait_s := NOTES.wait(self.notes, now)) <= 0:
-            self.notes = NOTES.taken(self.notes, now)
+    def count_progress(self, now: float) -> float:
+        """Count a progress event. Returns for how many seconds it has to wait instead: then it is not counted."""
+        if (wait_s := PROGRESS_EVENTS.wait(self.progress_full_at, now)) <= 0:
+            self.progress_full_at = PROGRESS_EVENTS.taken(self.progress_full_at, now)
         return wait_s
 
     @contextmanager

@@ -290,7 +290,7 @@ class SocketIoServer:
     def _read(self, session: Session | None, engine_id: str, text: bytes, size: int) -> Work | None:
         match read_packet(text, 1, size):
             case ClientEvent() as event:
-                if session is not None and not (_is_note(session, event) and self._is_surplus(session, event)):
+                if session is not None and not (_is_progress(session, event) and self._is_surplus(session, event)):
                     office = session.id if session.seat is None else session.seat[0]
                     subject = "" if session.principal is None else session.principal.identity
                     turn = self._turns.take(office, subject)
@@ -325,21 +325,21 @@ class SocketIoServer:
         work = self._on_event(session, row, event, refusal)
         self._engine.spawn(work, partial(self._event_ended, session, event))
 
-    def _is_surplus(self, session: Session, note: ClientEvent) -> bool:
-        """Whether there are too many notes: then the newest is begun when one more may come."""
-        if (wait_s := session.count_note(self._loop.time())) <= 0:
+    def _is_surplus(self, session: Session, event: ClientEvent) -> bool:
+        """Whether there are too many progress events: then the newest is begun when one more may come."""
+        if (wait_s := session.count_progress(self._loop.time())) <= 0:
             return False
-        if note.id is not None:
-            self.send(session, ack_frame(note.id, NULL))
-        if session.surplus_note is None:
+        if event.id is not None:
+            self.send(session, ack_frame(event.id, NULL))
+        if session.surplus_progress is None:
             self._loop.call_later(wait_s, self._begin_surplus, session)
-        session.surplus_note = replace(note, id=None)
+        session.surplus_progress = replace(event, id=None)
         return True
 
     def _begin_surplus(self, session: Session) -> None:
-        note, session.surplus_note = session.surplus_note, None
-        if note is not None and not session.closed and not self._is_surplus(session, note):
-            self._begin(session, note)
+        event, session.surplus_progress = session.surplus_progress, None
+        if event is not None and not session.closed and not self._is_surplus(session, event):
+            self._begin(session, event)
 
     def _event_ended(self, session: Session, event: ClientEvent, task: asyncio.Task[None]) -> None:
         self._engine.tasks.discard(task)
@@ -379,11 +379,11 @@ class SocketIoServer:
             return self._refused(session, event, refusal)
         assert row is not None
         assert event.body is not None
-        is_call, is_note = row.event.startswith(CALLED), _is_note(session, event)
+        is_call, is_progress = row.event.startswith(CALLED), _is_progress(session, event)
         small, in_room = event.size if event.size < LARGE else 0, not is_call and row.event not in FREE
         answer, ticket = None, cast("Ticket", ())
         try:
-            if not is_note:
+            if not is_progress:
                 ticket = self._quotas.begin(session, small, in_room=in_room)
             if is_call:
                 membership = session.membership
@@ -394,7 +394,7 @@ class SocketIoServer:
             else:
                 async with session.order:
                     answer = await self.dispatcher.dispatch(row, session.caller(), event.body)
-            if is_note and answer.error is not None:
+            if is_progress and answer.error is not None:
                 ticket = self._quotas.begin(session, small, in_room=in_room)
         except RateLimited as error:
             session.was_refused = True
@@ -421,7 +421,7 @@ class SocketIoServer:
         return session.refusal(self._max_payload, begins=row.event == JOIN or row.event.startswith(CALLED))
 
 
-def _is_note(session: Session, event: ClientEvent) -> bool:
+def _is_progress(session: Session, event: ClientEvent) -> bool:
     """Whether it is progress of a call: no event for the quotas, since each call has up to ten a second."""
     return event.name == TOOL_PROGRESS and session.role == "computer" and event.size <= MAX_NOTE_BYTES
 

@@ -213,11 +213,11 @@ class Connection:
 
 
 class Slices(asyncio.Protocol):
-    """Before aiohttp's protocol: makes many messages of each long one, as it comes. Of 32 MiB aiohttp makes three
+    """Sits before aiohttp's protocol; splits each long message as it arrives. Of 32 MiB aiohttp makes three
     copies when it has come as a whole, and unmasks it: 55 ms in one go.
 
-    A large frame, and a fragment, is one piece or more: binary messages that belong to the text message after them. Of
-    the client's own binary messages, which are none of the protocol's, nothing passes.
+    A large frame, and a fragment, is one piece or more: binary messages that belong to the text message after them. The
+    client's own binary messages are dropped: the protocol has none.
 
     Args:
         most: bytes of a frame; aiohttp refuses a longer one by its header.
