@@ -218,20 +218,20 @@ class EventHub:
 
 
 _NOTIFICATIONS: Final[Mapping[str, tuple[type[BaseModel], Callable[[Any], ComputerEvent]]]] = {
-    "notify:update_desktop": (UpdateComputerConfigReq, lambda said: DesktopChanged(said.computer)),
-    "notify:update_finder": (UpdateComputerConfigReq, lambda said: FinderChanged(said.computer)),
+    "notify:update_desktop": (UpdateComputerConfigReq, lambda data: DesktopChanged(data.computer)),
+    "notify:update_finder": (UpdateComputerConfigReq, lambda data: FinderChanged(data.computer)),
     "notify:update_capabilities": (
         UpdateCapabilitiesReq,
-        lambda said: CapabilitiesChanged(said.computer, said.capabilities),
+        lambda data: CapabilitiesChanged(data.computer, data.capabilities),
     ),
     "notify:resources/list_changed": (
         ResourceListChangedNotification,
-        lambda said: ResourcesChanged(said.computerId, said.serverId),
+        lambda data: ResourcesChanged(data.computerId, data.serverId),
     ),
     "notify:resources/updated": (
         ResourceUpdatedNotification,
-        lambda said: ResourceUpdated(
-            said.computerId, said.payload.params.uri, said.serverId, said.payload.params.title
+        lambda data: ResourceUpdated(
+            data.computerId, data.payload.params.uri, data.serverId, data.payload.params.title
         ),
     ),
 }

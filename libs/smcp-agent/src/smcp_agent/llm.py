@@ -182,8 +182,8 @@ class ModelMethods(ABC):
 
     async def _run_openai(self, calls: Sequence[Any], timeout: float, *, pictures: bool) -> list[dict[str, Any]]:
         named = [each if _is_response(each) else _field(each, "function") for each in calls]
-        asked = [(_field(each, "name"), _field(each, "arguments")) for each in named]
-        results = await asyncio.gather(*(self.run_tool(*each, timeout=timeout) for each in asked))
+        invocations = [(_field(each, "name"), _field(each, "arguments")) for each in named]
+        results = await asyncio.gather(*(self.run_tool(*each, timeout=timeout) for each in invocations))
         messages: list[dict[str, Any]] = []
         seen: list[dict[str, Any]] = []
         for call, result in zip(calls, results, strict=True):
@@ -248,9 +248,9 @@ def error_result(error: SmcpError) -> CallResult:
 
 def tool_meta(tool: SMCPTool) -> ToolMeta:
     """What the Computer's configuration says of a tool (`a2c_tool_meta`); empty where it says nothing readable."""
-    said = (tool.meta or {}).get("a2c_tool_meta")
+    value = (tool.meta or {}).get("a2c_tool_meta")
     try:
-        return ToolMeta.model_validate_json(said) if isinstance(said, str) else ToolMeta()
+        return ToolMeta.model_validate_json(value) if isinstance(value, str) else ToolMeta()
     except ValidationError:
         return ToolMeta()
 

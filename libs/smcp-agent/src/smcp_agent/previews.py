@@ -60,8 +60,8 @@ def allowed_chars(max_chars: object, tool: SMCPTool | None = None) -> int:
     """How many characters a result of this tool may have. Raises Malformed: `max_chars` is not a positive number."""
     if not isinstance(max_chars, int) or isinstance(max_chars, bool) or max_chars < 1:
         raise refused("max_chars", "a whole number of characters from 1")
-    said = (tool.meta or {}).get(MAX_RESULT_META) if tool is not None else None
-    return max(max_chars, min(said, LARGEST)) if isinstance(said, int) else max_chars
+    limit = (tool.meta or {}).get(MAX_RESULT_META) if tool is not None else None
+    return max(max_chars, min(limit, LARGEST)) if isinstance(limit, int) else max_chars
 
 
 def _is_text(block: Content) -> bool:

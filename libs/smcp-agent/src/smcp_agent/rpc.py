@@ -186,8 +186,8 @@ class RpcClient:
 
     def question(self, model: type[Model], computer: str, **fields: Any) -> Model:
         """A question to a Computer, with those of the fields that are not None. Raises Malformed."""
-        asked = {name: value for name, value in fields.items() if value is not None}
-        return checked(model, agent=self._agent, req_id=uuid4().hex, computer=computer, **asked)
+        values = {name: value for name, value in fields.items() if value is not None}
+        return checked(model, agent=self._agent, req_id=uuid4().hex, computer=computer, **values)
 
     async def ask(
         self,

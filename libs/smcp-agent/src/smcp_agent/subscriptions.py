@@ -180,5 +180,5 @@ class Subscriptions:
 
 def _asked_pause(error: SmcpError) -> float:
     """The pause (seconds) that the other side asked for."""
-    said = error.details.get("retry_after_s")
-    return float(said) if isinstance(said, int | float) and said > 0 else 0.0
+    pause = error.details.get("retry_after_s")
+    return float(pause) if isinstance(pause, int | float) and pause > 0 else 0.0

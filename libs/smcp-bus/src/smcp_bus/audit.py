@@ -176,11 +176,11 @@ class Trail:
         written = exact_json.written(record)
         self._prev = sha256(written)
         subject = _subject(event.office or "", event.kind)
-        asked = self._loop.create_future() if self.required else None
-        self._waiting[number] = _Waiting(subject, written, self._loop.time(), written=asked)
+        future = self._loop.create_future() if self.required else None
+        self._waiting[number] = _Waiting(subject, written, self._loop.time(), written=future)
         self._waiting_bytes += len(written)
         self.sink.send(number, subject, written)
-        return None if asked is None else asyncio.shield(asked)
+        return None if future is None else asyncio.shield(future)
 
     def taken(self, number: int) -> None:
         """The sink has the record."""
@@ -294,9 +294,9 @@ class Trail:
             if lines > LINES_PER_S:
                 return
         renamed = _IN_REFUSAL if kind == "refusal" else _IN_LINE
-        said = {renamed.get(name, name): value for name, value in record.items() if value is not None}
-        said.pop("", None)
-        self.log.log(level, kind, extra=said)
+        fields = {renamed.get(name, name): value for name, value in record.items() if value is not None}
+        fields.pop("", None)
+        self.log.log(level, kind, extra=fields)
 
 
 FIELDS: Final = (

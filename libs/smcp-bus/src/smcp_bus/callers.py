@@ -106,8 +106,8 @@ def to_headers(caller: Caller) -> Headers:
 
 
 def from_headers(headers: Headers, office: str) -> Caller:
-    said = headers.get(RIGHTS)
-    rights = None if said is None else _read(said)
+    header = headers.get(RIGHTS)
+    rights = None if header is None else _read(header)
     return Caller(role="agent", office=office, subject=headers.get(SUBJECT, ""), rights=rights)
 
 
@@ -125,16 +125,16 @@ def with_caller(
         payload = {**payload, TRACEPARENT: trace[TRACEPARENT]}
     if key is None:
         return payload
-    told: dict[str, Any] = {"key": key, "subject": caller.subject, **trace}
+    fields: dict[str, Any] = {"key": key, "subject": caller.subject, **trace}
     if caller.rights is not None:
-        told["rights"] = _as_json(caller.rights)
-    return {**payload, FIELD: told}
+        fields["rights"] = _as_json(caller.rights)
+    return {**payload, FIELD: fields}
 
 
 def from_request(body: object, office: str, key: str) -> tuple[Caller, Headers]:
     """The caller of a request that a gateway sent to a Computer with that key, and the headers of its span."""
     match body:
-        case {"a2c_caller": {"key": str(said), "subject": str(subject), **more}} if _is_key(said, key):
+        case {"a2c_caller": {"key": str(presented), "subject": str(subject), **more}} if _is_key(presented, key):
             known = more.get("rights")
             allowed = None if known is None else _from_json(known)
             trace = {name: span for name in (TRACEPARENT, TRACESTATE) if isinstance(span := more.get(name), str)}
@@ -142,8 +142,8 @@ def from_request(body: object, office: str, key: str) -> tuple[Caller, Headers]:
     return Caller(role="agent", office=office), NO_HEADERS
 
 
-def _is_key(said: str, key: str) -> bool:
-    return hmac.compare_digest(said.encode(errors="replace"), key.encode())
+def _is_key(presented: str, key: str) -> bool:
+    return hmac.compare_digest(presented.encode(errors="replace"), key.encode())
 
 
 def _any(patterns: Iterable[str], name: str) -> bool:
@@ -155,10 +155,10 @@ def _as_json(rights: Rights) -> dict[str, Any]:
     return rights.model_dump(mode="json", exclude_defaults=True, exclude={"computers"})
 
 
-def _from_json(said: object) -> Rights:
+def _from_json(value: object) -> Rights:
     """What `_as_json` gave. What cannot be read allows nothing."""
     try:
-        return Rights.model_validate(said)
+        return Rights.model_validate(value)
     except ValidationError:
         return NOTHING
 
@@ -180,9 +180,9 @@ def _read(text: str) -> Rights:
 def is_read_only(tool: Mapping[str, Any]) -> bool:
     """Whether the server of a listed tool says that it only reads."""
     meta = tool.get("meta")
-    said = meta.get(ANNOTATION) if isinstance(meta, dict) else None
+    annotation = meta.get(ANNOTATION) if isinstance(meta, dict) else None
     try:
-        hints = orjson.loads(said) if isinstance(said, str) else said
+        hints = orjson.loads(annotation) if isinstance(annotation, str) else annotation
     except orjson.JSONDecodeError:
         return False
     return isinstance(hints, dict) and hints.get("readOnlyHint") is True

@@ -120,8 +120,8 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
     if extra := request.model_extra:
         for name in _IDENTITY:
             if name in extra:
-                said = extra[name]
-                _own(row, caller, name, unicodedata.normalize("NFC", said) if isinstance(said, str) else said)
+                value = extra[name]
+                _own(row, caller, name, unicodedata.normalize("NFC", value) if isinstance(value, str) else value)
 
 
 def authorize_sender(row: Row, caller: Caller) -> None:
@@ -149,22 +149,22 @@ def _compared_fields(request: type[BaseModel], role: Role | None) -> tuple[str, 
     return tuple(field for field in own if field in request.model_fields)
 
 
-def _own(row: Row, caller: Caller, field: str, said: object) -> None:
+def _own(row: Row, caller: Caller, field: str, value: object) -> None:
     match caller.role, field:
         case _, "office_id" | "roomId":
-            _same(caller.office, said, field, _OFFICE)
+            _same(caller.office, value, field, _OFFICE)
         case "computer", "computer" | "computerId":
-            _same(caller.name, said, field, _COMPUTER)
+            _same(caller.name, value, field, _COMPUTER)
         case "computer", "agent" if row.event == LIST_ROOM:
-            _same(caller.name, said, field, _COMPUTER)  # there it is the asking member, of whichever role
-        case "computer", "agent" if row.event not in _ADDRESSED and said is not None:
+            _same(caller.name, value, field, _COMPUTER)  # there it is the asking member, of whichever role
+        case "computer", "agent" if row.event not in _ADDRESSED and value is not None:
             raise NotAllowed(_COMPUTER, details={"field": field})
         case _:
             pass  # an Agent names the Computer that it asks
 
 
-def _same(known: str | None, said: object, field: str, why: str) -> None:
-    if known is not None and said is not None and known != said:
+def _same(known: str | None, value: object, field: str, why: str) -> None:
+    if known is not None and value is not None and known != value:
         raise NotAllowed(why, details={"field": field})
 
 

@@ -182,16 +182,16 @@ class RegistryClient:
         timeout = self.room_s if timeout is None else timeout
         deadline, then = loop.time() + timeout, max(SHORTEST_S, timeout / TRIES) if again_s is None else again_s
         patience, backoff = min(then, again_s or AGAIN_S), Backoff(first_s=0.02, longest_s=0.5)
-        asked: set[asyncio.Task[Reply]] = set()
+        pending: set[asyncio.Task[Reply]] = set()
         ended: set[asyncio.Task[Reply]] = set()
         tried = False
         with sending(subject) as carried:
             headers = {REQ_ID: uuid.uuid4().hex, **headers, **carried, PROOF: self._proof}  # copies have the same id
             try:
                 while (left := deadline - loop.time()) > 0:
-                    asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
-                    ended, asked = await asyncio.wait(
-                        asked, timeout=min(left, patience), return_when=asyncio.FIRST_COMPLETED
+                    pending.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
+                    ended, pending = await asyncio.wait(
+                        pending, timeout=min(left, patience), return_when=asyncio.FIRST_COMPLETED
                     )
                     if not ended:
                         patience = then
@@ -208,12 +208,12 @@ class RegistryClient:
                                 return reply.body
                             refused = reply
                     if refused is not None:
-                        raise _refusal(refused, others=tried or bool(asked))
-                raise Unavailable("no registry answered", details={"may_have_run": tried or bool(asked)})
+                        raise _refusal(refused, others=tried or bool(pending))
+                raise Unavailable("no registry answered", details={"may_have_run": tried or bool(pending)})
             finally:
-                for question in asked | ended:
+                for question in pending | ended:
                     question.cancel()
-                await asyncio.gather(*asked, *ended, return_exceptions=True)  # several may have failed at once
+                await asyncio.gather(*pending, *ended, return_exceptions=True)  # several may have failed at once
 
 
 def _refusal(reply: Reply, *, others: bool) -> SmcpError:

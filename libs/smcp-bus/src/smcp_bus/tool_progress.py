@@ -70,13 +70,13 @@ class ProgressThrottle:
             self._timer.cancel()
             self._flush()
 
-    def read(self, said: Mapping[str, object] | bytes) -> None:
+    def read(self, data: Mapping[str, object] | bytes) -> None:
         """Validate and forward a note of an MCP server or another process; count and drop a malformed one."""
         try:
-            if isinstance(said, bytes):
-                note = ToolProgress.model_validate_json(said if len(said) <= MAX_NOTE_BYTES else b"")
+            if isinstance(data, bytes):
+                note = ToolProgress.model_validate_json(data if len(data) <= MAX_NOTE_BYTES else b"")
             else:  # without fields that might be large
-                note = ToolProgress.model_validate({name: said[name] for name in _FIELDS if name in said})
+                note = ToolProgress.model_validate({name: data[name] for name in _FIELDS if name in data})
         except ValidationError:
             self._counts["dropped"] += 1
         else:

@@ -119,7 +119,7 @@ class Audit:
 
     def refused(self, session: Session, event: ClientEvent, answer: Answer) -> None:
         """An event was refused before it came to the dispatcher."""
-        caller, said = session.caller(), _said(event.body)
+        caller, fields = session.caller(), _request_fields(event.body)
         self.trail.write(
             Event(
                 "refusal",
@@ -129,9 +129,9 @@ class Audit:
                 role=caller.role,
                 name=caller.name,
                 address=session.address,
-                computer=said.get("computer"),
-                tool=said.get("tool_name"),
-                req_id=said.get("req_id"),
+                computer=fields.get("computer"),
+                tool=fields.get("tool_name"),
+                req_id=fields.get("req_id"),
                 event=event.name,
                 why=_message(answer),
                 request_bytes=event.size or None,
@@ -141,8 +141,8 @@ class Audit:
     def not_connected(self, address: str, error: SmcpError) -> None:
         """A client was not let in."""
         why = getattr(error, "why", None)  # of a token, which its sender is not told
-        said = f"{error.message}: {why}" if why else error.message
-        event = Event("refusal", str(int(error.code)), address=address, event="connect", why=said)
+        reason = f"{error.message}: {why}" if why else error.message
+        event = Event("refusal", str(int(error.code)), address=address, event="connect", why=reason)
         if (minute := int(self._loop.time()) // 60) != self._minute:
             self._minute, self._strangers = minute, 0
         self._strangers += 1
@@ -270,12 +270,12 @@ def _message(answer: Answer) -> str | None:
     return None if answer.error is None else orjson.loads(answer.body).get("message")
 
 
-def _said(body: bytes | None) -> dict[str, Any]:
+def _request_fields(body: bytes | None) -> dict[str, Any]:
     """What a refused request says, as far as it is read for that."""
     if body is None or len(body) > SMALL_BYTES:
         return {}
     try:
-        said = orjson.loads(body)
+        fields = orjson.loads(body)
     except orjson.JSONDecodeError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return fields if isinstance(fields, dict) else {}

@@ -286,10 +286,10 @@ class Quotas:
 
     def _refusal(self, key: str, quota: str, limit: float, wait: float | None = None, **details: str) -> RateLimited:
         self.refused[quota] += 1
-        said: dict[str, Any] = {"quota": quota, "limit": limit, **details}
+        fields: dict[str, Any] = {"quota": quota, "limit": limit, **details}
         if wait is not None:
-            said["retry_after_s"] = wait if isinstance(wait, int) else math.ceil(wait * 1000) / 1000
-        return RateLimited(f"this {key.partition(' ')[0]} has reached its quota {quota}", details=said)
+            fields["retry_after_s"] = wait if isinstance(wait, int) else math.ceil(wait * 1000) / 1000
+        return RateLimited(f"this {key.partition(' ')[0]} has reached its quota {quota}", details=fields)
 
 
 def _subject(identity: str) -> str:

@@ -88,8 +88,8 @@ class Audit:
         if self.trail.sink is None:
             raise Unavailable("the registries record nothing (SMCP_AUDIT)")
         self.trail.check()
-        said = request.model_dump(exclude={"writer", "seq"})
-        event = Event("approval", role="agent", office=office, computer=computer, **said)
+        fields = request.model_dump(exclude={"writer", "seq"})
+        event = Event("approval", role="agent", office=office, computer=computer, **fields)
         event.source = f"{request.writer} {request.seq}" if request.writer else None  # an older Computer says none
         event.trace_id = trace_id(office, request.name, request.req_id)
         if (written := self.trail.write(event)) is not None and not await written:
@@ -116,8 +116,8 @@ class Audit:
 
 
 def _outcome(answer: Answer) -> str:
-    said = orjson.loads(answer.body)
-    return "unchanged" if said.get("unchanged") else "moved" if said.get("taken_up") else "ok"
+    result = orjson.loads(answer.body)
+    return "unchanged" if result.get("unchanged") else "moved" if result.get("taken_up") else "ok"
 
 
 async def _when_written(written: Awaitable[bool], answer: Answer) -> Answer:

@@ -113,9 +113,9 @@ class Leases(View):
         if not self.synced or not renewal.accepting:
             return None
         own = lease_key(credential, process)
-        others = [said for key, (_, said) in self._leases.items() if key != own and said.accepting is not None]
-        sockets = renewal.sockets + sum(said.sockets for said in others)
-        accepting = 1 + sum(said.accepting is True for said in others)
+        others = [lease for key, (_, lease) in self._leases.items() if key != own and lease.accepting is not None]
+        sockets = renewal.sockets + sum(lease.sockets for lease in others)
+        accepting = 1 + sum(lease.accepting is True for lease in others)
         return -(-sockets // accepting)
 
 

@@ -180,7 +180,7 @@ class MembersView(View):
 
 def session_info(record: MemberRecord) -> SessionInfo:
     """A member as its room mates see it; what it did not say is absent, and capabilities that are none."""
-    said = {
+    fields = {
         "sid": opaque(record),
         "name": record.name,
         "role": record.role,
@@ -188,12 +188,12 @@ def session_info(record: MemberRecord) -> SessionInfo:
         "a2c_version": record.a2c_version,
         "capabilities": record.capabilities,
     }
-    said = {field: value for field, value in said.items() if value is not None}
+    fields = {field: value for field, value in fields.items() if value is not None}
     try:
-        return SessionInfo.model_validate(said)
+        return SessionInfo.model_validate(fields)
     except ValidationError:  # a native Computer's claim may hold anything: it must not cost its room mates their list
-        said.pop("capabilities", None)
-        return SessionInfo.model_validate(said)
+        fields.pop("capabilities", None)
+        return SessionInfo.model_validate(fields)
 
 
 def opaque(record: MemberRecord) -> str:

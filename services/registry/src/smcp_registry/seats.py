@@ -136,8 +136,8 @@ class Seats:
             record = stored.record
             if record is None or not record.is_member or record.owner != member.owner:
                 return None
-            said = {"capabilities": capabilities, "announce": Announce.NOTHING, "left_name": None}
-            return record.model_copy(update=said)
+            update = {"capabilities": capabilities, "announce": Announce.NOTHING, "left_name": None}
+            return record.model_copy(update=update)
 
         await self._write(record_key(office, role, name), change)
 

@@ -168,13 +168,13 @@ class Bucket:
             self._turns.release()
 
     async def _turn(self) -> None:
-        asked = asyncio.get_running_loop().time()
+        began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(TURN_S):
                 await self._turns.acquire()
         except TimeoutError:
             raise Unavailable("the registry's store has too much to do now") from None
-        if self._silent > asked:  # as the others found out meanwhile
+        if self._silent > began:  # as the others found out meanwhile
             self._turns.release()
             raise Unavailable("the registry's store does not answer now")
 

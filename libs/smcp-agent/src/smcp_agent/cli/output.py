@@ -131,8 +131,8 @@ def print_result(result: CallResult, why: str = "", files: Sequence[str | None] 
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
     if why:
         print_hint(NO_TOOLS.format(why))
-    said = f"{result.duration_s:.3f} s; {trace_command(result.trace_id)}"
-    Console(stderr=True, soft_wrap=True).print(f"[dim]{said}[/dim]", highlight=False)
+    summary = f"{result.duration_s:.3f} s; {trace_command(result.trace_id)}"
+    Console(stderr=True, soft_wrap=True).print(f"[dim]{summary}[/dim]", highlight=False)
 
 
 def trace_command(trace_id: str) -> str:
@@ -254,8 +254,8 @@ def statuses_json(computers: Sequence[str], statuses: Statuses) -> list[dict[str
         elif isinstance(each, BaseException):
             raise each
         else:
-            said = each.model_dump(exclude_unset=True, exclude={"req_id"})
-            found.append({"computer": computer, **said})
+            fields = each.model_dump(exclude_unset=True, exclude={"req_id"})
+            found.append({"computer": computer, **fields})
     return found
 
 

@@ -88,8 +88,8 @@ class Addresses:
         reasons = {
             url: why for each in errors if isinstance(each, CannotConnect) for url, why in each.details["urls"].items()
         }
-        said = "; ".join(f"{url}: {why}" for url, why in reasons.items())
-        raise CannotConnect(f"cannot connect to {said}", details={"urls": reasons})
+        failures = "; ".join(f"{url}: {why}" for url, why in reasons.items())
+        raise CannotConnect(f"cannot connect to {failures}", details={"urls": reasons})
 
 
 def checked_url(url: str) -> str:

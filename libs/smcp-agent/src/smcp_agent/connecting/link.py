@@ -167,9 +167,9 @@ class Link:
     async def leave(self, connection: Connection, *, restarts: bool = False) -> None:
         """Say that the member leaves; `restarts`: and that another process takes its place (`RESTARTS`)."""
         office = LeaveOfficeReq(office_id=self._place.office_id).model_dump()
-        said = office | ({RESTARTS: True} if restarts else {})
+        payload = office | ({RESTARTS: True} if restarts else {})
         # the ack also says that everything sent before it has arrived
-        await connection.request("server:leave_office", said, timeout=LEAVE_S)
+        await connection.request("server:leave_office", payload, timeout=LEAVE_S)
 
     async def close(self, *, restarts: bool = False) -> None:
         """Leave the office (see `leave`), as far as the connection allows, and close it."""

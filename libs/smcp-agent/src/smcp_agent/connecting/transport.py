@@ -88,9 +88,9 @@ class HttpSession:
     def _on_bytes(self) -> None:
         self.heard_at = asyncio.get_running_loop().time()
 
-    def hear(self, said: object) -> dict[str, Any] | None:
+    def hear(self, message: object) -> dict[str, Any] | None:
         """Note what the first open packet promises, and return it; None: this is another message."""
-        if self.heartbeat_s or (opened := open_packet(said)) is None:
+        if self.heartbeat_s or (opened := open_packet(message)) is None:
             return None
         self.heartbeat_s = (opened["pingInterval"] + opened["pingTimeout"]) / 1000
         limit = opened.get("maxPayload")
@@ -99,9 +99,9 @@ class HttpSession:
         return opened
 
 
-def open_packet(said: object) -> dict[str, Any] | None:
+def open_packet(message: object) -> dict[str, Any] | None:
     """The content of an open packet of Engine.IO; None: it is none, as python-engineio will say."""
-    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    text = message.decode(errors="replace") if isinstance(message, bytes) else message
     if not isinstance(text, str) or not text.startswith("0{"):
         return None
     try:

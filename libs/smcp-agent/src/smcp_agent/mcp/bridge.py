@@ -85,10 +85,10 @@ class OfficeServer:
 
             async def follow() -> None:
                 async for change in changes:
-                    told = await self._take(change)
+                    notices = await self._take(change)
                     while changes.waiting:  # one notification for a burst of changes
-                        told |= await self._take(await anext(changes))
-                    for each in told:
+                        notices |= await self._take(await anext(changes))
+                    for each in notices:
                         await self._tell(each)
                 group.cancel_scope.cancel()
 

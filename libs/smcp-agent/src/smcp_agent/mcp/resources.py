@@ -44,8 +44,8 @@ def fitting(method: str, context: Context, kind: type[_List], key: str, items: S
 
     def fits(item: Any) -> bool:
         try:
-            said = kind.model_validate({key: [item]}).model_dump(by_alias=True, mode="json", exclude_none=True)
-            serialize_server_result(method, context.protocol_version, said)
+            result = kind.model_validate({key: [item]}).model_dump(by_alias=True, mode="json", exclude_none=True)
+            serialize_server_result(method, context.protocol_version, result)
         except ValidationError:
             logger.warning("%s: %.200r is not valid in MCP, and left out", method, item)
             return False
@@ -209,6 +209,6 @@ class OfficeResources:
         return sorted(self._agent.computers(), key=lambda computer: computer not in near), uri
 
 
-def _as_asked(uri: str, asked: str) -> str:
+def _as_asked(uri: str, requested: str) -> str:
     """The URI of a content, with the Computer before it where the client asked so."""
-    return asked if asked.startswith(SCHEME) and asked.endswith(f"/{uri}") else uri
+    return requested if requested.startswith(SCHEME) and requested.endswith(f"/{uri}") else uri

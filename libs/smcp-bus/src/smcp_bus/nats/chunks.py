@@ -117,15 +117,15 @@ class Outgoing:
         return {SIZE: str(self.plan.total), CHUNKS: str(self.plan.count)}
 
     def answer(self, reply: str, head: bytes) -> None:
-        asked = chunk_index(head)
-        if asked == DONE:
+        request = chunk_index(head)
+        if request == DONE:
             if self.progress is not None and not self.done:
                 self.progress.request_delivered()
             self.done = True
             return
         if self.progress is not None and not self.done:
             self.progress.request_moved()
-        index = index_of(asked)
+        index = index_of(request)
         if reply and index is not None and index < self.plan.count:
             start = index * self.plan.chunk
             self._send(reply, "", head, self._body[start : start + self.plan.chunk])
@@ -274,7 +274,7 @@ class Pulling(Awaited[bytes]):
             self._send(self._address, self.subject, chunk_head(PROBE), b"")
         # On a slow line a chunk stands behind others: while any comes, none is asked for twice.
         pause = self._patience if self._absent_since is None else _TICK_S
-        late = [index for index, asked in self._asked.items() if now - max(asked, self._heard) >= pause]
+        late = [index for index, requested_at in self._asked.items() if now - max(requested_at, self._heard) >= pause]
         for index in late:
             # Behind the others again: what a silent peer keeps waiting must not keep them waiting too.
             del self._asked[index]

@@ -126,9 +126,9 @@ def client_address(remote: str | None, forwarded: Sequence[str], trusted: Sequen
     address = remote or ""
     hops = [hop.strip() for value in forwarded for hop in value.split(",")]
     while hops and (parsed := _parsed(address)) is not None and any(parsed in network for network in trusted):
-        if not (said := hops.pop()):
+        if not (hop := hops.pop()):
             break
-        address = _without_port(said)
+        address = _without_port(hop)
     return address
 
 

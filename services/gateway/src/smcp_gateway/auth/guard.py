@@ -116,10 +116,10 @@ class Guard:
 
     async def check(self, request: web.Request) -> None:
         """Check a request that begins a connection. Raises what `admit` raises."""
-        said = _BEARER.fullmatch(request.headers.get(HEADER, ""))
-        if said is not None:  # else the token comes with CONNECT
-            request[_PRINCIPAL] = await self._authenticate(request, said["token"])
-            request[_PRESENTED] = said["token"]
+        bearer = _BEARER.fullmatch(request.headers.get(HEADER, ""))
+        if bearer is not None:  # else the token comes with CONNECT
+            request[_PRINCIPAL] = await self._authenticate(request, bearer["token"])
+            request[_PRESENTED] = bearer["token"]
 
     async def admit(self, request: web.Request, auth: object) -> Principal:
         """Authenticate a client that connects to the namespace.
@@ -134,14 +134,14 @@ class Guard:
             Malformed: `auth.token` is not a string, or differs from the header's.
             Unavailable: the token cannot be checked now.
         """
-        said = auth.get(FIELD) if isinstance(auth, Mapping) else None
+        token = auth.get(FIELD) if isinstance(auth, Mapping) else None
         details = {"field": f"auth.{FIELD}"}
-        if said is not None and not isinstance(said, str):
+        if token is not None and not isinstance(token, str):
             raise Malformed(f"auth.{FIELD}: is not a string", details=details)
         known: Principal | None = request.get(_PRINCIPAL)
         if known is None:
-            return await self._authenticate(request, said)
-        if said is not None and said != request.get(_PRESENTED):
+            return await self._authenticate(request, token)
+        if token is not None and token != request.get(_PRESENTED):
             raise Malformed(f"auth.{FIELD}: is not the token of the header {HEADER}", details=details)
         if (over := self.ended(known)) is not None:
             raise NotAuthenticated(over)
@@ -200,8 +200,8 @@ def refusal_response(error: SmcpError) -> web.Response:
     headers = {"Cache-Control": "no-store"}
     match error:
         case NotAuthenticated():
-            said = _UNQUOTED.sub("?", error.message)
-            headers["WWW-Authenticate"] = f'Bearer error="invalid_token", error_description="{said}"'
+            description = _UNQUOTED.sub("?", error.message)
+            headers["WWW-Authenticate"] = f'Bearer error="invalid_token", error_description="{description}"'
         case RateLimited(details={"retry_after_s": wait}):
             headers["Retry-After"] = str(wait)
         case Unavailable():

@@ -312,7 +312,7 @@ class JwtVerifier:
         if self.claim not in claims:
             raise NotAuthenticated(f"the token has no claim {self.claim!r}, so it is for no office")
         try:
-            said = _Claims.model_validate({**claims, "grants": claims[self.claim]})
+            parsed = _Claims.model_validate({**claims, "grants": claims[self.claim]})
         except ValidationError as error:
             wrong = malformed(error).details
             name, _, inside = wrong["field"].partition(".")
@@ -320,9 +320,9 @@ class JwtVerifier:
             raise NotAuthenticated(
                 f"the token's claim {': '.join(filter(None, (name, inside, wrong['reason'])))}"
             ) from None
-        if said.exp <= time.time():
+        if parsed.exp <= time.time():
             raise NotAuthenticated("the token has expired")
-        return Principal(said.sub, said.grants, issuer=said.iss, expires_at=said.exp, token_id=said.jti)
+        return Principal(parsed.sub, parsed.grants, issuer=parsed.iss, expires_at=parsed.exp, token_id=parsed.jti)
 
     def _wrong_claim(self, error: Exception) -> str | None:
         """PyJWT checks the claims after the signature. None: not a claim is wrong, but something else."""
@@ -341,7 +341,7 @@ class JwtVerifier:
                 return None
 
 
-def _quoted(said: object) -> str:
+def _quoted(value: object) -> str:
     """A value of a token for the log: without line ends, at most 64 characters."""
-    text = repr(said)
+    text = repr(value)
     return text if len(text) <= 64 else f"{text[:64]}..."

@@ -287,10 +287,10 @@ class SocketIoComputer:
         """Look at what the Computer lists: a published one checks nothing, and has several names for a tool."""
         hints, changes = self._hints, self._changes
         if request.tool_name not in hints:
-            asked = {"agent": request.agent, "req_id": request.req_id, "computer": self.name}
+            payload = {"agent": request.agent, "req_id": request.req_id, "computer": self.name}
             caller = replace(call.caller, rights=Rights(holder=rights.holder))  # to say why a tool is refused
             row = CATALOG["client:get_tools"]
-            answer = await self._query(None, replace(call, row=row, payload=asked, caller=caller))
+            answer = await self._query(None, replace(call, row=row, payload=payload, caller=caller))
             with suppress(orjson.JSONDecodeError):
                 hints = listed_hints(orjson.loads(answer.body).get("tools"))
             # with a key it may list others to another caller

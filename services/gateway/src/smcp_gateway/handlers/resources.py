@@ -165,9 +165,9 @@ class ListResources:
 
     async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> _Page:
         """One page of one Computer."""
-        asked = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
+        page_call = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
         try:
-            answer = await self._relay(request.model_copy(update={"computerId": name}), asked)
+            answer = await self._relay(request.model_copy(update={"computerId": name}), page_call)
         except SmcpError as error:
             raise _refused(int(error.code), error.details, inner) from None
         return _read(exact_json.read(answer.body), call.row.verb, inner)
@@ -227,8 +227,8 @@ def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
     following = result.get("nextCursor") if isinstance(result, dict) else None
     if not isinstance(items, list) or not isinstance(following, str | None):
         raise Skip
-    said = result.get("meta") if isinstance(result, dict) else None
-    is_partial = isinstance(said, dict) and bool(said.get(SERVERS_LEFT_OUT))
+    meta = result.get("meta") if isinstance(result, dict) else None
+    is_partial = isinstance(meta, dict) and bool(meta.get(SERVERS_LEFT_OUT))
     return _Page(envelope, items, following or None, is_partial)
 
 
@@ -238,8 +238,8 @@ def _from(
     """A Computer's answer with the office's cursor."""
     message = page.envelope["payload"]
     result = _result({**message["result"], ITEMS[verb]: page.items}, following, left_out)
-    said = {"jsonrpc": "2.0", "id": request.payload.id, "result": result}
-    return {**page.envelope, "roomId": request.roomId, "computerId": name, "payload": {**message, **said}}
+    reply = {"jsonrpc": "2.0", "id": request.payload.id, "result": result}
+    return {**page.envelope, "roomId": request.roomId, "computerId": name, "payload": {**message, **reply}}
 
 
 def _empty(request: Request, verb: str, following: str | None, left_out: list[str]) -> dict[str, Any]:
@@ -252,8 +252,8 @@ def _result(result: dict[str, Any], following: str | None, left_out: list[str]) 
     if following is not None:
         result["nextCursor"] = following
     if left_out:
-        said = result.get("meta")
-        result["meta"] = {**(said if isinstance(said, dict) else {}), "a2c_skipped": left_out}
+        meta = result.get("meta")
+        result["meta"] = {**(meta if isinstance(meta, dict) else {}), "a2c_skipped": left_out}
     return result
 
 

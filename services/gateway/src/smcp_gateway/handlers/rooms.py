@@ -96,8 +96,8 @@ async def update(
     membership = session.membership if session is not None else None
     if isinstance(request, UpdateCapabilitiesReq) and membership is not None and membership.office == caller.office:
         # if the registry loses the record, the claim restores it
-        said = {"capabilities": request.capabilities.model_dump(exclude_unset=True)}
-        membership.claim = membership.claim.model_copy(update=said)
+        update = {"capabilities": request.capabilities.model_dump(exclude_unset=True)}
+        membership.claim = membership.claim.model_copy(update=update)
 
 
 async def tool_progress(request: ToolProgressReq, call: Call, *, computers: ComputerTable) -> None:

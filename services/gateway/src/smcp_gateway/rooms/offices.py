@@ -335,8 +335,8 @@ def updates(office: str, computer: str, capabilities: Capabilities | None) -> li
     notices = [Notice(f"notify:{verb}", body, about) for verb in UPDATES]
     notices.append(missed_of(office, computer))
     if capabilities is not None:
-        said = {"computer": computer, "capabilities": capabilities.model_dump(exclude_unset=True)}
-        notices.append(Notice("notify:update_capabilities", exact_json.written(said), about))
+        data = {"computer": computer, "capabilities": capabilities.model_dump(exclude_unset=True)}
+        notices.append(Notice("notify:update_capabilities", exact_json.written(data), about))
     return notices
 
 

@@ -91,27 +91,27 @@ class Repair:
 
     async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
         gate = self.computers.generation
-        said = [asserted(membership, moving=session.leaving or session.moving) for session, membership in members]
+        records = [asserted(membership, moving=session.leaving or session.moving) for session, membership in members]
         ending = [membership.ending for _, membership in members]
-        result = await self.registry.assert_members(Assertion(members=said))
+        result = await self.registry.assert_members(Assertion(members=records))
         again = 0
-        for (session, membership), asked, leaves, answer in zip(members, said, ending, result.members, strict=True):
+        for (session, membership), record, leaves, answer in zip(members, records, ending, result.members, strict=True):
             if session.membership is not membership:
                 continue
             if answer.outcome is AssertOutcome.REFUSED:
                 # a refusal counts only for a member that is not leaving and has the same claim
-                if leaves or membership.ending or asked.claim != membership.claim:
+                if leaves or membership.ending or record.claim != membership.claim:
                     again += 1
                     continue
                 await self.memberships.lost(session)
                 await self.hang_up(session, answer.why or "another has its seat")
             else:
-                again += await self._settle(session, membership, asked, answer, gate)
+                again += await self._settle(session, membership, record, answer, gate)
         if again:
             raise Unavailable(f"{again} members could not be asserted yet")
 
     async def _settle(
-        self, session: Session, membership: Membership, asked: Member, answer: AssertedMember, gate: int
+        self, session: Session, membership: Membership, record: Member, answer: AssertedMember, gate: int
     ) -> bool:
         """True: ask again. `gate` is the generation of the Computers' ownership when it was asked."""
         unchanged = answer.outcome is AssertOutcome.UNCHANGED
@@ -123,9 +123,9 @@ class Repair:
         kept, membership.tenure = same_tenure(membership.tenure, answer.tenure), answer.tenure
         if not kept and (office := self.offices.get(membership.office)) is not None:
             await office.missed(session)
-        if asked.claim != membership.claim:
+        if record.claim != membership.claim:
             return True  # it has a newer claim
-        if not asked.moving:  # `moving` is accepted with either claim
+        if not record.moving:  # `moving` is accepted with either claim
             membership.former = None
         self.computers.asserted(session, membership.office, membership.claims[0], gate, tenure=answer.tenure)
         return False

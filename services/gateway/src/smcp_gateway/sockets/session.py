@@ -353,17 +353,17 @@ def greeting(request: web.Request, auth: object) -> tuple[int, bool, str | None,
         TooLarge: `auth` is too long.
         Malformed: a field has the wrong type.
     """
-    said = {} if auth is None else auth
-    if said == OVERSIZED:
+    fields = {} if auth is None else auth
+    if fields == OVERSIZED:
         raise TooLarge(f"auth: is longer than {AUTH_BYTES} bytes", details={"field": "auth", "limit": AUTH_BYTES})
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         raise _malformed("auth", "is not a JSON object")
-    max_message, flat_errors = said.get("max_message", DEFAULT_MAX_MESSAGE), said.get("flat_errors", False)
+    max_message, flat_errors = fields.get("max_message", DEFAULT_MAX_MESSAGE), fields.get("flat_errors", False)
     if not isinstance(max_message, int) or isinstance(max_message, bool) or max_message <= 0:
         raise _malformed("auth.max_message", "is not a positive integer")
     if not isinstance(flat_errors, bool):
         raise _malformed("auth.flat_errors", "is not true or false")
-    caller_key = said.get(CALLER_KEY)
+    caller_key = fields.get(CALLER_KEY)
     if not (caller_key is None or isinstance(caller_key, str)):
         raise _malformed(f"auth.{CALLER_KEY}", "is not a string")
     return max_message, flat_errors, caller_key, request.query.get(VERSION_PARAMETER)

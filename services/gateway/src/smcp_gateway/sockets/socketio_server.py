@@ -239,16 +239,16 @@ class SocketIoServer:
         engine_id = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
         replies = ReplyBudget(self._max_payload)
         try:
-            said = greeting(request, auth)
+            options = greeting(request, auth)
             principal = None if self._guard is None else await self._guard.admit(request, auth)
             if self._engine.outbox(engine_id) is None:
                 raise Unavailable("the connection ended while its token was checked")
-            session = Session(sid, engine_id, *said, principal, replies=replies, address=self._source(request))
+            session = Session(sid, engine_id, *options, principal, replies=replies, address=self._source(request))
             self._quotas.connected(session)
         except SmcpError as error:
             self._audit.not_connected(self._source(request), error)
-            said_no = error.message, error.body().model_dump()  # as data the flat error
-            raise ConnectionRefusedError(*said_no) from None  # type: ignore[no-untyped-call]
+            refusal = error.message, error.body().model_dump()  # as data the flat error
+            raise ConnectionRefusedError(*refusal) from None  # type: ignore[no-untyped-call]
         session.connected_at = self._loop.time()
         self._sessions.add(session)
         self._arrivals.ended(engine_id)

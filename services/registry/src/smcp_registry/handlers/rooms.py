@@ -243,9 +243,9 @@ async def tool_call_cancel(request: AgentCallData, call: Call, *, bus: Bus, call
 
 async def _publish(bus: Bus, call: Call, verb: str, body: bytes) -> None:
     subject = subjects.notify(named(call)[0], verb)
-    said = {name: value for name, value in call.headers.items() if name in (NOTIFICATION_ID, SUBJECT)}
+    kept = {name: value for name, value in call.headers.items() if name in (NOTIFICATION_ID, SUBJECT)}
     with sending(subject) as carried:
-        await bus.publish(subject, body, headers={**said, **carried})
+        await bus.publish(subject, body, headers={**kept, **carried})
 
 
 async def lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
