@@ -143,7 +143,7 @@ class Gateway:
             on_lapsed=self._lapsed,
             on_renewed=self._moves.renewed,
         )
-        self._probe = OwnerProbe(bus, calls, lease_s=settings.lease_s)
+        self._probe = OwnerProbe(bus, registry, calls, lease_s=settings.lease_s)
         measure_strangers(front.metrics, front.listener.strangers)
         measure(
             front.metrics,

@@ -2,7 +2,8 @@
 
 The bus says nothing about a request that was delivered and whose receiver then died. So the owner of every call that is
 older than a moment is asked `pending`, again and again. What it learns ends a call with 503 and `details.may_have_run`;
-no call is sent again here. `details.gone` says that a repeat would find nobody:
+no call is sent again here. Where the registry says that the Computer has left, it is 404. Otherwise `details.gone` says
+that a repeat would find nobody:
 
 - Nobody serves the subject, and a moment later neither. Where a node of NATS left just before, `gone` is not said: the
   owner may be looking for another node, and goes on with its calls meanwhile.
@@ -27,9 +28,10 @@ from pydantic import ValidationError
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, BusError, NoResponder, Reply, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_gateway.calls.table import CallTable, PendingCall
-from smcp_proto.errors import GONE, SmcpError, Unavailable
+from smcp_proto.errors import GONE, SmcpError, Unavailable, no_such_computer
 
 EVERY_S: Final = 0.25
 """How often owners are asked after calls."""
@@ -42,7 +44,10 @@ STILL_S: Final = 16.0
 """For how long no part of a request may be asked for: an owner gives up after less, and never tells."""
 BATCH: Final = 1000
 MAY_HAVE_RUN: Final[dict[str, object]] = {"may_have_run": True}
-GONE_FOR_GOOD: Final = MAY_HAVE_RUN | {GONE: True}
+FIND: Final = 1 / 6
+"""Share of the patience that the registry has to say whether a silent owner is still a member."""
+FIND_GONE_S: Final = 0.1
+"""The same where the owner does not respond at all: callers learn of a death within a second."""
 PATIENCE: Final = 0.75
 """Share of a lease for which an owner may be silent."""
 MOST_QUESTIONS: Final = 16
@@ -68,8 +73,9 @@ class OwnerProbe:
     lease_s: for three quarters of it an owner may be silent.
     """
 
-    def __init__(self, bus: Bus, calls: CallTable, *, lease_s: float) -> None:
+    def __init__(self, bus: Bus, registry: RegistryClient, calls: CallTable, *, lease_s: float) -> None:
         self._bus = bus
+        self._registry = registry
         self._calls = calls
         self._patience = PATIENCE * lease_s
         self._owners: dict[tuple[str, str], _Owner] = {}
@@ -106,8 +112,10 @@ class OwnerProbe:
                 if not there and owner.heard_at < now:
                     left_at = self._bus.node_left_at
                     looks_for_a_node = left_at is not None and self._loop.time() - left_at < OTHER_NODE_S
-                    details = MAY_HAVE_RUN if looks_for_a_node else GONE_FOR_GOOD
-                    self._end(calls, now, Unavailable("the Computer is gone", details=details))
+                    if looks_for_a_node:
+                        self._end(calls, now, Unavailable("the Computer is gone", details=MAY_HAVE_RUN))
+                    else:
+                        await self._end_gone(calls, now, "the Computer is gone", FIND_GONE_S)
         finally:
             owner.questions -= 1
 
@@ -128,7 +136,7 @@ class OwnerProbe:
             late = self._loop.time() - now - self._patience
             heard_at = max(owner.heard_at, *(call.moved_at or 0.0 for call in calls))
             if heard_at < now and late < OWN_LAG_S:
-                self._end(calls, now, Unavailable("the Computer does not answer", details=GONE_FOR_GOOD))
+                await self._end_gone(calls, now, "the Computer does not answer", self._patience * FIND)
         except BusError:
             pass  # the connection broke: the bus ends these calls itself
         else:
@@ -142,8 +150,7 @@ class OwnerProbe:
             # its connection broke, or it stood still: what it had answered may be lost
             owner.gated_since = owner.gated_since or now
             if now - owner.gated_since >= self._patience:
-                why = "the Computer's registration is unconfirmed"
-                self._end(calls, asked_at, Unavailable(why, details=GONE_FOR_GOOD))
+                await self._end_gone(calls, asked_at, "the Computer's registration is unconfirmed", self._patience * FIND)
             return
         owner.gated_since = None
         answer = _read(reply)
@@ -161,6 +168,19 @@ class OwnerProbe:
             elif call.ended_at <= asked_at:
                 why = "the Computer's answer" if call.tracked else "the request to the Computer, or its answer,"
                 self._end([call], asked_at, Unavailable(f"{why} was lost", details=MAY_HAVE_RUN))
+
+    async def _end_gone(self, calls: Sequence[PendingCall], asked_at: float, why: str, find_s: float) -> None:
+        """Nobody answers: 404 where the registry says within `find_s` seconds that the Computer has left, else 503."""
+        call = calls[0]
+        error: SmcpError = Unavailable(why, details=MAY_HAVE_RUN | {GONE: True})
+        try:
+            found = await self._registry.find(call.office, "agent", call.agent, call.computer, timeout=find_s)
+        except (SmcpError, BusError):
+            pass
+        else:
+            if not found.member:
+                error = no_such_computer(call.computer, **MAY_HAVE_RUN)
+        self._end(calls, asked_at, error)
 
     def _end(self, calls: Sequence[PendingCall], asked_at: float, error: SmcpError) -> None:
         for call in calls:
