@@ -183,6 +183,7 @@ class Membership:
         return self._opened(generation, await self._join(), "in")
 
     async def _join(self) -> int | None:
+        before = self._outbox.state()
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}
         body = orjson.dumps({**said, "capabilities": self._capabilities()})
@@ -191,6 +192,8 @@ class Membership:
         self._revision = joined.revision
         if joined.taken_up:  # the process before this one was restarted: Agents saw nobody enter
             self._outbox.changed_all(self._capabilities())
+        elif not joined.unchanged:  # Agents that saw us enter ask for everything; what changed meanwhile is sent
+            self._outbox.drop(before.__contains__)
         return joined.tenure
 
     def _opened(self, generation: int, tenure: int | None, how: str) -> bool:
