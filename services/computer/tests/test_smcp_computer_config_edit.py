@@ -41,6 +41,13 @@ def test_a_server_is_added_disabled_enabled_and_removed_where_the_file_has_its_s
     assert changed(found, Edit(action="remove", name="new")) == before
 
 
+@pytest.mark.parametrize("off", [{"enabled": False}, {"isActive": False}, {"enabled": False, "disabled": True}])
+def test_a_server_that_the_file_of_another_host_switches_off_is_enabled(off: dict[str, Any]) -> None:
+    written = {"mcpServers": {"box": {"command": "true", **off}}}
+    found = edited(json.dumps(written), Edit(action="enable", name="box"), [])
+    assert found == {"mcpServers": {"box": {"command": "true"}}}
+
+
 def test_an_empty_file_becomes_one_with_servers() -> None:
     assert edited("", add("new"), []) == {"servers": {"new": BOX}}
 

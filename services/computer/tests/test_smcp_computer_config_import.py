@@ -36,6 +36,7 @@ def test_a_file_of_another_host_is_imported_in_our_structure(tmp_path: Path) -> 
         "inputs": [{"type": "pickString", "id": "k", "options": [{"label": "One", "value": "1"}]}],
         "servers": {
             "a": {"command": "x", "args": ["${workspaceFolder}"], "envFile": ".env", "alwaysAllow": ["t"], "icon": "i"},
+            "c": {"command": "x", "disabledTools": ["t"], "enabled": False},
             "b": {"type": "http", "url": "https://example.org/${input:k}"},
         },
         "telemetry": False,
@@ -51,6 +52,7 @@ def test_a_file_of_another_host_is_imported_in_our_structure(tmp_path: Path) -> 
                 "tool_meta": {"t": {"auto_apply": True}},
             },
             "b": {"type": "streamable", "server_parameters": {"url": "https://example.org/${input:k}"}},
+            "c": {**PROGRAM, "forbidden_tools": ["t"], "disabled": True},
         },
         "inputs": [{"description": "k", "type": "pickString", "id": "k", "options": ["1"]}],
     }

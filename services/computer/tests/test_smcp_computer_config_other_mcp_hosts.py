@@ -135,7 +135,9 @@ def test_a_server_whose_type_is_another_one_lacks_what_the_type_needs(body: dict
         ({"command": "x", "envFile": 7}, "mcpServers.x.envFile"),
         ({"command": "x", "args": [7]}, "mcpServers.x.args.0"),
         ({"command": "x", "autoApprove": ["a"], "tool_meta": []}, "mcpServers.x.tool_meta"),
-        ({"command": "x", "sandbox": {"filesystem": {}}}, "mcpServers.x.sandbox.filesystem"),
+        ({"command": "x", "disabledTools": "a"}, "mcpServers.x.disabledTools"),
+        ({"command": "x", "enabled": "no"}, "mcpServers.x.enabled"),
+        ({"command": "x", "sandbox": {"home": {}}}, "mcpServers.x.sandbox.home"),
         ({"url": "http://x", "timeout": 60000}, "mcpServers.x.timeout"),
     ],
 )
@@ -145,20 +147,32 @@ def test_an_error_names_the_field_as_it_is_written(body: dict[str, Any], place: 
     assert raised.value.problems[0].startswith(f"{place}: ")
 
 
-def test_tools_that_another_host_approves_are_approved_here() -> None:
+def test_tools_that_another_host_approves_forbids_or_disables_are_so_here() -> None:
     body = {
         "command": "x",
         "autoApprove": ["a", "b"],
         "alwaysAllow": ["c"],
         "tool_meta": {"b": {"auto_apply": False}},
+        "forbidden_tools": ["d"],
+        "disabledTools": ["e"],
+        "excludeTools": ["f"],
     }
     before = copy.deepcopy(body)
     config = flat(body)
     server = config.servers["x"]
     assert {tool: meta.auto_apply for tool, meta in server.tool_meta.items()} == {"a": True, "b": False, "c": True}
+    assert server.forbidden_tools == ["d", "e", "f"]
+    assert not server.disabled
     assert config.warnings == ()
     own_server(body)
     assert body == before
+
+
+@pytest.mark.parametrize("off", [{"enabled": False}, {"isActive": False}, {"enabled": False, "isActive": True}])
+def test_a_server_that_another_host_switches_off_is_off_here(off: dict[str, bool]) -> None:
+    config = flat({"command": "x", **off})
+    assert (config.servers["x"].disabled, config.warnings) == (True, ())
+    assert not flat({"command": "x", "enabled": True}).servers["x"].disabled
 
 
 @pytest.mark.parametrize(
@@ -170,6 +184,8 @@ def test_tools_that_another_host_approves_are_approved_here() -> None:
         ("trust", True),
         ("includeTools", ["a"]),
         ("sandboxEnabled", True),
+        ("sandbox", {"filesystem": {"allowWrite": ["."]}}),
+        ("sandbox", {"network": {"allowedDomains": []}}),
     ],
 )
 def test_what_would_approve_or_confine_tools_and_is_not_read_is_a_warning(field: str, value: object) -> None:
@@ -179,12 +195,13 @@ def test_what_would_approve_or_confine_tools_and_is_not_read_is_a_warning(field:
     assert config.servers["x"].tool_meta == {}
 
 
-def test_an_unknown_field_is_a_warning_and_one_that_resembles_ours_has_a_hint() -> None:
+def test_an_unknown_field_is_a_warning_that_validate_refuses_and_one_that_resembles_ours_has_a_hint() -> None:
     config = flat({"command": "x", "autoStart": True, "forbiden_tools": ["a"]})
     assert sorted(config.warnings) == [
         "mcpServers.x.autoStart: is not a known field and is ignored",
         "mcpServers.x.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field and is ignored",
     ]
+    assert sorted(config.mistakes) == sorted(config.warnings)
 
 
 @pytest.mark.parametrize(

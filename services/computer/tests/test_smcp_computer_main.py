@@ -1,6 +1,7 @@
 """The command `smcp-computer`, as users run it."""
 
 import asyncio
+import copy
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import psutil
@@ -116,7 +118,7 @@ async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
     assert "abcdef" not in err + out
 
 
-DOUBTFUL = {
+DOUBTFUL: dict[str, Any] = {
     "servers": {
         "git": {**configs.stdio(fresh=True), "forbiden_tools": ["push"]},
         "web": {"type": "sse", "server_parameters": {"url": "http://x/${input:hots}"}},
@@ -131,16 +133,21 @@ DOUBTS = (
 )
 
 
-async def test_validate_warns_of_unusable_settings_and_strict_refuses_them(tmp_path: Path) -> None:
+async def test_validate_refuses_unknown_fields_and_if_strict_unusable_settings_too(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "c.json"
     file.write_text(json.dumps(DOUBTFUL))
     code, _, err = await run("validate", "--config", str(file), "--strict")
     assert code == 2
     assert sorted(err.splitlines()) == sorted(f"error: {file}: {doubt}" for doubt in DOUBTS)
     code, out, err = await run("validate", "--config", str(file))
-    assert code == 0
-    assert sorted(err.splitlines()) == sorted(f"warning: {file}: {doubt}" for doubt in DOUBTS)
-    assert "2 servers" in out
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [f"error: {file}: {DOUBTS[0]}", f"warning: {file}: {DOUBTS[1]}"]
+    del (known := copy.deepcopy(DOUBTFUL))["servers"]["git"]["forbiden_tools"]
+    file.write_text(json.dumps(known))
+    code, out, err = await run("validate", "--config", str(file))
+    assert (code, "2 servers" in out, err) == (0, True, f"warning: {file}: {DOUBTS[1]}\n")
 
 
 async def test_run_shows_the_same_warnings(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def validate(
     file: Annotated[Path | None, typer.Argument(help="The JSON file to check")] = None,
     config: Annotated[Path | None, typer.Option("--config", help="The same")] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Take warnings, such as of unknown fields, for errors")
+        bool, typer.Option("--strict", help="Take warnings, such as of literal secrets, for errors")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -122,9 +122,10 @@ def validate(
     if config is None or file not in (None, config):
         raise typer.BadParameter("say which file to check", param_hint="FILE")
     configuration = _read_config(config)
-    warnings = [*configuration.warnings, *literal_secrets(configuration)]
-    errors = [*configuration.problems, *(warnings if strict else [])]
-    warnings = [] if strict else warnings
+    mistakes = configuration.mistakes
+    doubts = [each for each in configuration.warnings if each not in mistakes] + literal_secrets(configuration)
+    errors = [*configuration.problems, *mistakes, *(doubts if strict else [])]
+    warnings = [] if strict else doubts
     if as_json:
         print_json({"errors": errors, "warnings": warnings})
     else:

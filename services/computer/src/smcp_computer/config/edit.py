@@ -16,7 +16,7 @@ from typing import Any, Literal
 from smcp_computer.config.file import content_of, has_comments, parse_config, read_object
 from smcp_computer.config.inputs import variable_of
 from smcp_computer.config.lint import ConfigError, placed
-from smcp_computer.config.other_mcp_hosts import servers_of
+from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import is_sealed
 from smcp_service.files import replace_files
 from smcp_service.settings import did_you_mean
@@ -107,7 +107,8 @@ def _change(servers: dict[str, Any], edit: Edit) -> None:
     elif edit.action == "disable":
         servers[edit.name]["disabled"] = True
     else:
-        servers[edit.name].pop("disabled", None)
+        for key in ("disabled", *ENABLED_KEYS):
+            servers[edit.name].pop(key, None)
 
 
 def _rewritten(path: Path, change: Callable[[bytes], Mapping[str, Any]], *, may_be_new: bool) -> Mapping[str, Any]:

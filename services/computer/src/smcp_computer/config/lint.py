@@ -1,6 +1,7 @@
 """Checks of a configuration file: errors and warnings, each with its place in the file. Pure.
 
-A problem keeps a Computer from running. A warning does not: `run` logs it, and `validate` shows it.
+A problem keeps a Computer from running. A warning does not: `run` logs it, and `validate` shows it, or refuses
+it where it is an unknown field of a server: it may be a restriction that would not hold.
 """
 
 import json
@@ -222,12 +223,16 @@ def fields_of(kind: Any) -> tuple[set[str], set[str]]:
 
 
 def lint_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
-    """Warns of a server's unknown fields; `body` is in the structure of the protocol."""
-    fields, inner = fields_of(body.get("type"))
+    """Warns of fields without an effect; `body` is in the structure of the protocol."""
     if body.get("type") in ("streamable", "sse"):
         for key in body:
             if key in HostSettings.STDIO_ONLY:
                 yield f"{place.field(key)}: has no effect: it is for stdio servers, and this one runs elsewhere"
+
+
+def unknown_fields(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
+    """Warns of fields that are not read; the same `body`."""
+    fields, inner = fields_of(body.get("type"))
     meta = set(ToolMeta.model_fields)
     parts = [("", body, fields), (PARAMETERS, body.get(PARAMETERS), inner)]
     parts.append(("default_tool_meta", body.get("default_tool_meta"), meta))

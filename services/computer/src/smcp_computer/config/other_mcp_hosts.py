@@ -1,9 +1,9 @@
 """Makes our own configuration of others' files: those of other MCP hosts, and a `server.json` of MCP's registry.
 
-The hosts are VS Code, Claude Desktop and Cursor; fields that others alone have are unknown. Of their files, fields are
-moved and renamed, and nothing is checked: `file` does, and its errors name the fields as they are written. A
-`server.json` describes packages and remote servers; the first that can run here is taken, and what its user has to say
-becomes an input. Pure.
+The hosts are VS Code, Claude Desktop and Cursor; fields that others alone have are unknown, but for those that switch a
+server or its tools off. Of their files, fields are moved and renamed, and nothing is checked: `file` does, and its
+errors name the fields as they are written. A `server.json` describes packages and remote servers; the first that can
+run here is taken, and what its user has to say becomes an input. Pure.
 """
 
 import re
@@ -24,6 +24,8 @@ TYPES: Final[Mapping[str, str]] = {
 }
 """Ours, by the type of other hosts."""
 APPROVED_KEYS: Final = ("autoApprove", "alwaysAllow")
+FORBIDDEN_KEYS: Final = ("disabledTools", "excludeTools")
+ENABLED_KEYS: Final = ("enabled", "isActive")
 DESCRIPTIVE_KEYS: Final = ("description", "dev", "gallery", "version")
 """Fields that do not change how a server runs."""
 
@@ -107,6 +109,11 @@ def _unflatten(own: OwnServer) -> None:
     if isinstance(env := body[PARAMETERS].get("env"), dict):
         body[PARAMETERS]["env"] = _texts(env)
     _read_approved(own)
+    _read_forbidden(own)
+    sandbox = body.get("sandbox")
+    if isinstance(sandbox, dict) and ("filesystem" in sandbox or isinstance(sandbox.get("network"), dict)):
+        own.mistakes.append(("sandbox", "is that of another host and is not read: the server runs without it"))
+        del body["sandbox"]
 
 
 def _read_approved(own: OwnServer) -> None:
@@ -119,6 +126,23 @@ def _read_approved(own: OwnServer) -> None:
                 body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
         elif names is not False:
             own.mistakes.append((key, "names no tools: name each, or set default_tool_meta.auto_apply for all of them"))
+
+
+def _read_forbidden(own: OwnServer) -> None:
+    """A value of another type is left to be refused."""
+    body = own.body
+    for key in FORBIDDEN_KEYS:
+        names, forbidden = body.pop(key, []), body.get("forbidden_tools", [])
+        if not isinstance(names, list):
+            body["forbidden_tools"], own.written["forbidden_tools"] = names, key
+        elif names and isinstance(forbidden, list):
+            body["forbidden_tools"] = [*forbidden, *names]
+    for key in ENABLED_KEYS:
+        enabled = body.pop(key, True)
+        if not isinstance(enabled, bool):
+            body["disabled"], own.written["disabled"] = enabled, key
+        elif not enabled:
+            body["disabled"] = True
 
 
 def _texts(env: Mapping[str, Any]) -> dict[str, Any]:
