@@ -1,17 +1,20 @@
-"""The configuration of an OpenTelemetry Collector that ships: whole in itself, and it keeps what gateways keep."""
+"""The configurations of an OpenTelemetry Collector that ship: whole in themselves, and one keeps what gateways keep."""
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from smcp_service.telemetry import SLOW_S
 
-CONFIGURATION = Path(__file__).parents[2] / "deploy" / "otel-collector" / "tail-sampling.yaml"
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = ROOT / "deploy" / "otel-collector" / "tail-sampling.yaml"
+COMPOSE = ROOT / "docker" / "compose" / "collector.yaml"
 
 
-def read() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))
+def read(path: Path = CONFIGURATION) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return found
 
 
@@ -22,6 +25,14 @@ def test_its_pipeline_names_what_it_defines_and_samples_before_it_batches() -> N
         assert set(pipeline[kind]) == set(configuration[kind])
     processors = pipeline["processors"]
     assert processors.index("memory_limiter") < processors.index("tail_sampling") < processors.index("batch")
+
+
+@pytest.mark.parametrize("path", [CONFIGURATION, COMPOSE], ids=lambda path: path.name)
+def test_it_opens_no_port_that_our_services_do_not_use(path: Path) -> None:
+    configuration = read(path)
+    assert configuration["receivers"]["otlp"]["protocols"].keys() == {"http"}
+    receivers = {kind: set(each["receivers"]) for kind, each in configuration["service"]["pipelines"].items()}
+    assert [kind for kind, names in receivers.items() if "otlp" in names] == ["traces"]
 
 
 def test_it_keeps_failed_traces_and_those_that_are_slow_by_the_default_of_the_services() -> None:
