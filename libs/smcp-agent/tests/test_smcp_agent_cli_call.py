@@ -169,7 +169,7 @@ async def test_one_of_several_urls_is_enough() -> None:
 
 
 def test_h_is_help_for_every_command() -> None:
-    for arguments in ([], ["call"], ["tools"]):
+    for arguments in ([], ["call"], ["watch"]):
         result = CliRunner().invoke(app, [*arguments, "-h"])
         assert (result.exit_code, "--help" in result.stdout) == (0, True)
 

@@ -111,6 +111,16 @@ async def test_a_refusal_of_an_mcp_server_ends_with_1_and_its_words() -> None:
         assert json.loads(out)["details"]["smcp_code"] == "SMCP_RESOURCE_NOT_FOUND"
 
 
+async def test_a_hint_says_where_a_hidden_error_of_an_mcp_server_is() -> None:
+    async with fake_gateway() as gateway:
+        red = computer_at(gateway)
+        red.refusal = {"code": -32603, "message": "the MCP server failed"}
+        code, _, err = await run(gateway, "watch", "--computer", "red", "--uri", "file:///t", "--for", "10")
+        assert code == 1
+        assert "error 500: the MCP server failed\n" in err
+        assert err.endswith("What it said is in the log of the Computer.\n")
+
+
 async def test_a_request_that_cannot_be_sent_ends_with_2_and_one_line() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
@@ -169,7 +179,11 @@ async def test_a_request_waits_as_long_as_its_timeout() -> None:
         (["read", "red"], "URI"),
         (["read", "red", "u", "--timeout", "0"], "'0' is not a positive number of seconds"),
         (["finder", "red", "--timeout", "nan"], "--timeout"),
-        (["read", "red", "u", "--timeout", "inf"], "--timeout"),
+        (["watch", "--count", "0"], "--count"),
+        (["watch", "--for", "nan"], "'nan' is not a positive number of seconds"),
+        (["watch", "--for", "inf"], "--for"),
+        (["watch", "--for", "-1"], "--for"),
+        (["watch", "--uri", "file:///t"], "--computer"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_names_the_option(arguments: list[str], said: str) -> None:

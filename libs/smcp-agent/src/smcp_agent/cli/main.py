@@ -1,6 +1,6 @@
 """`smcp-agent`: be an Agent from the shell.
 
-Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 143 SIGTERM.
+Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 143 SIGTERM (of `watch` both 0).
 """
 
 import asyncio
@@ -41,7 +41,9 @@ from smcp_agent.cli.run_command import (
     Options,
     ask,
     completions,
+    follow,
     no_tools,
+    run,
 )
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_PAYLOAD
@@ -388,3 +390,24 @@ async def read(
     """Read a resource of a Computer: a document, a page of it, …"""
     contents = await agent.read_contents(computer, uri, server=server)
     return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: print_contents(contents))
+
+
+@app.command()
+def watch(
+    context: typer.Context,
+    computer: Annotated[str | None, typer.Option(metavar="COMPUTER", help="Only changes of this Computer.")] = None,
+    uri: Annotated[
+        list[str] | None, typer.Option(metavar="URI", help="Tell of this resource of --computer, too.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many changes.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", parser=_parse_limit, metavar="SECONDS", help="End after a time.")
+    ] = None,
+) -> None:
+    """What changes in the office, as it comes: Computers, tools, desktops, documents, resources.
+
+    ctrl-C and SIGTERM end it, with 0. With --count and --for it ends with 1 where the time is over before.
+    """
+    if uri and computer is None:
+        raise typer.BadParameter("needs --computer, whose resource it is", param_hint="--uri")
+    run(context.obj, follow(context.obj, computer, uri or (), count, seconds), endless=True)

@@ -6,7 +6,8 @@ import sys
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import fields
+from datetime import UTC, datetime
 from itertools import count, zip_longest
 from mimetypes import guess_extension
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from smcp_agent import events
 from smcp_agent.cli.call_arguments import json_types
 from smcp_agent.desktop import Desktop, windows
 from smcp_agent.errors import BadReply, ErrorCode, SmcpError, may_have_run
@@ -307,3 +309,61 @@ def print_readable(text: str) -> None:
         with suppress(ValueError, RecursionError):
             text = printable_json(json.loads(text))
     typer.echo(plain(text))
+
+
+SENTENCES: Final[Mapping[type[events.Event], str]] = {
+    events.ComputerEntered: "{0.computer} entered the office",
+    events.ComputerLeft: "{0.computer} left the office",
+    events.ConfigChanged: "{0.computer}: configuration changed",
+    events.DesktopChanged: "{0.computer}: desktop changed",
+    events.FinderChanged: "{0.computer}: documents changed",
+    events.ResourcesChanged: "{0.computer}: resources changed",
+    events.ResourceUpdated: "{0.computer}: {0.uri} changed",
+    events.SubscriptionRefused: "{0.computer}: the subscription to {0.uri} ended: {0.error.message}",
+    events.CapabilitiesChanged: "{0.computer}: capabilities changed",
+    events.Disconnected: "disconnected: {0.reason}",
+    events.RejoinRefused: "joining the office again was refused: {0.why}",
+    events.Reconnected: "reconnected; changes may have been missed",
+    events.EventsDropped: "{0.count} events were dropped",
+}
+"""The sentence for an event, `{0}`."""
+
+
+def print_event(event: events.Event, *, as_object: bool) -> None:
+    now = datetime.now(UTC)
+    if as_object:
+        typer.echo(printable_json({"at": now.isoformat(timespec="milliseconds"), **event_json(event)}, indent=None))
+    else:
+        said = plain(sentence(event)).replace("\n", " ")  # one line each, whatever stands in a name
+        typer.echo(f"{now.astimezone():%H:%M:%S}  {said}")
+
+
+def event_json(event: events.Event) -> dict[str, Any]:
+    """An event for programs: its name as `event`, and its fields; tools by their names."""
+    said = {field.name: getattr(event, field.name) for field in fields(event)}
+    match event:
+        case events.ToolsChanged(tools=tools):
+            said["tools"] = [tool.name for tool in tools]
+        case events.CapabilitiesChanged(capabilities=capabilities):
+            said["capabilities"] = capabilities.model_dump(exclude_unset=True)
+        case events.SubscriptionRefused(error=error):
+            said["error"] = error.body().model_dump()
+        case events.Notified(event=name, data=data):
+            said = {"notification": name, "data": dict(data)}
+    return {"event": type(event).__name__, **said}
+
+
+def sentence(event: events.Event) -> str:
+    """An event for people, in one line."""
+    match event:
+        case events.ToolsChanged(computer, tools):
+            if not tools:
+                return f"{computer}: no tools"
+            many = "1 tool" if len(tools) == 1 else f"{len(tools)} tools"
+            return f"{computer}: {many}: {', '.join(tool.name for tool in tools)}"
+        case events.ResourcesChanged(server=str(server)):
+            return f"{SENTENCES[type(event)].format(event)} (MCP server {server})"
+        case events.Notified(name, data):
+            return f"{name} {printable_json(dict(data), indent=None)}"
+        case _:
+            return SENTENCES[type(event)].format(event)

@@ -1,4 +1,4 @@
-"""Runs a command of `smcp-agent` (one request, or `mcp`, which keeps running), explains its errors and exits."""
+"""Runs a command of `smcp-agent` (one request; `watch` and `mcp` keep running), explains its errors and exits."""
 
 import asyncio
 import getpass
@@ -14,13 +14,14 @@ from typing import Any, Final, NamedTuple
 import typer
 from rich.progress import Progress
 
-from smcp_agent.cli.output import print_error, print_json
+from smcp_agent.cli.output import print_error, print_event, print_hint, print_json
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD, Token
 from smcp_agent.errors import (
     CannotConnect,
     JoinRefused,
     Malformed,
+    McpError,
     NotAuthenticated,
     RateLimited,
     SmcpError,
@@ -34,6 +35,8 @@ FAILED: Final = 1
 WRONG_USAGE: Final = 2
 STOPPED: Final = 128
 """A signal ended the command: the signal's number is added, as shells do."""
+FIRST_TOOLS_S: Final = 5.0
+"""How long `watch` waits for the tools that there are already, so that it does not report them as changes."""
 COMPLETE_S: Final = 2.0
 """How long somebody who pressed the tab key waits."""
 WHY_S: Final = 5.0
@@ -140,6 +143,41 @@ def ask(
     run(chosen, work(), ids=sent)
 
 
+async def follow(
+    options: Options, computer: str | None, uris: Sequence[str], count: int | None, seconds: float | None
+) -> bool:
+    """Print changes until there were `count` or the time is up; False where the time was up before.
+
+    Only changes of `computer` are shown, if it is named; its `uris` are subscribed to. A line on standard error says
+    when the watch has begun.
+    """
+    async with options.agent() as agent:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_TOOLS_S):
+                await asyncio.gather(*map(agent.tools, agent.computers()), return_exceptions=True)
+        stream = agent.events()
+        if computer is not None:
+            for uri in uris:
+                await agent.subscribe_resource(computer, uri)
+        there = ", ".join(agent.computers()) or "no Computer"
+        print_hint(f"Watching the office {options.office!r} ({there}); ctrl-C ends it.")
+        if computer is not None and computer not in agent.computers():
+            print_hint(f"There is no Computer {computer!r} in the office yet: what it does is shown once it came.")
+        shown = 0
+        try:
+            async with asyncio.timeout(seconds):
+                async for event in stream:
+                    if computer is not None and getattr(event, "computer", computer) != computer:
+                        continue
+                    print_event(event, as_object=options.json)
+                    shown += 1
+                    if shown == count:
+                        break
+        except TimeoutError:
+            return count is None
+    return True
+
+
 def run(
     chosen: Options, work: Coroutine[Any, Any, bool], *, ids: Mapping[str, str] | None = None, endless: bool = False
 ) -> None:
@@ -191,6 +229,8 @@ def _hint(error: SmcpError, chosen: Options) -> str:
                 "SMCP_TOKEN (--token) says who you are: a key of `smcp keys add`, or a JWT. If `smcp up` runs on "
                 "this machine, use the URL that it printed; its key is then found without SMCP_TOKEN."
             )
+        case McpError() if error.message.startswith("the MCP server ") and error.message.endswith(" failed"):
+            return "What it said is in the log of the Computer."
         case RateLimited(details={"retry_after_s": int() | float() as wait}):
             return f"Try again in {wait:g} s."
         case CannotConnect():
