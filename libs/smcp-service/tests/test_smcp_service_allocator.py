@@ -43,3 +43,23 @@ use_huge_pages()
 assert hashlib.sha256("".join(bodies).encode()).digest() == before
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_an_area_of_which_little_was_touched_takes_no_more_memory() -> None:
+    script = """
+import mmap
+from pathlib import Path
+from smcp_service.cli import use_huge_pages
+
+def in_memory():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+area = mmap.mmap(-1, 200 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, len(area), 2 << 20):
+    area[at] = 1
+before = in_memory()
+use_huge_pages()
+grown = in_memory() - before
+assert grown < 32 << 20, grown
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -6,7 +6,7 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -161,19 +161,30 @@ def keep_freed_memory() -> bool:
 
 _MADV_COLLAPSE: Final = 25
 """A constant of Linux (6.1)."""
+_AREA: Final = re.compile(
+    r"^(?P<begin>[0-9a-f]+)-(?P<end>[0-9a-f]+) rw-p \S+ \S+ 0 .*\n(?:[A-Z]\w+:.*\n)*?Rss: +(?P<rss>\d+) kB$",
+    re.MULTILINE,
+)
+"""One of `/proc/self/smaps` that can be written and is no file's (its inode is 0)."""
 
 
 def use_huge_pages() -> None:
     """Move what is in memory by now into pages of 2 MiB, where Linux can.
 
     A process that sleeps between two messages loses its TLB entries and misses on thousands of small pages: with one
-    call at a time, an eighth of a gateway's CPU. It takes no more memory than before.
+    call at a time, an eighth of a gateway's CPU. Pages that were never touched are filled, too: only areas that are in
+    memory for at least a half are moved, so that they take twice the memory at most.
     """
-    madvise, maps = getattr(ctypes.CDLL(None), "madvise", None), Path("/proc/self/maps")
+    madvise, maps = getattr(ctypes.CDLL(None), "madvise", None), Path("/proc/self/smaps")
     if madvise is None or not maps.exists():
         return
-    for line in maps.read_text().splitlines():
-        addresses, access, _, _, inode, *_ = line.split()
-        if access == "rw-p" and inode == "0":  # no file's
-            begin, end = (int(address, 16) for address in addresses.split("-"))
-            madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)
+    for begin, end in _filled_areas(maps.read_text()):
+        madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)
+
+
+def _filled_areas(maps: str) -> Iterator[tuple[int, int]]:
+    """Those of no file that are in memory for at least a half, of the text of `/proc/self/smaps`."""
+    for area in _AREA.finditer(maps):
+        begin, end = int(area["begin"], 16), int(area["end"], 16)
+        if int(area["rss"]) * 1024 >= (end - begin) / 2:
+            yield begin, end
