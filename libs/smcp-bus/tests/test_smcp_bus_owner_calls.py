@@ -6,15 +6,16 @@ import json
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus import owner as module
+from smcp_bus.bus import Bus
 from smcp_bus.owner import Keeping, Owner, RunningCall, Stop
-from smcp_bus.ownership import Seat
+from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_proto.errors import Malformed, NotFound, Unavailable
 from smcp_proto.schemas.tools import ToolCallReq
@@ -336,6 +337,29 @@ async def test_pending_reports_unknown_and_recently_ended_calls() -> None:
         tool.end()
         assert tool.pending("r1") == PendingAnswer(unknown=[], ended=[])
         await eventually(lambda: tool.pending("r1").ended == [("alice", "r1")])
+
+
+async def test_calls_of_a_departed_agent_are_cancelled_unless_it_returns_or_may_have_or_repeats_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ABSENT_S", 0.1)
+    with owning() as owner:
+        tool = Tool(owner)
+        gone, asked = await tool.begun("r1"), await tool.begun("r2")
+        back = await tool.begun("r3", agent="bob")
+        missed = await tool.begun("r4", agent="carol")
+        bus = cast("Bus", None)
+        kept, lost = Ownership(bus, lease_s=60), Ownership(bus, lease_s=60)
+        owner.agent_left("lab", "alice", kept, lambda: False)
+        owner.agent_left("lab", "bob", kept, lambda: True)
+        owner.agent_left("lab", "carol", lost, lambda: False)
+        lost.close("the connection to NATS broke")
+        again = asyncio.create_task(tool.call("r2"))
+        assert (await gone)["meta"] == {"a2c_cancelled": True}
+        assert tool.stopped == ["abandoned"]
+        assert owner.running == 3
+        tool.end()
+        assert await asked == await again == await back == await missed == json.loads(RESULT)
 
 
 # -- what is kept

@@ -1,19 +1,21 @@
 """Cancels, asked for or not: what becomes of the calls."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 import pytest
 
-from smcp_bus import subjects
+from smcp_bus import owner, subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR, SUBJECT
 from smcp_testing import issuer
-from smcp_testing.gateway_world import connected, gateway_world, reply
+from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.issuer import shared_token
-from smcp_testing.leaving_gateway import OFFICE, agent_and_box, call
+from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call
 from smcp_testing.waiting import eventually
 
 SHORT_S = 0.3
@@ -101,3 +103,80 @@ async def test_a_computer_hears_no_cancel_of_another_subject_that_took_the_name(
             await bus.publish(subjects.notify(OFFICE, "tool_call_cancel"), cancel, headers={SUBJECT: subject})
         assert (await asyncio.wait_for(waiting, 30))["meta"] == {"a2c_cancelled": True}
         assert [each["req_id"] for each in client.told("notify:tool_call_cancel")] == ["r4", "r3"]
+
+
+class Killed(Exception):
+    """What a gateway dies of."""
+
+
+async def calls(anna: Client, box: Box) -> None:
+    """Until the Computer has the call: on a busy machine a lease of a second runs out, and the call is refused."""
+    while not box.asked:
+        await anna.call("client:tool_call", call(0, timeout=60))
+
+
+@asynccontextmanager
+async def bereft(nats_url: str, lease_s: float) -> AsyncIterator[tuple[World, Box, Client]]:
+    """An office whose Agent `anna` has called `box` when its gateway died, without a goodbye.
+
+    Yields the other gateway's world, the Computer there, and its client.
+    """
+    async with gateway_world(nats_url, lease_s=lease_s) as world, connected(world.url) as client:
+        await client.join("computer", "box", OFFICE)
+        box, dying = Box(client), gateway_world(nats_url, registry=False, lease_s=lease_s)
+        there = await dying.__aenter__()
+
+        async def kill() -> None:
+            try:
+                await dying.__aexit__(Killed, Killed(), None)
+            except* Killed:
+                pass
+
+        try:
+            async with connected(there.url) as anna:
+                await anna.join("agent", "anna", OFFICE)
+                calling = asyncio.create_task(calls(anna, box))
+                await eventually(lambda: box.asked == ["r0"])
+                await kill()
+                await anna.gone.wait()
+                calling.cancel()
+                await asyncio.gather(calling, return_exceptions=True)
+        except BaseException:
+            await kill()
+            raise
+        yield world, box, client
+
+
+@pytest.mark.rule("answers.calls.disconnect.gateway-died")
+async def test_the_calls_of_an_agent_whose_gateway_died_are_cancelled_when_its_lease_is_over(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "ABSENT_S", SHORT_S)
+    async with bereft(nats_url, SHORT_LEASE_S) as (world, _, client):
+        await eventually(lambda: client.told("notify:tool_call_cancel"))
+        assert client.told("notify:tool_call_cancel") == [{"agent": "anna", "req_id": "r0"}]
+        assert client.told("notify:leave_office") == [{"office_id": OFFICE, "agent": "anna"}]
+        await eventually(lambda: world.gateways[0].computers.running == 0)
+        async with connected(world.url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+            answer = await again.call("client:tool_call", call(0, timeout=60) | {"a2c_repeat": True})
+            assert answer["meta"] == {"a2c_cancelled": True}
+
+
+@pytest.mark.rule("answers.calls.disconnect.back")
+async def test_an_agent_that_returns_after_its_gateway_died_gets_its_results(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "ABSENT_S", SHORT_S)
+    async with bereft(nats_url, 10) as (world, box, client), connected(world.url) as again:
+        assert await again.join("agent", "anna", OFFICE) == [True, None]
+        await eventually(lambda: len(client.told("notify:leave_office")) == 1)
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        await eventually(lambda: loop.time() - since > 2 * SHORT_S)
+        waiting = asyncio.create_task(again.call("client:tool_call", call(0, timeout=60) | {"a2c_repeat": True}))
+        await eventually(lambda: len(world.gateways[0].calls) == 1)
+        box.released.set()
+        assert await asyncio.wait_for(waiting, 30) == RESULT
+        assert client.told("notify:tool_call_cancel") == []
+        assert box.asked == ["r0"]

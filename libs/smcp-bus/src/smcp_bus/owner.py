@@ -8,6 +8,7 @@ again must not run again what it ran. Whether it may run anything now is for `sm
 """
 
 import asyncio
+import logging
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,7 @@ from xxhash import xxh3_128_digest
 from smcp_bus import exact_json
 from smcp_bus.bus import Note
 from smcp_bus.dispatch import Call
-from smcp_bus.ownership import Seat
+from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
 from smcp_bus.tracing import event
@@ -28,6 +29,10 @@ from smcp_proto import tool_results
 from smcp_proto.errors import Malformed, SmcpError, Unavailable, error_of
 from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq, ToolProgressReq
 
+_log = logging.getLogger("smcp_bus.owner")
+
+ABSENT_S: Final = 5.0
+"""How long an Agent that is gone may take to come back before its calls are cancelled (seconds)."""
 MAX_KEYS: Final = 100_000
 """Ended calls, and tombstones, at most; the oldest are forgotten first."""
 ANSWERED_S: Final = 0.3
@@ -65,8 +70,8 @@ class _Ended:
 
 
 Stop = Callable[[str], None]
-"""Stops a call that was settled before its answer came. The argument is the reason: `timeout`, `cancelled` or
-`aborted`."""
+"""Stops a call that was settled before its answer came. The argument is the reason: `timeout`, `cancelled`, `abandoned`
+(its Agent has left) or `aborted`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +86,8 @@ class RunningCall:
     """Who called (`Caller.subject`)."""
     limit: float
     """Seconds after which it is settled as timed out."""
+    asked_at: float
+    """When it was asked for last (loop time)."""
     waiting: "list[asyncio.Future[bytes]]" = field(repr=False)
     """Who waits for its answer, each with its own future: who gives up leaves the others and the call alone."""
     settled: bool = False
@@ -188,19 +195,20 @@ class Owner:
             if call.progress is not None:
                 call.progress.set_receiver(note)
             event("smcp.joined")
+            call.asked_at = self._loop.time()
             self.repeats["running"] += 1
         else:
             known = self._replay(key, request, digest, subject, seat, left)
             if known is not None:
                 event("smcp.kept_answer")
                 return known
-            limit = tool_results.time_limit(request.timeout, left)
-            call = RunningCall(seat, key, request.tool_name, digest, subject, limit, [answer])
+            limit, now = tool_results.time_limit(request.timeout, left), self._loop.time()
+            call = RunningCall(seat, key, request.tool_name, digest, subject, limit, now, [answer])
             if note is not None:
                 call.progress = ProgressThrottle(note, self.notes)
             self._running[key] = call  # `start` may settle it at once
             self.idle.clear()
-            call.timers.append(self._loop.call_later(limit, self._expire, call, timed_out))
+            call.timers.append(self._loop.call_at(now + limit, self._expire, call, timed_out))
             try:
                 call.stop = start(call)
             except BaseException:
@@ -245,14 +253,34 @@ class Owner:
             if by.is_valid and call.span.is_recording():
                 call.span.add_link(by)
             if not call.seat.cancel_grace_s:
-                self._cancelled(call)
+                self._cancelled(call, "cancelled")
             elif len(call.timers) == 1:
-                call.timers.append(self._loop.call_later(call.seat.cancel_grace_s, self._cancelled, call))
+                call.timers.append(self._loop.call_later(call.seat.cancel_grace_s, self._cancelled, call, "cancelled"))
         if not calls:
             _, subjects = self._tombstones.pop((office, agent, req_id), (0.0, ()))
             self._tombstones[office, agent, req_id] = self._loop.time(), tuple({*subjects, subject})
             self._tidy_later()
         return bool(calls)
+
+    def agent_left(self, office: str, agent: str, ownership: Ownership, is_back: Callable[[], bool]) -> None:
+        """An Agent has left the office: 5 s later its calls are cancelled, but those that were asked for again.
+
+        An Agent that lost its gateway comes back by another one: `is_back` says whether it has. If the ownership was
+        lost meanwhile, its return may have been missed: its calls go on.
+        """
+        now, generation = self._loop.time(), ownership.generation
+
+        def abandon() -> None:
+            if is_back() or ownership.generation != generation:
+                return
+            its = [call for key, call in self._running.items() if key[0] == office and key[2] == agent]
+            gone = [call for call in its if call.asked_at < now]
+            for call in gone:
+                self._cancelled(call, "abandoned")
+            if gone:
+                _log.info("calls cancelled: the Agent has left the office", extra={"count": len(gone)})
+
+        self._loop.call_later(ABSENT_S, abandon)
 
     def knows(self, seat: Seat, agent: str, req_id: str) -> bool:
         key = (seat.office, seat.computer, agent, req_id)
@@ -295,8 +323,8 @@ class Owner:
     def _expire(self, call: RunningCall, timed_out: Callable[[str, float], Mapping[str, Any]]) -> None:
         self._break_off(call, "timeout", timed_out(call.tool, call.limit))
 
-    def _cancelled(self, call: RunningCall) -> None:
-        self._break_off(call, "cancelled", tool_results.cancelled(call.tool))
+    def _cancelled(self, call: RunningCall, why: str) -> None:
+        self._break_off(call, why, tool_results.cancelled(call.tool))
 
     def _break_off(self, call: RunningCall, why: str, result: Mapping[str, Any]) -> None:
         if not call.settled:

@@ -32,7 +32,7 @@ from smcp_computer.control import open_control
 from smcp_computer.membership import Membership
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_computer.terminal import open_terminal
-from smcp_proto.schemas import LeaveOfficeNotification
+from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure, background
@@ -175,7 +175,7 @@ async def _alive(question: AliveQuestion, call: Call, *, session: str) -> AliveA
 async def _serving(bus: Bus, computer: Computer, ownership: Ownership, membership: Membership) -> AsyncIterator[None]:
     """Serve the Computer's subjects and follow the notifications of its office while the body runs. On leaving, what
     runs is waited for (bounded). Raises BusError: nats-server does not permit it, or is not there."""
-    seat, notifications = computer.seat, _OfficeNotifications(computer, membership)
+    seat, notifications = computer.seat, _OfficeNotifications(computer, ownership, membership)
     handler = owned(request_handler(computer.dispatcher, computer_route), ownership.refusal)
     host = subjects.hosts(bus.credential, bus.process, registry_contract.ALIVE.verb)
     calls = subjects.client_all(seat.office, seat.computer)
@@ -196,9 +196,12 @@ async def _serving(bus: Bus, computer: Computer, ownership: Ownership, membershi
 class _OfficeNotifications:
     """Notifications that concern calls, Agents that leave, and this Computer's own membership."""
 
-    def __init__(self, computer: Computer, membership: Membership) -> None:
+    def __init__(self, computer: Computer, ownership: Ownership, membership: Membership) -> None:
         self._computer = computer
+        self._ownership = ownership
         self._membership = membership
+        self._entered = ("", 0)
+        """The Agent that entered last, and the epoch of that."""
 
     async def heard(self, incoming: Incoming) -> None:
         """One notification of the office, of any kind."""
@@ -208,11 +211,25 @@ class _OfficeNotifications:
                     with caused_by(incoming.headers):
                         cancel = AgentCallData.model_validate_json(incoming.body)
                         self._computer.calls.cancel(cancel, incoming.headers.get(SUBJECT, ""))
-                case "enter_office" | "leave_office" as verb:
-                    who = LeaveOfficeNotification.model_validate_json(incoming.body)
-                    if who.computer == self._computer.seat.computer:
-                        self._membership.presence_changed(int(incoming.headers.get(EPOCH, "")) // 2)
-                    if verb == "leave_office" and who.agent is not None:
-                        self._computer.resources.agents.left(who.agent)
+                case "enter_office":
+                    who = EnterOfficeNotification.model_validate_json(incoming.body)
+                    self._moved(who.agent, who.computer, int(incoming.headers.get(EPOCH, "")), left=False)
+                case "leave_office":
+                    whose = LeaveOfficeNotification.model_validate_json(incoming.body)
+                    self._moved(whose.agent, whose.computer, int(incoming.headers.get(EPOCH, "")), left=True)
         except (ValidationError, ValueError):
             _log.warning("a notification that cannot be read was ignored")
+
+    def _moved(self, agent: str | None, computer: str | None, epoch: int, *, left: bool) -> None:
+        seat = self._computer.seat
+        if computer == seat.computer:
+            self._membership.presence_changed(epoch // 2)
+        if agent is not None and not left and epoch > self._entered[1]:
+            self._entered = (agent, epoch)
+        elif agent is not None and left:
+
+            def is_back() -> bool:
+                return self._entered[0] == agent and self._entered[1] > epoch
+
+            self._computer.owner.agent_left(seat.office, agent, self._ownership, is_back)
+            self._computer.resources.agents.left(agent)

@@ -83,6 +83,7 @@ class Gateway:
             self._background,
             send=self.transport.send,
             room=self.transport.room,
+            is_present=lambda office, member: self.offices.has(office, member),  # noqa: PLW0108 -- it is made below
             request_repair=generations.want,
             lease_s=settings.lease_s,
             max_values=settings.max_values,

@@ -157,6 +157,7 @@ class ToolCalls:
             task.add_done_callback(self._tasks.discard)
 
             def stop(why: str) -> None:
+                why = "cancelled" if why == "abandoned" else why
                 span.failed(why)
                 pending.record.broken_off(why)
                 task.cancel()

@@ -11,6 +11,7 @@ from typing import Final
 import orjson
 
 from smcp_bus.bus import BusError, ConnectionLost, TransferFailed
+from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined
 from smcp_gateway.audit import Audit, LeftMeanwhile
@@ -25,7 +26,7 @@ from smcp_proto.schemas import EnterOfficeReq
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
 
-GRACE_S: Final = 5.0
+GRACE_S: Final = ABSENT_S
 """How long an Agent whose connection broke has to come back before its calls are cancelled (seconds)."""
 
 LOOKS: Final = 10

@@ -271,6 +271,11 @@ class Offices:
         """The office, where this gateway holds a member of it or one is joining."""
         return self._offices.get(name)
 
+    def has(self, name: str, member: MemberKey) -> bool:
+        """Whether a member is in an office, by its roster here."""
+        office = self._offices.get(name)
+        return office is not None and member in office.roster.present
+
     async def hold(self, name: str) -> Office:
         """The office, subscribed to: nats-server knows the subscription on return. Each `hold` needs one `release`.
 
