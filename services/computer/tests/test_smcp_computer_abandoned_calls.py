@@ -88,3 +88,19 @@ async def test_calls_of_an_agent_that_returns_or_may_have_returned_go_on(nats_ur
         assert not again.done()
         await here.cancel("asks", "asks")
         assert (await again)["meta"] == {"a2c_cancelled": True}
+
+
+@pytest.mark.rule("answers.calls.disconnect")
+async def test_a_call_that_waits_for_the_answer_of_an_agent_that_left_is_cancelled_at_the_mcp_server(
+    nats_url: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with world(nats_url, box=configs.stdio("eliciting", "--era", "2025", log=log)) as here:
+        for agent in ("alice", "bob"):
+            asked = await here.ask("tool_call", agent=agent, req_id=agent, tool_name="book", params={}, timeout=60)
+            assert "a2c_input_required" in asked["meta"]
+        await told(here, "leave_office", "alice", 6)
+        await told(here, "leave_office", "bob", 7)
+        await told(here, "enter_office", "bob", 7)
+        await eventually(lambda: log.exists() and log.read_text() == "cancelled book\n")
+        assert here.computer.calls.held()["open_elicitations"] == 1

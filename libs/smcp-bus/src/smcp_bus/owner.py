@@ -262,11 +262,18 @@ class Owner:
             self._tidy_later()
         return bool(calls)
 
-    def agent_left(self, office: str, agent: str, ownership: Ownership, is_back: Callable[[], bool]) -> None:
+    def agent_left(
+        self,
+        office: str,
+        agent: str,
+        ownership: Ownership,
+        is_back: Callable[[], bool],
+        on_absent: Callable[[], None] = lambda: None,
+    ) -> None:
         """An Agent has left the office: 5 s later its calls are cancelled, but those that were asked for again.
 
         An Agent that lost its gateway comes back by another one: `is_back` says whether it has. If the ownership was
-        lost meanwhile, its return may have been missed: its calls go on.
+        lost meanwhile, its return may have been missed: its calls go on. `on_absent` is called where it stays away.
         """
         now, generation = self._loop.time(), ownership.generation
 
@@ -279,6 +286,7 @@ class Owner:
                 self._cancelled(call, "abandoned")
             if gone:
                 _log.info("calls cancelled: the Agent has left the office", extra={"count": len(gone)})
+            on_absent()
 
         self._loop.call_later(ABSENT_S, abandon)
 

@@ -231,5 +231,5 @@ class _OfficeNotifications:
             def is_back() -> bool:
                 return self._entered[0] == agent and self._entered[1] > epoch
 
-            self._computer.owner.agent_left(seat.office, agent, self._ownership, is_back)
+            self._computer.calls.agent_left(agent, self._ownership, is_back)
             self._computer.resources.agents.left(agent)

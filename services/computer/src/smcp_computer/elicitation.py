@@ -121,6 +121,12 @@ class OpenElicitations:
             if (elicitation.request.agent, elicitation.request.req_id, elicitation.subject) == (agent, req_id, subject):
                 self._drop(state, "cancelled")
 
+    def agent_left(self, agent: str) -> None:
+        """The Agent has left the office and stays away: nobody will answer what it was asked."""
+        for state, (elicitation, _, _) in list(self._open.items()):
+            if elicitation.request.agent == agent:
+                self._drop(state, "cancelled")
+
     def close(self) -> None:
         for state in list(self._open):
             self._drop(state, "aborted")

@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from smcp_bus.audit import Event, Trail
 from smcp_bus.callers import Caller
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop
-from smcp_bus.ownership import Seat
+from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.config.lint import MAX_HINTS
@@ -206,6 +207,11 @@ class ToolCalls:
             ids = trace_id(office, notice.agent, notice.req_id)
             with bind_call(req_id=notice.req_id, office=office, trace_id=ids):
                 _log.info("a call was cancelled")
+
+    def agent_left(self, agent: str, ownership: Ownership, is_back: Callable[[], bool]) -> None:
+        """An Agent has left: where it stays away, its calls are cancelled, those too that wait for its answer."""
+        dropped = partial(self.elicitations.agent_left, agent)
+        self.owner.agent_left(self.seat.office, agent, ownership, is_back, dropped)
 
     def recent(self) -> Mapping[str, list[dict[str, Any]]]:
         """The calls of each MCP server, the newest first: those in flight, then the last `RECENT` that ended. Under ""
