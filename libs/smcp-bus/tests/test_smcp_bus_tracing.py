@@ -105,6 +105,7 @@ async def test_a_request_does_not_inherit_the_trace_of_its_task(exported: InMemo
         ({"isError": True, "meta": None}, "tool_error"),
         ({"isError": True, "meta": {"a2c_timeout": True}}, "timeout"),
         ({"isError": True, "meta": {"a2c_cancelled": True}}, "cancelled"),
+        ({"isError": True, "meta": {"a2c_input_required": {"requests": {}, "state": "s"}}}, None),
     ],
 )
 async def test_a_tool_that_failed_marks_the_span_of_its_call(

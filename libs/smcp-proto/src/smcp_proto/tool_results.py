@@ -50,7 +50,8 @@ def failed(text: str, **meta: bool) -> dict[str, Any]:
 
 
 def failure(result: object) -> str:
-    """`timeout`, `cancelled` or `tool_error` for a tool's result that says so, else empty."""
+    """`timeout`, `cancelled` or `tool_error` for a tool's result that says so, else empty: also for a call that elicits
+    input, which has `isError` for models alone."""
     if not isinstance(result, dict):
         return ""
     if isinstance(meta := result.get("meta"), dict):
@@ -58,6 +59,8 @@ def failure(result: object) -> str:
             return "timeout"
         if meta.get(CANCELLED):
             return "cancelled"
+        if meta.get(INPUT_REQUIRED):
+            return ""
     return "tool_error" if result.get("isError") is True else ""
 
 
