@@ -18,6 +18,7 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.server_settings import Confirm, ConfirmPolicy
 from smcp_computer.confirmation import (
     Answer,
+    ApprovalNeeded,
     Asker,
     AtTerminal,
     ByProgram,
@@ -27,6 +28,7 @@ from smcp_computer.confirmation import (
     refused_by,
     wanted,
 )
+from smcp_computer.control import LOCAL
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Target, ToolRef, tool_meta_of
@@ -248,6 +250,18 @@ async def test_a_call_that_the_configuration_denies_is_no_approval() -> None:
     for confirmation in (denied, nobody, stopping, Confirmation(Confirm.ALLOW, None)):
         await confirmation.refusal(push(), agent="alice", params={}, answered=told.append)
     assert told == ["withdrawn"]
+
+
+async def test_the_user_of_this_host_approves_its_own_calls_also_where_agents_approve_theirs() -> None:
+    user = Says(Answer.YES)
+    confirmation = Confirmation("agent", user)
+    with pytest.raises(ApprovalNeeded):
+        await confirmation.refusal(push(), agent="alice", params={})
+    assert await confirmation.refusal(push(), agent=LOCAL, params={}, local=True) is None
+    assert user.asked == 1
+    refused = await Confirmation("agent", None).refusal(push(), agent=LOCAL, params={}, local=True)
+    assert refused is not None
+    assert "nobody can be asked on this Computer: there is neither a terminal nor SMCP_CONFIRM_COMMAND" in refused
 
 
 async def test_another_tool_under_the_same_name_is_asked_about_again_and_a_denied_one_is_not_run() -> None:

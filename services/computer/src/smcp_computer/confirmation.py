@@ -93,8 +93,8 @@ def refused_by(confirm: Confirm, why: str, *, can_ask: bool) -> str | None:
     if confirm is Confirm.ALLOW or can_ask:
         return None
     return (
-        f"needs the user's confirmation ({why}), and nobody can be asked on this Computer; "
-        f"see {SETTING}, and auto_apply in its tool_meta"
+        f"needs the user's confirmation ({why}), and nobody can be asked on this Computer: there is neither a terminal "
+        f"nor {PROGRAM}; see {SETTING}, and auto_apply in its tool_meta"
     )
 
 
@@ -149,12 +149,14 @@ class Confirmation:
         params: Mapping[str, Any],
         answered: Callable[[str], None] = lambda answer: None,
         given: bool | None = None,
+        local: bool = False,
     ) -> str | None:
         """None where the tool may run, else why it may not. Asks, one question at a time, if it has to.
 
         Args:
             answered: called with each answer, or with `withdrawn`: the call ended before there was one.
             given: the answer of the Agent, where it was asked.
+            local: the user of this host calls, and is asked in place of an Agent's user.
 
         Raises ApprovalNeeded: the Agent has to approve it.
         """
@@ -166,14 +168,15 @@ class Confirmation:
             names=frozenset((tool, meta.alias if meta and meta.alias else tool)),
             destructive=may_destroy(target.tool),
         )
-        if (refusal := refused_by(confirm, why, can_ask=self._by_agent or self._asker is not None)) is not None:
+        by_agent = self._by_agent and not local
+        if (refusal := refused_by(confirm, why, can_ask=by_agent or self._asker is not None)) is not None:
             return refusal  # no approval: an Agent can provoke any number, and real ones would be lost
         if confirm is Confirm.ALLOW or self._is_remembered(target):
             return None
         if self._over:
             answered(WITHDRAWN)
             return _STOPPING
-        if self._by_agent:
+        if by_agent:
             return self._by_the_agent(question(target.ref, agent, params), answered, given)
         asking = asyncio.timeout(None)
         try:

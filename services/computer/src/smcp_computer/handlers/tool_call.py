@@ -389,7 +389,12 @@ class ToolCalls:
             answers.append(self.trail.write(self._approval(answer, request, caller)))
 
         refusal = await self.confirmation.refusal(
-            target, agent=request.agent, params=request.params, answered=record_answer, given=given
+            target,
+            agent=request.agent,
+            params=request.params,
+            answered=record_answer,
+            given=given,
+            local=caller.local,
         )
         for written in answers:
             if written is not None and not await written:
