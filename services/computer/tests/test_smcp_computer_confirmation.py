@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.server_settings import Confirm, ConfirmPolicy
 from smcp_computer.confirmation import (
+    LONGEST,
     Answer,
     ApprovalNeeded,
     Asker,
@@ -33,6 +35,8 @@ from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Target, ToolRef, tool_meta_of
 from smcp_proto.printable import printable
+from smcp_testing.computer_office import world
+from smcp_testing.mcp_servers import configs
 from smcp_testing.terminal_user import terminal_user
 from smcp_testing.waiting import eventually
 
@@ -262,6 +266,23 @@ async def test_the_user_of_this_host_approves_its_own_calls_also_where_agents_ap
     refused = await Confirmation("agent", None).refusal(push(), agent=LOCAL, params={}, local=True)
     assert refused is not None
     assert "nobody can be asked on this Computer: there is neither a terminal nor SMCP_CONFIRM_COMMAND" in refused
+
+
+async def test_an_approval_that_no_agent_answers_or_could_read_is_counted_and_recorded(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with world(nats_url, {"confirm": "agent"}, box=configs.stdio()) as here:
+        asked = await here.call("echo", text="x")
+        assert "a2c_approval" in asked["meta"]["a2c_input_required"]["requests"]
+        assert here.computer.confirmation.answers["withdrawn"] == 0
+        await here.cancel("r1")
+        await eventually(lambda: here.computer.confirmation.answers["withdrawn"] == 1)
+        refused = await here.call("echo", "r2", text="x", more=["x"] * LONGEST)
+        assert "too many to be read" in refused["content"][0]["text"]
+        assert here.computer.confirmation.answers["unreadable"] == 1
+    approvals = [record.__dict__ for record in caplog.records if record.message == "approval"]
+    assert [(each["req_id"], each["outcome"]) for each in approvals] == [("r1", "withdrawn"), ("r2", "unreadable")]
 
 
 async def test_another_tool_under_the_same_name_is_asked_about_again_and_a_denied_one_is_not_run() -> None:

@@ -1,5 +1,7 @@
 """Open elicitations of a Computer: how many there may be, and what becomes of those that nobody answers."""
 
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -50,6 +52,19 @@ async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the
     elicitations.close()
     assert [each.stopped for each in calls[1:]] == ["aborted"] * (MAX_OPEN - 1)
     assert len(elicitations) == 0
+
+
+async def test_what_nobody_answers_is_withdrawn_and_what_is_answered_is_not() -> None:
+    elicitations, withdrawn, state = OpenElicitations(within_s=60), list[str](), ""
+    for number in "123":
+        asked = replace(elicitation(number), withdrawn=partial(withdrawn.append, number))
+        state = elicitations.add(asked)["meta"]["a2c_input_required"]["state"]
+    elicitations.take(request("4", input_state=state, input_responses={"q": {"action": "decline"}}), "key-1")
+    elicitations.cancel("anna", "1", "key-1")
+    assert withdrawn == ["1"]
+    elicitations.agent_left("bert")
+    elicitations.agent_left("anna")
+    assert withdrawn == ["1", "2"]
 
 
 async def test_only_the_subject_that_was_asked_can_answer() -> None:

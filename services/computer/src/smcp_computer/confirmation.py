@@ -192,6 +192,8 @@ class Confirmation:
 
     def _by_the_agent(self, text: str, answered: Callable[[str], None], given: bool | None) -> str | None:
         if given is None and len(text) > LONGEST:
+            self.answers[Answer.UNREADABLE] += 1
+            answered(Answer.UNREADABLE)
             return _unreadable()
         if given is None:
             raise ApprovalNeeded(f"{text}. Run it?")

@@ -7,7 +7,7 @@ wait, and how they continue, is in `handlers.round_trips` and `handlers.tool_cal
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_urlsafe
@@ -65,6 +65,8 @@ class OpenElicitation:
     """None: no call runs meanwhile."""
     is_approval: bool = False
     """It is this Computer's approval request."""
+    withdrawn: Callable[[], None] = lambda: None
+    """Called if it is dropped without an answer."""
 
 
 class OpenElicitations:
@@ -134,6 +136,7 @@ class OpenElicitations:
     def _drop(self, state: str, why: str) -> None:
         elicitation, _, timer = self._open.pop(state)
         timer.cancel()
+        elicitation.withdrawn()
         if elicitation.waiting is not None:
             elicitation.waiting.stop(why)
 

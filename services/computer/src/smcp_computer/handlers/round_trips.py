@@ -1,7 +1,8 @@
 """A tool call whose elicitations take several requests of its Agent (ADR 0047)."""
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
@@ -95,13 +96,19 @@ class PendingCall:
         self.calls.settle(self, result)
 
     def input_required_result(
-        self, requests: Elicitations, elicited: int, server_state: str | None = None, *, is_approval: bool = False
+        self,
+        requests: Elicitations,
+        elicited: int,
+        server_state: str | None = None,
+        *,
+        withdrawn: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """The result that sends elicitations to the Agent."""
+        """The result that sends elicitations to the Agent. `withdrawn`: of an approval request, called if no answer
+        comes."""
         assert self.target is not None
-        elicitation = OpenElicitation(
-            self.request, self.subject, self.target, requests, elicited, server_state, is_approval=is_approval
-        )
+        elicitation = OpenElicitation(self.request, self.subject, self.target, requests, elicited, server_state)
+        if withdrawn is not None:
+            elicitation = replace(elicitation, is_approval=True, withdrawn=withdrawn)
         try:
             result = self.calls.elicitations.add(elicitation)
         except ElicitationRefused as error:

@@ -5,13 +5,13 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from smcp_bus import exact_json
-from smcp_bus.audit import Event, Trail
+from smcp_bus.audit import Event, Trail, sha256
 from smcp_bus.callers import Caller
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop
@@ -19,7 +19,7 @@ from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.config.lint import MAX_HINTS
-from smcp_computer.confirmation import ApprovalNeeded, Confirmation
+from smcp_computer.confirmation import WITHDRAWN, ApprovalNeeded, Confirmation
 from smcp_computer.elicitation import (
     APPROVAL,
     ElicitationRefused,
@@ -285,7 +285,7 @@ class ToolCalls:
         try:
             refusal = await self._confirmed(target, request, caller, answered)
         except ApprovalNeeded as error:
-            return call.input_required_result(approval(str(error)), 1, is_approval=True)
+            return call.input_required_result(approval(str(error)), 1, withdrawn=self._withdrawal(request, caller))
         finally:
             record.asking = False
         return await self._tried(target, call, span, answered, refusal)
@@ -400,6 +400,17 @@ class ToolCalls:
             if written is not None and not await written:
                 return refusal or "was not run: its approval cannot be recorded (SMCP_AUDIT=required)"
         return refusal
+
+    def _withdrawal(self, request: ToolCallReq, caller: Caller) -> Callable[[], None]:
+        """Counts and records that the Agent did not answer. It keeps no parameters: they may be large."""
+        hashed = sha256(exact_json.written(request.params, sort_keys=True))
+        event = replace(self._approval(WITHDRAWN, request, caller), arguments=None, args_sha256=hashed)
+
+        def withdrawn() -> None:
+            self.confirmation.answers[WITHDRAWN] += 1
+            self.trail.write(event)
+
+        return withdrawn
 
     def _approval(self, answer: str, request: ToolCallReq, caller: Caller) -> Event:
         rights = caller.rights
