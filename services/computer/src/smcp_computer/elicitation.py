@@ -86,7 +86,7 @@ class OpenElicitations:
             raise ElicitationRefused(f"cannot ask: {MAX_OPEN} elicitations of this Computer wait for an answer already")
         state = token_urlsafe()
         timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
-        self._open[state] = elicitation, _digest(elicitation.request), timer
+        self._open[state] = elicitation, digest(elicitation.request), timer
         tool = elicitation.request.tool_name
         said = "; ".join(_shown(each) for each in elicitation.requests.values())
         text = (
@@ -105,12 +105,12 @@ class OpenElicitations:
         state, answers = request.input_state, request.input_responses
         if state is None or answers is None:
             raise bad_field("input_responses" if answers is None else "input_state", "is missing beside the other")
-        found, digest, timer = self._open.get(state, (None, b"", None))
+        found, params, timer = self._open.get(state, (None, b"", None))
         if found is None or timer is None or (found.request.agent, found.subject) != (request.agent, subject):
             raise bad_field("input_state", "is unknown: already used, expired, or issued to another Agent")
         if found.request.tool_name != request.tool_name:
             raise bad_field("input_state", "belongs to an elicitation of another tool")
-        if digest != _digest(request):
+        if params != digest(request):
             raise bad_field("params", "differ from those of the call that was answered with the elicitation")
         check_answers(found.requests, answers)
         timer.cancel()
@@ -190,7 +190,7 @@ def _wrong(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[list[
     return None if error is None else ([str(each) for each in error.instance_path], error.message)
 
 
-def _digest(request: ToolCallReq) -> bytes:
+def digest(request: ToolCallReq) -> bytes:
     return hashlib.sha256(exact_json.written(request.params, sort_keys=True)).digest()
 
 

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 
 from smcp_bus import exact_json
 from smcp_bus.owner import RunningCall, Stop
-from smcp_computer.elicitation import ELICITATION, ElicitationRefused, Elicitations, OpenElicitation, check
+from smcp_computer.elicitation import ELICITATION, ElicitationRefused, Elicitations, OpenElicitation, check, digest
 from smcp_computer.tools import Target
 from smcp_proto import tool_results
 from smcp_proto.schemas.tools import ToolCallReq
@@ -38,6 +39,10 @@ class PendingCall:
     stop: Stop = lambda why: None
     unanswered: dict[str, tuple[dict[str, Any], "asyncio.Future[types.ElicitResult]"]] = field(default_factory=dict)
     """The elicitations of an MCP server of the 2025 era that have no answer yet."""
+
+    @cached_property
+    def identity(self) -> tuple[str, str, str, bytes]:
+        return self.request.agent, self.subject, self.tool, digest(self.request)
 
     @property
     def open_count(self) -> int:

@@ -112,7 +112,9 @@ EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("smcp_computer_mcp_exc
 class Elicitor(Protocol):
     """Answers the elicitations of one call."""
 
-    tool: str
+    @property
+    def identity(self) -> object:
+        """Equal for calls with the same elicitations: same caller, tool and parameters."""
 
     @property
     def open_count(self) -> int:
@@ -169,11 +171,11 @@ class Watch:
     async def elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer `elicitation/create`. It does not name its call, so it is refused while calls of different tools run:
-        the user would take it for another tool's."""
+        """Answer `elicitation/create`. It does not name its call, so it is refused while calls run that differ in their
+        caller, tool or parameters: the user would consent to another call."""
         elicitors = self.elicitors.values()
-        if len({each.tool for each in elicitors}) != 1:
-            why = "calls of several tools run, and it is not known which of them asks" if elicitors else "no call runs"
+        if len({each.identity for each in elicitors}) != 1:
+            why = "different calls run, and it is not known which of them asks" if elicitors else "no call runs"
             return types.ErrorData(code=types.INVALID_REQUEST, message=f"elicitation refused: {why}")
         return await min(elicitors, key=lambda each: each.open_count).elicit(params)
 

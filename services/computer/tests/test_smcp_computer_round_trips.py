@@ -1,0 +1,58 @@
+"""A call that an MCP server of the 2025 era keeps running while it elicits: whose elicitation it is, what is kept."""
+
+from typing import Any, cast
+
+import mcp_types as types
+
+from smcp_computer.handlers.round_trips import PendingCall
+from smcp_computer.mcp.sdk_adapter import Watch
+from smcp_proto.schemas.tools import ToolCallReq
+
+ALICE = {"to": "Alice"}
+
+
+def pending(
+    params: dict[str, Any] = ALICE, *, agent: str = "anna", subject: str = "key-1", **fields: Any
+) -> PendingCall:
+    request = ToolCallReq(agent=agent, req_id="1", computer="box", tool_name="transfer", params=params, timeout=30)
+    unused = cast("Any", None)
+    return PendingCall(fields.pop("calls", unused), "transfer", request, unused, unused, subject, **fields)
+
+
+def form(message: str = "Sure?") -> types.ElicitRequestFormParams:
+    return types.ElicitRequestFormParams(message=message, requested_schema={"type": "object", "properties": {}})
+
+
+class Answering:
+    """A call that accepts what its server asks."""
+
+    open_count = 0
+
+    def __init__(self, identity: object) -> None:
+        self.identity = identity
+        self.elicited = 0
+
+    async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult:
+        self.elicited += 1
+        return types.ElicitResult(action="accept")
+
+
+async def elicit_during(*calls: PendingCall) -> tuple[Any, int]:
+    """The answer to a server that elicits while these calls run, and how many of them were asked."""
+    watch = Watch("bank")
+    running = [Answering(call.identity) for call in calls]
+    watch.elicitors.update({object(): each for each in running})
+    return await watch.elicit(cast("Any", None), form()), sum(each.elicited for each in running)
+
+
+async def test_an_elicitation_reaches_one_of_calls_that_do_not_differ() -> None:
+    answer, asked = await elicit_during(pending(), pending())
+    assert answer.action == "accept"
+    assert asked == 1
+
+
+async def test_an_elicitation_is_refused_while_calls_of_one_tool_differ_in_parameters_or_caller() -> None:
+    for other in (pending({"to": "Mallory"}), pending(subject="key-2"), pending(agent="bert")):
+        answer, asked = await elicit_during(pending(), other)
+        assert "different calls run, and it is not known which of them asks" in answer.message
+        assert asked == 0
