@@ -1,12 +1,17 @@
 """A call that an MCP server of the 2025 era keeps running while it elicits: whose elicitation it is, what is kept."""
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import mcp_types as types
+import pytest
 
+from smcp_computer.elicitation import MAX_BYTES, MAX_PER_CALL
 from smcp_computer.handlers.round_trips import PendingCall
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_proto.schemas.tools import ToolCallReq
+from smcp_testing.waiting import eventually
 
 ALICE = {"to": "Alice"}
 
@@ -15,8 +20,8 @@ def pending(
     params: dict[str, Any] = ALICE, *, agent: str = "anna", subject: str = "key-1", **fields: Any
 ) -> PendingCall:
     request = ToolCallReq(agent=agent, req_id="1", computer="box", tool_name="transfer", params=params, timeout=30)
-    unused = cast("Any", None)
-    return PendingCall(fields.pop("calls", unused), "transfer", request, unused, unused, subject, **fields)
+    calls, parked = cast("Any", SimpleNamespace(at_terminal=None)), cast("Any", SimpleNamespace(settled=True))
+    return PendingCall(calls, "transfer", request, parked, cast("Any", None), subject)
 
 
 def form(message: str = "Sure?") -> types.ElicitRequestFormParams:
@@ -56,3 +61,21 @@ async def test_an_elicitation_is_refused_while_calls_of_one_tool_differ_in_param
         answer, asked = await elicit_during(pending(), other)
         assert "different calls run, and it is not known which of them asks" in answer.message
         assert asked == 0
+
+
+@pytest.mark.parametrize(("size", "kept"), [(1, MAX_PER_CALL), (MAX_BYTES // 4, 3), (MAX_BYTES, 0)])
+async def test_of_the_elicitations_that_a_server_pushes_only_those_within_the_bounds_are_kept(
+    size: int, kept: int
+) -> None:
+    call = pending()
+    pushed = [asyncio.create_task(call.elicit(form("?" * size))) for _ in range(1000)]
+    await eventually(lambda: sum(each.done() for each in pushed) == len(pushed) - kept)
+    assert call.open_count == kept
+    ended = [each.result() for each in pushed if each.done()]
+    refused = [answer for answer in ended if isinstance(answer, types.ErrorData)]
+    assert len(refused) == len(pushed) - kept
+    assert all("elicitation refused" in answer.message for answer in refused)
+    call.close()
+    answers = [answer for each in pushed if isinstance(answer := await each, types.ElicitResult)]
+    assert [answer.action for answer in answers] == ["cancel"] * kept
+    assert call.open_count == 0

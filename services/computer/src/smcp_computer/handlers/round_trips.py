@@ -54,8 +54,8 @@ class PendingCall:
         key = f"question{self.elicited}"
         request = {"method": ELICITATION, "params": params.model_dump(mode="json", by_alias=True, exclude_none=True)}
         try:
+            check({**self._open_requests(), key: request}, self.elicited)  # before anything of it is kept
             if self.calls.at_terminal is not None and self.target is not None:
-                check({key: request}, self.elicited)
                 answers = await self.calls.at_terminal.answers(self.target, {key: request})
                 return types.ElicitResult.model_validate(answers[key])
             answer: asyncio.Future[types.ElicitResult] = asyncio.get_running_loop().create_future()
@@ -91,10 +91,13 @@ class PendingCall:
             if not answer.done():
                 answer.set_result(types.ElicitResult(action="cancel"))
 
+    def _open_requests(self) -> dict[str, dict[str, Any]]:
+        return {key: request for key, (request, answer) in self.unanswered.items() if not answer.done()}
+
     def _send_to_agent(self) -> None:
         if self.running.settled or self.target is None:
             return  # it waits for an answer already: the next request gets this one
-        requests = {key: request for key, (request, answer) in self.unanswered.items() if not answer.done()}
+        requests = self._open_requests()
         elicitation = OpenElicitation(self.request, self.subject, self.target, requests, self.elicited, waiting=self)
         result = exact_json.written(self.calls.elicitations.add(elicitation))
         self.record.ended("input_required")
