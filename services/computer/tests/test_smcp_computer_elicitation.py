@@ -6,7 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from smcp_computer.elicitation import MAX_BYTES, MAX_OPEN, ElicitationRefused, OpenElicitation, OpenElicitations
+from smcp_computer.elicitation import (
+    MAX_BYTES,
+    MAX_OPEN,
+    ElicitationRefused,
+    OpenElicitation,
+    OpenElicitations,
+    approval,
+)
 from smcp_computer.tools import Target
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.tools import ToolCallReq
@@ -94,6 +101,16 @@ async def test_elicitations_that_are_too_large_are_refused(form: dict[str, Any],
 async def test_what_mcp_has_deprecated_is_refused(method: str) -> None:
     with pytest.raises(ElicitationRefused, match=f"asks for '{method}', which A2C-SMCP does not support"):
         OpenElicitations(within_s=60).add(elicitation(form={"method": method}))
+
+
+async def test_an_mcp_server_cannot_pose_as_the_computers_approval_request() -> None:
+    elicitations = OpenElicitations(within_s=60)
+    target = cast("Target", None)
+    asked = approval("'box' wants to run 'book'. Run it?")
+    with pytest.raises(ElicitationRefused, match="under 'a2c_approval': such a key is the Computer's own"):
+        elicitations.add(OpenElicitation(request(), "key-1", target, asked, 1))
+    result = elicitations.add(OpenElicitation(request(), "key-1", target, asked, 1, is_approval=True))
+    assert list(result["meta"]["a2c_input_required"]["requests"]) == ["a2c_approval"]
 
 
 @pytest.mark.parametrize("schema", [{"properties": {"day": 5}}, {"properties": {"day": {"enum": 5}}}, {"$ref": "x:y"}])

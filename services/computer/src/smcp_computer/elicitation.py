@@ -81,7 +81,8 @@ class OpenElicitations:
 
     def add(self, elicitation: OpenElicitation) -> dict[str, Any]:
         """The result that sends it to the Agent. Raises ElicitationRefused."""
-        check(elicitation.requests, elicitation.elicited, elicitation.server_state)
+        is_approval = elicitation.is_approval
+        check(elicitation.requests, elicitation.elicited, elicitation.server_state, is_approval=is_approval)
         if len(self._open) >= MAX_OPEN:
             raise ElicitationRefused(f"cannot ask: {MAX_OPEN} elicitations of this Computer wait for an answer already")
         state = token_urlsafe()
@@ -141,9 +142,12 @@ class OpenElicitations:
             elicitation.waiting.stop(why)
 
 
-def check(requests: Elicitations, elicited: int, server_state: str | None = None) -> None:
-    """Raises ElicitationRefused: not supported, too many, too large, or with a schema that cannot be used."""
-    for each in requests.values():
+def check(requests: Elicitations, elicited: int, server_state: str | None = None, *, is_approval: bool = False) -> None:
+    """Raises ElicitationRefused: not supported, too many, too large, with a schema that cannot be used, or an MCP
+    server's own under a key by which an Agent knows its Computer's (`is_approval`)."""
+    for key, each in requests.items():
+        if key.startswith(tool_results.OUR_PREFIX) and not is_approval:
+            raise ElicitationRefused(f"sent an elicitation under {key[:50]!r}: such a key is the Computer's own")
         if (method := each.get("method")) != ELICITATION:
             raise ElicitationRefused(f"asks for {str(method)[:50]!r}, which A2C-SMCP does not support (deprecated)")
     if elicited > MAX_PER_CALL:
