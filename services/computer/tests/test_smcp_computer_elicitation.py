@@ -9,6 +9,7 @@ import pytest
 from smcp_computer.elicitation import (
     MAX_BYTES,
     MAX_OPEN,
+    CallNames,
     ElicitationRefused,
     OpenElicitation,
     OpenElicitations,
@@ -40,7 +41,7 @@ def elicitation(
     req_id: str = "1", waiting: Waiting | None = None, form: Any = FORM, state: str | None = None
 ) -> OpenElicitation:
     target = cast("Target", None)  # not looked at here
-    return OpenElicitation(request(req_id), "key-1", target, {"q": form}, 1, state, waiting=waiting)
+    return OpenElicitation(CallNames.of(request(req_id)), "key-1", target, {"q": form}, 1, state, waiting=waiting)
 
 
 async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the_calls_that_wait() -> None:
@@ -105,11 +106,11 @@ async def test_what_mcp_has_deprecated_is_refused(method: str) -> None:
 
 async def test_an_mcp_server_cannot_pose_as_the_computers_approval_request() -> None:
     elicitations = OpenElicitations(within_s=60)
-    target = cast("Target", None)
+    target, names = cast("Target", None), CallNames.of(request())
     asked = approval("'box' wants to run 'book'. Run it?")
     with pytest.raises(ElicitationRefused, match="under 'a2c_approval': such a key is the Computer's own"):
-        elicitations.add(OpenElicitation(request(), "key-1", target, asked, 1))
-    result = elicitations.add(OpenElicitation(request(), "key-1", target, asked, 1, is_approval=True))
+        elicitations.add(OpenElicitation(names, "key-1", target, asked, 1))
+    result = elicitations.add(OpenElicitation(names, "key-1", target, asked, 1, is_approval=True))
     assert list(result["meta"]["a2c_input_required"]["requests"]) == ["a2c_approval"]
 
 

@@ -1,6 +1,7 @@
 """A call that an MCP server of the 2025 era keeps running while it elicits: whose elicitation it is, what is kept."""
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,7 +9,8 @@ import mcp_types as types
 import pytest
 
 from smcp_computer.elicitation import MAX_BYTES, MAX_PER_CALL
-from smcp_computer.handlers.round_trips import PendingCall
+from smcp_computer.handlers.round_trips import MAX_KEPT_RESULT, PendingCall
+from smcp_computer.handlers.tool_call import CallRecord
 from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_testing.waiting import eventually
@@ -21,7 +23,7 @@ def pending(
 ) -> PendingCall:
     request = ToolCallReq(agent=agent, req_id="1", computer="box", tool_name="transfer", params=params, timeout=30)
     calls, parked = cast("Any", SimpleNamespace(at_terminal=None)), cast("Any", SimpleNamespace(settled=True))
-    return PendingCall(calls, "transfer", request, parked, cast("Any", None), subject)
+    return PendingCall(calls, "transfer", request, parked, CallRecord("transfer", agent), subject)
 
 
 def form(message: str = "Sure?") -> types.ElicitRequestFormParams:
@@ -79,3 +81,14 @@ async def test_of_the_elicitations_that_a_server_pushes_only_those_within_the_bo
     answers = [answer for each in pushed if isinstance(answer := await each, types.ElicitResult)]
     assert [answer.action for answer in answers] == ["cancel"] * kept
     assert call.open_count == 0
+
+
+def test_a_large_result_is_not_kept_for_a_request_that_is_still_to_come() -> None:
+    call = pending()
+    whole = b"x" * MAX_KEPT_RESULT
+    assert call.kept(whole) == whole
+    result = json.loads(call.kept(whole + b"x"))
+    assert result["isError"] is True
+    why = "ended before its elicitation was answered, with more than 1048576 bytes: they are not kept"
+    assert result["content"][0]["text"] == f"the tool 'transfer' {why}"
+    assert (call.record.outcome, call.record.why) == ("failed", why)

@@ -50,9 +50,24 @@ class Waiting(Protocol):
     def stop(self, why: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class CallNames:
+    """What identifies a call, without its parameters: they may have megabytes."""
+
+    agent: str
+    req_id: str
+    tool_name: str
+    params: bytes
+    """Their digest."""
+
+    @classmethod
+    def of(cls, request: ToolCallReq) -> "CallNames":
+        return cls(request.agent, request.req_id, request.tool_name, digest(request))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenElicitation:
-    request: ToolCallReq
+    request: CallNames
     subject: str
     """The caller's (`Caller.subject`)."""
     target: Target
@@ -74,7 +89,7 @@ class OpenElicitations:
 
     def __init__(self, within_s: float) -> None:
         self._within_s = within_s
-        self._open: dict[str, tuple[OpenElicitation, bytes, asyncio.TimerHandle]] = {}
+        self._open: dict[str, tuple[OpenElicitation, asyncio.TimerHandle]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -87,7 +102,7 @@ class OpenElicitations:
             raise ElicitationRefused(f"cannot ask: {MAX_OPEN} elicitations of this Computer wait for an answer already")
         state = token_urlsafe()
         timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
-        self._open[state] = elicitation, digest(elicitation.request), timer
+        self._open[state] = elicitation, timer
         tool = elicitation.request.tool_name
         said = "; ".join(_shown(each) for each in elicitation.requests.values())
         text = (
@@ -106,12 +121,12 @@ class OpenElicitations:
         state, answers = request.input_state, request.input_responses
         if state is None or answers is None:
             raise bad_field("input_responses" if answers is None else "input_state", "is missing beside the other")
-        found, params, timer = self._open.get(state, (None, b"", None))
+        found, timer = self._open.get(state, (None, None))
         if found is None or timer is None or (found.request.agent, found.subject) != (request.agent, subject):
             raise bad_field("input_state", "is unknown: already used, expired, or issued to another Agent")
         if found.request.tool_name != request.tool_name:
             raise bad_field("input_state", "belongs to an elicitation of another tool")
-        if params != digest(request):
+        if found.request.params != digest(request):
             raise bad_field("params", "differ from those of the call that was answered with the elicitation")
         check_answers(found.requests, answers)
         timer.cancel()
@@ -120,7 +135,7 @@ class OpenElicitations:
 
     def cancel(self, agent: str, req_id: str, subject: str) -> None:
         """The Agent does not answer the elicitations of this call."""
-        for state, (elicitation, _, _) in list(self._open.items()):
+        for state, (elicitation, _) in list(self._open.items()):
             if (elicitation.request.agent, elicitation.request.req_id, elicitation.subject) == (agent, req_id, subject):
                 self._drop(state, "cancelled")
 
@@ -135,7 +150,7 @@ class OpenElicitations:
             self._drop(state, "aborted")
 
     def _drop(self, state: str, why: str) -> None:
-        elicitation, _, timer = self._open.pop(state)
+        elicitation, timer = self._open.pop(state)
         timer.cancel()
         elicitation.withdrawn()
         if elicitation.waiting is not None:

@@ -4,19 +4,30 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import mcp_types as types
 
 from smcp_bus import exact_json
 from smcp_bus.owner import RunningCall, Stop
-from smcp_computer.elicitation import ELICITATION, ElicitationRefused, Elicitations, OpenElicitation, check, digest
+from smcp_computer.elicitation import (
+    ELICITATION,
+    CallNames,
+    ElicitationRefused,
+    Elicitations,
+    OpenElicitation,
+    check,
+    digest,
+)
 from smcp_computer.tools import Target
 from smcp_proto import tool_results
 from smcp_proto.schemas.tools import ToolCallReq
 
 if TYPE_CHECKING:
     from smcp_computer.handlers.tool_call import CallRecord, ToolCalls
+
+MAX_KEPT_RESULT: Final = 1024 * 1024
+"""The largest result (bytes) that is kept for the Agent's next request: `SMCP_KEEP_RESULTS_BYTES` does not count it."""
 
 
 @dataclass(eq=False)
@@ -86,6 +97,14 @@ class PendingCall:
             except ElicitationRefused:
                 self.close()
 
+    def kept(self, result: bytes) -> bytes:
+        """What is kept of a result for which no request waits."""
+        if len(result) <= MAX_KEPT_RESULT:
+            return result
+        why = f"ended before its elicitation was answered, with more than {MAX_KEPT_RESULT} bytes: they are not kept"
+        self.record.ended("failed", why)
+        return exact_json.written(tool_results.failed(f"the tool {self.tool!r} {why}"))
+
     def close(self) -> None:
         for _, answer in self.unanswered.values():
             if not answer.done():
@@ -98,7 +117,8 @@ class PendingCall:
         if self.running.settled or self.target is None:
             return  # it waits for an answer already: the next request gets this one
         requests = self._open_requests()
-        elicitation = OpenElicitation(self.request, self.subject, self.target, requests, self.elicited, waiting=self)
+        names = CallNames.of(self.request)
+        elicitation = OpenElicitation(names, self.subject, self.target, requests, self.elicited, waiting=self)
         result = exact_json.written(self.calls.elicitations.add(elicitation))
         self.record.ended("input_required")
         self.calls.settle(self, result)
@@ -114,7 +134,8 @@ class PendingCall:
         """The result that sends elicitations to the Agent. `withdrawn`: of an approval request, called if no answer
         comes."""
         assert self.target is not None
-        elicitation = OpenElicitation(self.request, self.subject, self.target, requests, elicited, server_state)
+        names = CallNames.of(self.request)
+        elicitation = OpenElicitation(names, self.subject, self.target, requests, elicited, server_state)
         if withdrawn is not None:
             elicitation = replace(elicitation, is_approval=True, withdrawn=withdrawn)
         try:

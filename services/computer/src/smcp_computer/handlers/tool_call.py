@@ -254,7 +254,8 @@ class ToolCalls:
     ) -> None:
         try:
             # made here: a task that is cancelled before its first step would never await it
-            call.outcome = exact_json.written(await self._run(request, call, span, caller, answered))
+            outcome = exact_json.written(await self._run(request, call, span, caller, answered))
+            call.outcome = call.kept(outcome) if call.running.settled else outcome
         except Exception as error:  # noqa: BLE001 -- handed on to the task that awaits the call, unless it is settled
             call.outcome = error
         except asyncio.CancelledError:  # where somebody else cancelled it than `stop`
