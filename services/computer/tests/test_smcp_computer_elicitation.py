@@ -1,7 +1,9 @@
 """Open elicitations of a Computer: how many there may be, and what becomes of those that nobody answers."""
 
+import asyncio
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,11 +13,13 @@ from smcp_computer.elicitation import (
     MAX_OPEN,
     CallNames,
     ElicitationRefused,
+    InputTerminal,
     OpenElicitation,
     OpenElicitations,
     approval,
 )
-from smcp_computer.tools import Target
+from smcp_computer.terminal import Terminal
+from smcp_computer.tools import Target, ToolRef
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.tools import ToolCallReq
 
@@ -131,3 +135,25 @@ async def test_an_answer_that_mcp_does_not_know_is_refused_also_where_the_schema
             elicitations.take(answer, "key-1")
         assert refused.value.details["field"] == f"input_responses.q.{field}"
     assert len(elicitations) == 1
+
+
+class YesTerminal:
+    """A terminal whose user agrees to everything."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.asked: list[str] = []
+
+    async def ask(self, text: str, prompt: str, words: Any) -> Any:
+        self.asked.append(text)
+        return words["y"]
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "object"}])
+async def test_a_form_without_properties_is_answered_at_the_terminal(schema: dict[str, Any]) -> None:
+    terminal = YesTerminal()
+    target = cast("Target", SimpleNamespace(ref=ToolRef("tables", "book")))
+    form = {**FORM, "params": {"message": "Which day?", "requestedSchema": schema}}
+    answers = await InputTerminal(cast("Terminal", terminal)).answers(target, {"q": form})
+    assert answers == {"q": {"action": "accept", "content": {}}}
+    assert terminal.asked == ["The tool 'book' of 'tables' asks: Which day?"]

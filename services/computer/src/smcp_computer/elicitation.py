@@ -253,7 +253,7 @@ class InputTerminal:
             return {"action": action}
         while True:
             content = {}
-            for name, field in schema["properties"].items():
+            for name, field in schema.get("properties", {}).items():
                 known = field if isinstance(field, dict) else {}
                 if line := await terminal.line(_described(name, known), f"{printable(name)}: "):
                     content[name] = _typed(line, known.get("type"))
