@@ -23,7 +23,7 @@ from smcp_agent.connecting.options import (
     check_token,
 )
 from smcp_agent.desktop import DesktopMethods, DesktopQuery
-from smcp_agent.errors import Closed, NoAnswer, not_open
+from smcp_agent.errors import BadReply, Closed, NoAnswer, not_open
 from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.finder import FinderMethods, FinderQuery
 from smcp_agent.llm import DEFAULT_TIMEOUT_S, ModelMethods
@@ -31,7 +31,7 @@ from smcp_agent.office import ROOM_S, Office
 from smcp_agent.previews import Previews, allowed_chars
 from smcp_agent.prompts import PromptMethods
 from smcp_agent.resources import ResourceMethods
-from smcp_agent.results import CallResult, OnInput, call_result, input_fields
+from smcp_agent.results import MAX_ROUNDS, CallResult, OnInput, call_result, input_fields
 from smcp_agent.rpc import (
     GRACE_S,
     RpcClient,
@@ -171,6 +171,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
             Malformed: an argument is not what the protocol allows, or an answer not what was asked; `details.field`
                 names it.
             NotFound: there is no such Computer in the office.
+            BadReply: the Computer elicits without end.
             TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
             TooLarge, RateLimited, NotAllowed, Unavailable: as the server says.
             ConnectionLost: the connection broke, and was not back in time.
@@ -185,6 +186,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         if given is not None and not callable(given):
             raise refused("on_input", "an async function of one argument")
         fields: dict[str, Any] = {} if on_progress is None else {PROGRESS: True}
+        rounds = 0
         while True:
             request = checked(
                 ToolCallReq,
@@ -206,11 +208,16 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
             try:
                 if on_input is None:
                     return result
+                if rounds == MAX_ROUNDS:
+                    raise BadReply(
+                        f"the Computer {computer!r} elicited more than {MAX_ROUNDS} times in a call of {tool!r}"
+                    )
                 answers = await input_fields(result, on_input, computer, tool, request.params)
             finally:
                 if answers is None:  # the MCP server may wait
                     self._rpc.cancel(request.req_id, within=GRACE_S, fields={})
             fields |= answers
+            rounds += 1
 
     async def _call(
         self, request: ToolCallReq, seconds: float, on_progress: Callable[[ToolProgress], None] | None

@@ -5,7 +5,7 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from smcp_agent.errors import BadReply
 from smcp_agent.rpc import reply_of
@@ -159,6 +159,8 @@ class InputRequest:
         return InputAnswer("cancel")
 
 
+MAX_ROUNDS: Final = 33
+"""How often one call may elicit: a Computer asks for its approval, and lets an MCP server elicit 32 times."""
 OnInput = Callable[[InputRequest], Awaitable[InputAnswer]]
 """Asks a user."""
 
