@@ -141,7 +141,7 @@ class OpenElicitations:
 
     def agent_left(self, agent: str) -> None:
         """The Agent has left the office and stays away: nobody will answer what it was asked."""
-        for state, (elicitation, _, _) in list(self._open.items()):
+        for state, (elicitation, _) in list(self._open.items()):
             if elicitation.request.agent == agent:
                 self._drop(state, "cancelled")
 
