@@ -3,14 +3,15 @@
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from uuid import uuid4
 
 from pydantic import ValidationError
 
+from smcp_agent.background import Background
 from smcp_agent.cache import AnswerCache, ToolCache, Tools
 from smcp_agent.connecting.addresses import Addresses
 from smcp_agent.connecting.link import Link
@@ -60,8 +61,6 @@ from smcp_proto.schemas import (
     ToolProgressNotification,
 )
 from smcp_proto.validation import refused
-
-_Result = TypeVar("_Result")
 
 
 class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, ResourceMethods):
@@ -186,38 +185,38 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         if given is not None and not callable(given):
             raise refused("on_input", "an async function of one argument")
         fields: dict[str, Any] = {} if on_progress is None else {PROGRESS: True}
+        unanswered: str | None = None  # the req_id of the request whose elicitation has no answer yet
         rounds = 0
-        while True:
-            request = checked(
-                ToolCallReq,
-                agent=self.name,
-                req_id=uuid4().hex if req_id is None else req_id,
-                computer=computer,
-                tool_name=tool,
-                params=mapping_of("params", params),
-                timeout=math.ceil(seconds),
-                **fields,
-            )
-            if max_chars is not None:
-                max_chars = allowed_chars(max_chars, self._tools.known(computer, tool))
-            result = await self._call(request, seconds, on_progress)
-            if not result.input_required:
-                return result if max_chars is None else self._previews.cut(result, max_chars)
-            req_id = None
-            answers = None
-            try:
+        try:
+            while True:
+                request = checked(
+                    ToolCallReq,
+                    agent=self.name,
+                    req_id=uuid4().hex if req_id is None else req_id,
+                    computer=computer,
+                    tool_name=tool,
+                    params=mapping_of("params", params),
+                    timeout=math.ceil(seconds),
+                    **fields,
+                )
+                if max_chars is not None:
+                    max_chars = allowed_chars(max_chars, self._tools.known(computer, tool))
+                result = await self._call(request, seconds, on_progress)
+                if not result.input_required:
+                    unanswered = None
+                    return result if max_chars is None else self._previews.cut(result, max_chars)
+                unanswered, req_id = request.req_id, None
                 if on_input is None:
                     return result
                 if rounds == MAX_ROUNDS:
                     raise BadReply(
                         f"the Computer {computer!r} elicited more than {MAX_ROUNDS} times in a call of {tool!r}"
                     )
-                answers = await input_fields(result, on_input, computer, tool, request.params)
-            finally:
-                if answers is None:  # the MCP server may wait
-                    self._rpc.cancel(request.req_id, within=GRACE_S, fields={})
-            fields |= answers
-            rounds += 1
+                rounds += 1
+                fields |= await input_fields(result, on_input, computer, tool, request.params)
+        finally:
+            if unanswered is not None:  # the MCP server may wait
+                self._rpc.cancel(unanswered, within=GRACE_S, fields={})
 
     async def _call(
         self, request: ToolCallReq, seconds: float, on_progress: Callable[[ToolProgress], None] | None
@@ -365,47 +364,6 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
             return
         for on_progress in self._on_progress.get(note.req_id, ()):
             asyncio.get_running_loop().call_soon(on_progress, note)
-
-
-class Background:
-    """The tasks of an agent. A defect in one of them ends all. `on_end` is called when they are about to end."""
-
-    def __init__(self, on_end: Callable[[], None]) -> None:
-        self.started = False
-        self.stopped = False
-        self._on_end = on_end
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._defect: BaseException | None = None
-
-    def spawn(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
-        """Run `work` until it ends or all is stopped. Raises Closed: nothing runs, not yet or not any more."""
-        if self.stopped or not self.started:
-            work.close()
-            raise not_open()
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    async def stop(self) -> None:
-        """End everything. Raises the first defect."""
-        self._end()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        if self._defect is not None:
-            raise self._defect
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._defect = self._defect or error
-            self._end()
-
-    def _end(self) -> None:
-        self.stopped = True
-        self._on_end()
-        for task in self._tasks:
-            task.cancel()
 
 
 def _why_no_tools(status: GetStatusRet) -> str:
