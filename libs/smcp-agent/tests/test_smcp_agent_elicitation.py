@@ -6,7 +6,7 @@ import pytest
 
 from smcp_agent import InputAnswer, InputRequest, SmcpAgent
 from smcp_agent.errors import BadReply, Malformed
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
 
 FORM = {"method": "elicitation/create", "params": {"message": "Which day?", "requestedSchema": {"type": "object"}}}
@@ -52,6 +52,73 @@ async def test_a_call_that_got_its_answer_is_not_cancelled() -> None:
             eliciting(gateway)
             assert (await agent.call_tool("red", "book", on_input=accept)).text == "booked"
         assert cancelled(gateway) == []
+
+
+async def test_an_agent_answers_all_its_calls_with_its_own_on_input() -> None:
+    async with (
+        fake_gateway() as gateway,
+        SmcpAgent(gateway.url, office="office", name="bot", on_input=accept) as agent,
+    ):
+        eliciting(gateway)
+        assert (await agent.call_tool("red", "book")).text == "booked"
+
+
+async def test_the_loops_for_models_answer_with_on_input() -> None:
+    chat = {"id": "1", "type": "function", "function": {"name": "book", "arguments": "{}"}}
+    use = {"id": "1", "type": "tool_use", "name": "book", "input": {}}
+    async with fake_gateway() as gateway:
+        gateway.computers = {"red": [tool("book")]}
+        async with agent_at(gateway) as agent:
+            eliciting(gateway)
+            assert (await agent.run_openai_tool_call(chat, on_input=accept))["content"] == "booked"
+            assert [each["content"] for each in await agent.run_openai_tool_calls([chat], on_input=accept)] == [
+                "booked"
+            ]
+            booked = [{"type": "text", "text": "booked"}]
+            assert (await agent.run_anthropic_tool_use(use, on_input=accept))["content"] == booked
+            assert [each["content"] for each in await agent.run_anthropic_tool_uses([use], on_input=accept)] == [booked]
+
+
+async def test_what_on_input_raises_ends_the_other_calls_of_an_answer() -> None:
+    async def nobody(request: InputRequest) -> InputAnswer:
+        raise LookupError("nobody there")
+
+    async def answer(data: dict[str, Any]) -> Any:
+        return ASKED if data["tool_name"] == "book" else await gateway.never(data)
+
+    calls = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in ("sleep", "book")
+    ]
+    async with fake_gateway() as gateway:
+        gateway.computers = {"red": [tool("book"), tool("sleep")]}
+        gateway.answers["client:tool_call"] = answer
+        async with agent_at(gateway) as agent:
+            with pytest.raises(LookupError, match="nobody there"):
+                await agent.run_openai_tool_calls(calls, on_input=nobody)
+            await eventually(lambda: len(cancelled(gateway)) == 2)
+
+
+async def test_an_on_input_that_is_not_async_or_gives_no_answer_is_named() -> None:
+    def plain(request: InputRequest) -> Any:
+        return request.decline()
+
+    async def text(request: InputRequest) -> Any:
+        return "friday"
+
+    async def accepts_text(request: InputRequest) -> Any:
+        return request.accept("friday")  # type: ignore[arg-type]
+
+    wrong: list[tuple[Any, str]] = [
+        (plain, "on_input has to be an async function: it gave InputAnswer"),
+        (text, "on_input gave str"),
+        (accepts_text, r"request\.accept\('friday'\): the content is a dict"),
+    ]
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        eliciting(gateway)
+        for on_input, words in wrong:
+            with pytest.raises(TypeError, match=words):
+                await agent.call_tool("red", "book", on_input=on_input)
+        await eventually(lambda: len(cancelled(gateway)) == len(wrong))
 
 
 MOST = 33

@@ -83,6 +83,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         auth: what else the server wants to know at connect.
         transports: in the order in which they are tried; see `ConnectionOptions`.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
+        on_input: answers the elicitations of all calls that have no `on_input` of their own; see `call_tool`.
 
     Raises:
         Malformed: a URL or a name that cannot be right; at once, everything else on entering.
@@ -104,6 +105,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         transports: Sequence[Transport] = DEFAULT_TRANSPORTS,
         max_message: int = MAX_MESSAGE,
         connect_timeout: float = 10.0,
+        on_input: OnInput | None = None,
     ) -> None:
         seat = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
         options = ConnectionOptions(
@@ -122,6 +124,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         self._answers = AnswerCache(spawn)
         self._tools = ToolCache(self.get_tools, spawn, publish)
         self._previews = Previews()
+        self._on_input = on_input
         self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
         self._room = Office(seat, self._tools, self._answers, self._subscriptions, publish)
         given: Any = url  # whatever the application passed
@@ -181,6 +184,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         given: Any = on_progress
         if given is not None and (not callable(given) or iscoroutinefunction(given)):
             raise refused("on_progress", "a plain function of one argument, not an async one")
+        on_input = on_input or self._on_input
         given = on_input
         if given is not None and not callable(given):
             raise refused("on_input", "an async function of one argument")

@@ -12,11 +12,11 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, Literal, TypedDict, Unpack, get_args
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from pydantic import ValidationError
 
@@ -34,6 +34,8 @@ MAX_NAME: Final = 64
 READ_RESULT: Final = "a2c_read_result"
 """The name of the model's tool that reads on in a result that was cut; no tool of a Computer gets it."""
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+_Result = TypeVar("_Result")
 
 OpenAITool = dict[str, Any]
 AnthropicTool = dict[str, Any]
@@ -111,32 +113,45 @@ class ModelMethods(ABC):
         """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
         return [anthropic_tool(named) for named in await self._choose(**filters)]
 
-    async def run_openai_tool_call(self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
+    async def run_openai_tool_call(
+        self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S, on_input: OnInput | None = None
+    ) -> dict[str, Any]:
         """Run a model's tool call: a dict or an object of OpenAI's SDK, of either API. Returns the message to append.
 
-        Errors become a message that the model can read; only cancellation is raised.
+        Errors become a message that the model can read; only cancellation is raised, and what `on_input` raises.
+        `on_input`: as `call_tool`.
         """
-        [message] = await self._run_openai([tool_call], timeout, pictures=False)
+        [message] = await self._run_openai([tool_call], timeout, on_input, pictures=False)
         return message
 
     async def run_openai_tool_calls(
-        self, tool_calls: Iterable[Any] | None, *, timeout: float = DEFAULT_TIMEOUT_S, pictures: bool = False
+        self,
+        tool_calls: Iterable[Any] | None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        pictures: bool = False,
+        on_input: OnInput | None = None,
     ) -> list[dict[str, Any]]:
         """Run all tool calls of an answer at once: of `message.tool_calls`, or of `response.output`, whose other items
         are passed over. Returns the messages to append.
 
         With `pictures`, a model that sees gets them: in the Responses API as parts of the output, in Chat Completions,
         whose tool messages take text only, in a user's message, the last of those returned.
+        `on_input`: as `call_tool`; several calls may ask at the same time.
         """
         calls = [each for each in tool_calls or () if _field(each, "type") in (None, "function", "function_call")]
-        return await self._run_openai(calls, timeout, pictures=pictures)
+        return await self._run_openai(calls, timeout, on_input, pictures=pictures)
 
-    async def run_anthropic_tool_use(self, block: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
+    async def run_anthropic_tool_use(
+        self, block: Any, *, timeout: float = DEFAULT_TIMEOUT_S, on_input: OnInput | None = None
+    ) -> dict[str, Any]:
         """Run a `tool_use` block (a dict or an object of Anthropic's SDK); returns the `tool_result` block.
 
-        Errors become a result with `is_error`; only cancellation is raised.
+        Errors become a result with `is_error`; only cancellation is raised, and what `on_input` raises.
+        `on_input`: as `call_tool`.
         """
-        result = await self.run_tool(_field(block, "name"), _field(block, "input"), timeout=timeout)
+        name, given = _field(block, "name"), _field(block, "input")
+        result = await self.run_tool(name, given, timeout=timeout, on_input=on_input)
         return {
             "type": "tool_result",
             "tool_use_id": _field(block, "id"),
@@ -145,11 +160,14 @@ class ModelMethods(ABC):
         }
 
     async def run_anthropic_tool_uses(
-        self, content: Iterable[Any], *, timeout: float = DEFAULT_TIMEOUT_S
+        self, content: Iterable[Any], *, timeout: float = DEFAULT_TIMEOUT_S, on_input: OnInput | None = None
     ) -> list[dict[str, Any]]:
-        """Run all `tool_use` blocks of an answer's `content` at once; their `tool_result` blocks, for one message."""
+        """Run all `tool_use` blocks of an answer's `content` at once; their `tool_result` blocks, for one message.
+
+        `on_input`: as `call_tool`; several calls may ask at the same time.
+        """
         uses = [each for each in content if _field(each, "type") == "tool_use"]
-        return await asyncio.gather(*(self.run_anthropic_tool_use(each, timeout=timeout) for each in uses))
+        return await _all(self.run_anthropic_tool_use(each, timeout=timeout, on_input=on_input) for each in uses)
 
     async def run_tool(
         self,
@@ -180,10 +198,12 @@ class ModelMethods(ABC):
         except SmcpError as error:
             return error_result(error)
 
-    async def _run_openai(self, calls: Sequence[Any], timeout: float, *, pictures: bool) -> list[dict[str, Any]]:
+    async def _run_openai(
+        self, calls: Sequence[Any], timeout: float, on_input: OnInput | None, *, pictures: bool
+    ) -> list[dict[str, Any]]:
         named = [each if _is_response(each) else _field(each, "function") for each in calls]
         invocations = [(_field(each, "name"), _field(each, "arguments")) for each in named]
-        results = await asyncio.gather(*(self.run_tool(*each, timeout=timeout) for each in invocations))
+        results = await _all(self.run_tool(*each, timeout=timeout, on_input=on_input) for each in invocations)
         messages: list[dict[str, Any]] = []
         seen: list[dict[str, Any]] = []
         for call, result in zip(calls, results, strict=True):
@@ -238,6 +258,18 @@ class ModelMethods(ABC):
             if (field, name) not in self._unmatched:
                 self._unmatched |= {(field, name)}
                 logger.warning("%s: no tool matches %r now.%s", field, name, did_you_mean(name, there))
+
+
+async def _all(calls: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
+    """Their results. What one of them raises (`on_input` may) cancels the others."""
+    tasks = [asyncio.ensure_future(each) for each in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def error_result(error: SmcpError) -> CallResult:

@@ -5,6 +5,7 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from typing import Any, Final, Literal
 
 from smcp_agent.errors import BadReply
@@ -147,8 +148,11 @@ class InputRequest:
         return self.key == "a2c_approval"
 
     def accept(self, content: Mapping[str, Any] | None = None) -> InputAnswer:
-        """The user says yes, and `content` where there is a `schema`."""
-        return InputAnswer("accept", None if self.url is not None else dict(content or {}))
+        """The user says yes, and `content` where there is a `schema`. Raises TypeError: it is no mapping."""
+        given: Any = content  # whatever the application passed
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"request.accept({given!r:.80}): the content is a dict, with the fields of request.schema")
+        return InputAnswer("accept", None if self.url is not None else dict(given or {}))
 
     def decline(self) -> InputAnswer:
         """The user says no."""
@@ -185,14 +189,18 @@ async def input_fields(
 ) -> dict[str, Any]:
     """The fields of the request that answers a call's elicitations, one after the other.
 
-    Raises BadReply: the elicitations cannot be read; TypeError: `on_input` gave no answer; and what it raises.
+    Raises BadReply: the elicitations cannot be read; TypeError: `on_input` is not async, or gave no answer; and what it
+    raises.
     """
     required = reply_of(_InputRequired, result.meta[INPUT_REQUIRED], f"the elicitation of {tool!r}")
     responses: dict[str, Any] = {}
     for key, asked in required.requests.items():
         said = asked.params
         request = InputRequest(key, computer, tool, params, said.message, said.requestedSchema, said.url)
-        answer: Any = await on_input(request)  # whatever the application gives
+        waiting: Any = on_input(request)  # whatever the application gives
+        if not isawaitable(waiting):
+            raise TypeError(f"on_input has to be an async function: it gave {type(waiting).__name__} without waiting")
+        answer = await waiting
         if not isinstance(answer, InputAnswer):
             raise TypeError(
                 f"on_input gave {type(answer).__name__}: it has to be request.accept(…), decline() or cancel()"
