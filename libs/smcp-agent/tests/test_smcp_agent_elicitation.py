@@ -121,6 +121,19 @@ async def test_an_on_input_that_is_not_async_or_gives_no_answer_is_named() -> No
         await eventually(lambda: len(cancelled(gateway)) == len(wrong))
 
 
+async def test_without_on_input_the_result_says_what_was_asked_and_that_the_call_was_cancelled() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        eliciting(gateway)
+        result = await agent.call_tool("red", "book", req_id="first")
+        assert (result.is_error, result.input_required) == (True, True)
+        assert result.text.splitlines() == [
+            "the tool 'book' asks: Which day?",
+            "Nobody answered, and the call was cancelled.",
+        ]
+        assert [each["text"] for each in result.raw["content"]] == result.text.splitlines(), "for the MCP bridge"
+        await eventually(lambda: cancelled(gateway) == ["first"])
+
+
 MOST = 33
 """A Computer's approval request, and 32 elicitations."""
 

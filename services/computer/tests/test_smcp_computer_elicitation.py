@@ -81,7 +81,11 @@ async def test_what_nobody_answers_is_withdrawn_and_what_is_answered_is_not() ->
 
 async def test_only_the_subject_that_was_asked_can_answer() -> None:
     elicitations = OpenElicitations(within_s=60)
-    asked = elicitations.add(elicitation())["meta"]["a2c_input_required"]
+    result = elicitations.add(elicitation())
+    assert (
+        result["content"][0]["text"] == "the tool 'book' needs an answer, and has not ended. The question: Which day?"
+    )
+    asked = result["meta"]["a2c_input_required"]
     answer = request("2", input_state=asked["state"], input_responses={"q": {"action": "decline"}})
     with pytest.raises(Malformed) as refused:
         elicitations.take(answer, "key-2")

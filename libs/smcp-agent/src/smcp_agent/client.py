@@ -32,7 +32,7 @@ from smcp_agent.office import ROOM_S, Office
 from smcp_agent.previews import Previews, allowed_chars
 from smcp_agent.prompts import PromptMethods
 from smcp_agent.resources import ResourceMethods
-from smcp_agent.results import MAX_ROUNDS, CallResult, OnInput, call_result, input_fields
+from smcp_agent.results import MAX_ROUNDS, CallResult, OnInput, call_result, given_up, input_fields
 from smcp_agent.rpc import (
     GRACE_S,
     RpcClient,
@@ -166,8 +166,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
             on_progress: a plain function, called with what the tool reports while it runs, at most ten times a second,
                 if its MCP server reports anything. The loop handles its exceptions.
             on_input: an async function that answers elicitation and approval requests. The answer is sent with the
-                same `timeout`, under a new req_id; a Computer waits 5 minutes for it. None: the result is an error
-                that says what was asked, and the tool is cancelled.
+                same `timeout`, under a new req_id; a Computer waits 5 minutes for it. None: the call is cancelled,
+                and its result is an error that says what was asked.
 
         Raises:
             Malformed: an argument is not what the protocol allows, or an answer not what was asked; `details.field`
@@ -211,7 +211,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
                     return result if max_chars is None else self._previews.cut(result, max_chars)
                 unanswered, req_id = request.req_id, None
                 if on_input is None:
-                    return result
+                    return given_up(result)
                 if rounds == MAX_ROUNDS:
                     raise BadReply(
                         f"the Computer {computer!r} elicited more than {MAX_ROUNDS} times in a call of {tool!r}"

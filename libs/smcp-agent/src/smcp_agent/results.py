@@ -4,7 +4,7 @@ import json
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import Any, Final, Literal
 
@@ -79,7 +79,7 @@ class CallResult:
     is_error: bool = False
     meta: Mapping[str, Any] = field(default_factory=dict)
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """MCP's CallToolResult as it came over the wire."""
+    """MCP's CallToolResult as it came over the wire; with `input_required`, and that the call was cancelled."""
     req_id: str = ""
     trace_id: str = ""
     """32 hex digits: the trace of this call, if anyone records it."""
@@ -113,7 +113,10 @@ class CallResult:
 
     @property
     def input_required(self) -> bool:
-        """The tool or its Computer elicited input, and nobody answered. The text says what was asked."""
+        """The tool or its Computer elicited input, and nobody answered (`on_input`): the call was cancelled.
+
+        The text says what was asked.
+        """
         return isinstance(self.meta.get(INPUT_REQUIRED), Mapping)
 
 
@@ -182,6 +185,17 @@ class _Asked(Wire):
 class _InputRequired(Wire):
     requests: dict[str, _Asked]
     state: str
+
+
+NOBODY_ANSWERED: Final = "Nobody answered, and the call was cancelled."
+"""For a model and its user; what a program does about it, `call_tool` says (`on_input`)."""
+
+
+def given_up(result: CallResult) -> CallResult:
+    """The result of a call whose elicitation this program does not answer."""
+    said = {"type": "text", "text": NOBODY_ANSWERED}
+    raw = {**result.raw, "content": [*result.raw["content"], said]}
+    return replace(result, content=(*result.content, TextContent(NOBODY_ANSWERED)), raw=raw)
 
 
 async def input_fields(

@@ -105,11 +105,8 @@ class OpenElicitations:
         self._open[state] = elicitation, timer
         tool = elicitation.request.tool_name
         said = "; ".join(_shown(each) for each in elicitation.requests.values())
-        text = (
-            f"the tool {tool!r} has not ended: it asks for an answer and continues when the Agent's program gives one. "
-            f"It asks: {said}"
-        )
-        result = tool_results.failed(text)
+        what = "approval, and has not run" if elicitation.is_approval else "an answer, and has not ended"
+        result = tool_results.failed(f"the tool {tool!r} needs {what}. The question: {said}")
         requests = {key: dict(each) for key, each in elicitation.requests.items()}
         return {**result, "meta": {tool_results.INPUT_REQUIRED: {"requests": requests, "state": state}}}
 
