@@ -59,6 +59,7 @@ def answer_to(asked: Any, **answer: Any) -> dict[str, Any]:
 FRIDAY = {"action": "accept", "content": {"day": "friday"}}
 
 
+@pytest.mark.rule("answers.calls.elicitation.form")
 @ERAS
 async def test_an_agent_answers_forms_and_urls_and_declines(nats_url: str, era: str) -> None:
     async with (
@@ -117,6 +118,7 @@ async def test_an_error_of_on_input_is_raised_and_ends_the_elicitation(nats_url:
         await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
 
 
+@pytest.mark.rule("answers.calls.elicitation.state", "answers.calls.elicitation.fit")
 @ERAS
 async def test_a_state_is_of_one_agent_tool_and_arguments_and_is_used_once(nats_url: str, era: str) -> None:
     async with box(nats_url, era) as (world, _):
@@ -163,6 +165,7 @@ async def test_a_state_is_of_one_agent_tool_and_arguments_and_is_used_once(nats_
             assert booked["content"][0]["text"] == "book {'table': 4}: accept {'day': 'friday'}"
 
 
+@pytest.mark.rule("answers.calls.elicitation.dropped")
 @ERAS
 async def test_an_elicitation_that_is_cancelled_or_too_old_ends_its_call_at_the_server(
     nats_url: str, era: str, tmp_path: Path

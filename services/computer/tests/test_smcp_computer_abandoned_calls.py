@@ -90,7 +90,7 @@ async def test_calls_of_an_agent_that_returns_or_may_have_returned_go_on(nats_ur
         assert (await again)["meta"] == {"a2c_cancelled": True}
 
 
-@pytest.mark.rule("answers.calls.disconnect")
+@pytest.mark.rule("answers.calls.disconnect", "answers.calls.elicitation.left")
 async def test_a_call_that_waits_for_the_answer_of_an_agent_that_left_is_cancelled_at_the_mcp_server(
     nats_url: str, tmp_path: Path
 ) -> None:

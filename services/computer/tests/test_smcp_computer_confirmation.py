@@ -268,6 +268,7 @@ async def test_the_user_of_this_host_approves_its_own_calls_also_where_agents_ap
     assert "nobody can be asked on this Computer: there is neither a terminal nor SMCP_CONFIRM_COMMAND" in refused
 
 
+@pytest.mark.rule("answers.calls.elicitation.form")
 async def test_an_approval_that_no_agent_answers_or_could_read_is_counted_and_recorded(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -66,6 +66,7 @@ async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the
     assert len(elicitations) == 0
 
 
+@pytest.mark.rule("answers.calls.elicitation.dropped")
 async def test_what_nobody_answers_is_withdrawn_and_what_is_answered_is_not() -> None:
     elicitations, withdrawn, state = OpenElicitations(within_s=60), list[str](), ""
     for number in "123":
@@ -79,6 +80,7 @@ async def test_what_nobody_answers_is_withdrawn_and_what_is_answered_is_not() ->
     assert withdrawn == ["1", "2"]
 
 
+@pytest.mark.rule("answers.calls.elicitation.state")
 async def test_only_the_subject_that_was_asked_can_answer() -> None:
     elicitations = OpenElicitations(within_s=60)
     result = elicitations.add(elicitation())
@@ -129,6 +131,7 @@ async def test_a_form_whose_schema_cannot_be_used_is_refused(schema: dict[str, A
         OpenElicitations(within_s=60).add(elicitation(form=form))
 
 
+@pytest.mark.rule("answers.calls.elicitation.fit")
 async def test_an_answer_that_mcp_does_not_know_is_refused_also_where_the_schema_takes_it() -> None:
     elicitations = OpenElicitations(within_s=60)
     form = {**FORM, "params": {"message": "Which day?", "requestedSchema": {"type": "object", "properties": {}}}}

@@ -167,7 +167,7 @@ async def test_an_agent_gets_updates_until_it_leaves(nats_url: str) -> None:
         await eventually(lambda: computer.resources.agents.agents == frozenset())
 
 
-@pytest.mark.rule("answers.calls.disconnect")
+@pytest.mark.rule("answers.calls.disconnect", "answers.calls.elicitation.left")
 async def test_a_call_that_waits_for_the_answer_of_an_agent_that_left_is_cancelled_behind_a_gateway_too(
     nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
