@@ -84,7 +84,7 @@ def as_text(block: Content) -> str:
         case TextContent(text):
             return text
         case ImageContent(data, mime_type) | AudioContent(data, mime_type):
-            return f"[{mime_type}, {len(data) * 3 // 4} bytes, not shown]"
+            return f"[{mime_type}, {len(data) * 3 // 4 - data[-2:].count('=')} bytes, not shown]"
         case ResourceContent(uri=uri, text=str(text)):
             return f"{uri}\n{text}"
         case ResourceContent(uri=uri, mime_type=mime_type):

@@ -91,6 +91,12 @@ async def _computers(agent: SmcpAgent) -> list[str]:
     return list(agent.computers())
 
 
+def _parse_directory(text: str) -> Path:
+    if not text:
+        raise typer.BadParameter("has to name a directory; `.` is this one")
+    return Path(text)
+
+
 def _complete_computer(context: typer.Context, incomplete: str) -> list[str]:
     return completions(context, incomplete, _computers)
 
@@ -276,7 +282,9 @@ def call(
     ] = DEFAULT_TIMEOUT_S,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write pictures and other binary content into this directory."),
+        typer.Option(
+            parser=_parse_directory, metavar="DIR", help="Write pictures and other binary content into this directory."
+        ),
     ] = None,
 ) -> None:
     """Call a tool and print its result. ctrl-C cancels the call. At a terminal, it shows the tool's progress."""

@@ -27,7 +27,7 @@ from smcp_agent.errors import BadReply, ErrorCode, SmcpError, may_have_run
 from smcp_agent.finder import Finder
 from smcp_agent.resources import Completion, Resource, ResourceTemplate
 from smcp_agent.result_formats import as_text
-from smcp_agent.results import AudioContent, CallResult, ImageContent, ResourceContents
+from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents
 from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
@@ -102,7 +102,7 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", tool)[:MAX_STEM]
     files: list[str | None] = []
     for block in result.content:
-        data = block.data if isinstance(block, ImageContent | AudioContent) else getattr(block, "blob", None)
+        data = _base64_of(block)
         if data is None:
             files.append(None)
             continue
@@ -120,6 +120,11 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
     return files
 
 
+def _base64_of(block: Content) -> str | None:
+    """The binary content of a block; None: there is none."""
+    return block.data if isinstance(block, ImageContent | AudioContent) else getattr(block, "blob", None)
+
+
 def print_result(result: CallResult, why: str = "", files: Sequence[str | None] = ()) -> None:
     """`files`: where the binary contents were written."""
     texts = [path or as_text(block) for block, path in zip_longest(result.content, files)]
@@ -133,6 +138,8 @@ def print_result(result: CallResult, why: str = "", files: Sequence[str | None] 
         print_failure("the call was cancelled" if result.cancelled else "the call failed")
     if why:
         print_hint(NO_TOOLS.format(why))
+    if not files and any(_base64_of(block) is not None for block in result.content):
+        print_hint("--output DIR writes what is not shown into files.")
     summary = f"{result.duration_s:.3f} s; {trace_command(result.trace_id)}"
     Console(stderr=True, soft_wrap=True).print(f"[dim]{summary}[/dim]", highlight=False)
 
