@@ -92,6 +92,7 @@ async def test_only_the_subject_that_was_asked_can_answer() -> None:
     with pytest.raises(Malformed) as refused:
         elicitations.take(answer, "key-2")
     assert refused.value.details["field"] == "input_state"
+    assert "older than 60 s (SMCP_QUESTION_S). The tool did not continue" in refused.value.message
     assert elicitations.take(answer, "key-1").request.req_id == "1"
     assert len(elicitations) == 0
 

@@ -120,7 +120,8 @@ class OpenElicitations:
             raise bad_field("input_responses" if answers is None else "input_state", "is missing beside the other")
         found, timer = self._open.get(state, (None, None))
         if found is None or timer is None or (found.request.agent, found.subject) != (request.agent, subject):
-            raise bad_field("input_state", "is unknown: already used, expired, or issued to another Agent")
+            why = f"used, cancelled, issued to another Agent, or older than {self._within_s:g} s (SMCP_QUESTION_S)"
+            raise bad_field("input_state", f"is unknown: {why}. The tool did not continue with this answer")
         if found.request.tool_name != request.tool_name:
             raise bad_field("input_state", "belongs to an elicitation of another tool")
         if found.request.params != digest(request):
