@@ -50,13 +50,17 @@ async def test_a_prompt_that_cannot_be_had_is_refused_in_words(nats_url: str) ->
     servers = {"a": configs.context("2026", prompts=["greet"]), "none": configs.context("2025")}
     async with world(nats_url, **servers) as here:
         alice = ResourceAgent(here)
-        assert (await alice.flat("prompts/get", name="nowhere"))[0] == 404
+        nowhere = await alice.ask("prompts/get", name="nowhere")
+        assert (nowhere["code"], "'nowhere'" in nowhere["message"]) == (404, True)
         assert (await alice.flat("prompts/get", name="greet", server="nobody"))[0] == 404
         assert await alice.flat("prompts/list", server="none") == (400, "SMCP_RESOURCE_NOT_SUPPORTED")
-        refused = await alice.error("prompts/get", name="greet")
-        assert (refused["code"], refused["message"]) == (-32602, "greet is no prompt, or misses who")
+        refused = await alice.error("prompts/get", name="unlisted", server="a")
+        assert (refused["code"], refused["message"]) == (-32602, "unlisted is no prompt, or misses who")
         wrong: list[tuple[str, Any, str]] = [
             ("prompts/get", {"name": "greet", "arguments": {"who": 1}}, "payload.params.arguments.who"),
+            ("prompts/get", {"name": "greet"}, "payload.params.arguments.who"),
+            ("prompts/get", {"name": "greet", "arguments": {"who": "a", "hwo": "b"}}, "payload.params.arguments.hwo"),
+            ("prompts/get", {"name": "greet", "server": "a"}, "payload.params.arguments.who"),
             ("prompts/get", {}, "payload.params.name"),
             ("prompts/list", {"cursor": "x"}, "payload.params.cursor"),
         ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.access import Access
-from smcp_computer.mcp.errors import not_supported
+from smcp_computer.mcp.errors import bad_field, not_supported
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import Json, Prompts
 from smcp_computer.mcp.supervisor import Supervisor
@@ -72,12 +72,15 @@ class PromptHandlers:
         self, request: GetPromptReq | CompleteReq, call: Call, name: str, ask: Callable[..., Awaitable[Json]]
     ) -> tuple[str, Json]:
         budget, server = Budget(call), request.serverId
-        if server is None:
-            lists, _ = await self._lists(None, call, budget)
-            having = [of for of, prompts in lists.items() if any(each["name"] == name for each in prompts)]
-            if not having:
-                raise NotFound("no MCP server of this Computer has this prompt")
-            server = server_order(having, self.history.servers)[0]
+        if server is None or isinstance(request, GetPromptReq):
+            lists, _ = await self._lists(server, call, budget)
+            having = {of: each for of, prompts in lists.items() for each in prompts if each["name"] == name}
+            if server is None:
+                if not having:
+                    raise NotFound(f"no MCP server of this Computer has the prompt {name!r:.200}")
+                server = server_order(list(having), self.history.servers)[0]
+            if isinstance(request, GetPromptReq) and server in having:
+                _check_arguments(having[server], request.payload.params.arguments or {})
         params = request.payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
         prompts = self._prompts(self.directory.without(self.access.hidden(call.caller)), server)
         return server, with_meta(await ask(prompts, params, timeout=budget.left))
@@ -109,3 +112,15 @@ class PromptHandlers:
         if prompts is None:
             raise not_supported(f"MCP server {server!r} has no prompts")
         return prompts
+
+
+def _check_arguments(prompt: Json, given: Mapping[str, str]) -> None:
+    """Raises Malformed: an argument is missing that the prompt requires, or is none of those that it declares."""
+    declared = prompt.get("arguments")
+    if not isinstance(declared, list):
+        return
+    known = {each.get("name"): each.get("required") is True for each in declared if isinstance(each, dict)}
+    missing = (name for name, required in known.items() if required and name not in given)
+    for names, reason in ((missing, "is missing"), (given.keys() - known.keys(), "is no argument of this prompt")):
+        for name in names:
+            raise bad_field(f"payload.params.arguments.{name}"[:200], reason)
