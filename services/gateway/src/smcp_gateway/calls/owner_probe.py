@@ -150,7 +150,7 @@ class OwnerProbe:
             # its connection broke, or it stood still: what it had answered may be lost
             owner.gated_since = owner.gated_since or now
             if now - owner.gated_since >= self._patience:
-                await self._end_gone(calls, asked_at, "the Computer is not registered now", self._patience * FIND)
+                await self._end_gone(calls, asked_at, "the Computer is not confirmed now", self._patience * FIND)
             return
         owner.gated_since = None
         answer = _read(reply)
