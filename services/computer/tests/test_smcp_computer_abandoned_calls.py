@@ -95,9 +95,10 @@ async def test_a_call_that_waits_for_the_answer_of_an_agent_that_left_is_cancell
     nats_url: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    async with world(nats_url, box=configs.stdio("eliciting", "--era", "2025", log=log)) as here:
-        for agent in ("alice", "bob"):
-            asked = await here.ask("tool_call", agent=agent, req_id=agent, tool_name="book", params={}, timeout=60)
+    one, other = (configs.stdio("eliciting", "--era", "2025", log=log) for _ in range(2))
+    async with world(nats_url, one=one, other=other) as here:
+        for agent, tool in (("alice", "one__book"), ("bob", "other__book")):
+            asked = await here.ask("tool_call", agent=agent, req_id=agent, tool_name=tool, params={}, timeout=60)
             assert "a2c_input_required" in asked["meta"]
         await told(here, "leave_office", "alice", 6)
         await told(here, "leave_office", "bob", 7)
