@@ -1,9 +1,10 @@
 """The MCP server of an office, in this process, and the MCP SDK's client of either era that uses it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -13,7 +14,9 @@ from mcp.client.session import IncomingMessage
 from mcp.shared.memory import create_client_server_memory_streams
 
 from smcp_agent import SmcpAgent
+from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.bridge import OfficeServer
+from smcp_agent.mcp.resources import Context
 from smcp_testing.fake_gateway import FakeGateway
 
 ERAS = pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
@@ -38,22 +41,44 @@ class Bridged:
 
 @asynccontextmanager
 async def bridged(gateway: FakeGateway, era: str = "legacy") -> AsyncIterator[Bridged]:
+    """A bridge with its one client, as `smcp-agent mcp` serves it."""
+    async with SmcpAgent(gateway.url, office="office", name="bridge") as agent:
+        async with _served(OfficeServer(agent).run, agent, era) as bridge:
+            yield bridge
+
+
+@asynccontextmanager
+async def shared_office(
+    gateway: FakeGateway, may: Callable[[Context, NamedTool], bool] | None = None
+) -> AsyncIterator[Callable[[str], AbstractAsyncContextManager[Bridged]]]:
+    """A bridge for many clients: what it gives connects one of the named era."""
+    async with SmcpAgent(gateway.url, office="office", name="bridge") as agent:
+        office = OfficeServer(agent, may=may)
+
+        async def run(streams: tuple[Any, Any]) -> None:
+            await office.server.run(*streams, office.server.create_initialization_options())
+
+        async with office.following():
+            yield partial(_served, run, agent)
+
+
+@asynccontextmanager
+async def _served(
+    run: Callable[[tuple[Any, Any]], Awaitable[None]], agent: SmcpAgent, era: str
+) -> AsyncIterator[Bridged]:
     heard: list[str] = []
 
     async def hear(message: IncomingMessage) -> None:
         if not isinstance(message, Exception):
             heard.append(message.method)
 
-    async with (
-        SmcpAgent(gateway.url, office="office", name="bridge") as agent,
-        create_client_server_memory_streams() as (ours, theirs),
-    ):
+    async with create_client_server_memory_streams() as (ours, theirs):
 
         @asynccontextmanager
         async def transport() -> AsyncIterator[Any]:
             yield ours
 
-        server = asyncio.create_task(OfficeServer(agent).run(theirs))
+        server = asyncio.ensure_future(run(theirs))
         async with Client(transport(), mode=era, message_handler=hear) as client:
             yield Bridged(client, agent, heard)
         await ours[1].aclose()

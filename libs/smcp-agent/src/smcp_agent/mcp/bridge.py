@@ -11,8 +11,8 @@ import logging
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Final, cast
 
@@ -20,17 +20,17 @@ import anyio
 import mcp_types as types
 from mcp.server import Server, subscriptions
 from mcp.server.lowlevel import NotificationOptions
-from mcp.server.session import ServerSession
+from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
-from mcp.shared.subscriptions import event_to_notification
 
 from smcp_agent import events
 from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, NotFound, SmcpError
+from smcp_agent.errors import ConnectionLost, NotAllowed, NotFound, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools, object_schema
 from smcp_agent.mcp.prompts import OfficePrompts
 from smcp_agent.mcp.resources import Context, OfficeResources, fitting
+from smcp_agent.mcp.subscriptions import ClientSubscriptions
 from smcp_proto.schemas import MAX_TIMEOUT_S, MCP_TOOL, ToolProgress
 
 FIRST_TOOLS_S: Final = 5.0
@@ -39,31 +39,57 @@ AWAY_S: Final = 10.0
 """How long a call waits for a lost connection, also one in flight. A gateway that is replaced is back sooner."""
 MAX_KEPT: Final = 4096
 """Names kept for tools that are gone: a Computer with ever new tools costs no more."""
+CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 CHUNK: Final = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
 
-class OfficeServer:
-    """The MCP server of an office, for one client. `timeout`: seconds that a call may take."""
+class _Server(Server[Any]):
+    """The low-level server, which says to each client that the lists change, whoever serves it."""
 
-    def __init__(self, agent: SmcpAgent, *, timeout: float = MAX_TIMEOUT_S) -> None:
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
+    ) -> InitializationOptions:
+        return super().create_initialization_options(notification_options or CHANGES, *args, **kwargs)
+
+
+class OfficeServer:
+    """The MCP server of an office, for any number of clients at once.
+
+    Args:
+        agent: has entered the office. All clients are this Agent to the office.
+        timeout: seconds that a call may take.
+        may: whether who sent a request may use a tool. One that he may not use is not listed for him. None: all may.
+    """
+
+    server: Server[Any]
+    """Serves the clients while `following` lasts; any transport of the MCP SDK can run it."""
+    closed: asyncio.Event
+    """Set when the Agent was closed: nothing works from then on."""
+
+    def __init__(
+        self,
+        agent: SmcpAgent,
+        *,
+        timeout: float = MAX_TIMEOUT_S,
+        may: Callable[[Context, NamedTool], bool] | None = None,
+    ) -> None:
         self._agent = agent
         self._timeout = timeout
+        self._may = may or (lambda _, __: True)
+        self.closed = asyncio.Event()
         self._tools: dict[str, Tools] = {}
         self._named: dict[str, NamedTool] = {}
         self._kept: dict[tuple[str, str], str] = {}
         """The name of each tool, by Computer and own name, also of those that are gone: it stays theirs."""
-        self._bus = subscriptions.InMemorySubscriptionBus()
-        self._session: ServerSession | None = None
-        """Of a client of the era before 2026, which is told of changes without having asked."""
         self._there = asyncio.Event()
         """Set while the office can be reached."""
         self._why = ""
         """Why the connection was lost, or is not there again."""
         self._calls: set[anyio.CancelScope] = set()
-        self._server: Server[Any] = Server(
+        self.server = _Server(
             "smcp-agent",
             version=version("smcp-agent"),
             title=f"Office {agent.office}",
@@ -71,38 +97,41 @@ class OfficeServer:
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
         )
-        self._server.add_notification_handler("notifications/initialized", types.NotificationParams, self._initialized)
-        self._resources = OfficeResources(agent, self._server, subscriptions.ListenHandler(self._bus))
-        OfficePrompts(agent, self._server, self._resources)
+        resources = OfficeResources(agent, self.server)
+        OfficePrompts(agent, self.server, resources)
+        self._subscriptions = ClientSubscriptions(agent, self.server, resources)
 
-    async def run(self, streams: tuple[Any, Any]) -> None:
-        """Serve the client until it hangs up, or the Agent is closed."""
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Learn the tools, and follow what happens in the office as long as the block lasts."""
         changes = self._agent.events()
         self._reach(there=self._agent.connected)
         await self._learn()
-        options = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
         async with anyio.create_task_group() as group:
-
-            async def follow() -> None:
-                async for change in changes:
-                    notices = await self._take(change)
-                    while changes.waiting:  # one notification for a burst of changes
-                        notices |= await self._take(await anext(changes))
-                    for each in notices:
-                        await self._tell(each)
-                group.cancel_scope.cancel()
-
-            group.start_soon(follow)
-            await self._server.run(*streams, self._server.create_initialization_options(options))
+            group.start_soon(self._follow, changes)
+            yield
             group.cancel_scope.cancel()
 
-    async def _initialized(self, context: Context, _: types.NotificationParams) -> None:
-        self._session = context.session
+    async def run(self, streams: tuple[Any, Any]) -> None:
+        """Serve one client until it hangs up, or the Agent is closed."""
+        async with self.following(), anyio.create_task_group() as group:
 
-    async def _tell(self, change: subscriptions.ServerEvent) -> None:
-        await self._bus.publish(change)
-        if self._session is not None:
-            await self._session.send_notification(event_to_notification(change, {}))
+            async def end() -> None:
+                await self.closed.wait()
+                group.cancel_scope.cancel()
+
+            group.start_soon(end)
+            await self.server.run(*streams, self.server.create_initialization_options())
+            group.cancel_scope.cancel()
+
+    async def _follow(self, changes: events.EventStream) -> None:
+        async for change in changes:
+            notices = await self._take(change)
+            while changes.waiting:  # one notification for a burst of changes
+                notices |= await self._take(await anext(changes))
+            for each in notices:
+                await self._subscriptions.publish(each)
+        self.closed.set()
 
     async def _take(self, event: events.Event) -> set[subscriptions.ServerEvent]:
         """Take what happened in the office; returns what the client is told of it.
@@ -122,13 +151,12 @@ class OfficeServer:
                 return {tools, resources, prompts} if had_tools else {resources, prompts}
             case events.EventsDropped():
                 self._reach(there=self._agent.connected)
-                self._tools.clear()
                 await self._learn()
                 return {tools, resources, prompts}
             case events.ComputerEntered() | events.ResourcesChanged():
                 return {resources}
             case events.ResourceUpdated():
-                return {subscriptions.ResourceUpdated(uri) for uri in self._resources.meant(event)}
+                return {subscriptions.ResourceUpdated(uri) for uri in self._subscriptions.meant(event)}
             case events.Disconnected(reason):
                 logger.warning("the connection to the office is lost (%s); connecting again", reason)
                 self._why = reason
@@ -149,6 +177,7 @@ class OfficeServer:
                 async with asyncio.timeout(FIRST_TOOLS_S):
                     self._tools[computer] = await self._agent.tools(computer)
 
+        self._tools.clear()
         await asyncio.gather(*map(learn, self._agent.computers()))
         self._name()
 
@@ -162,7 +191,7 @@ class OfficeServer:
         self._kept |= there
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        tools = [mcp_tool(each) for each in self._named.values()]
+        tools = [mcp_tool(each) for each in self._named.values() if self._may(context, each)]
         return fitting("tools/list", context, types.ListToolsResult, "tools", tools)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
@@ -189,6 +218,8 @@ class OfficeServer:
                 named = self._named.get(params.name)
                 if named is None:
                     raise NotFound(f"there is no tool {params.name!r} in the office now")
+                if not self._may(context, named):
+                    raise NotAllowed(f"you may not use the tool {params.name!r}")
                 begun = True
                 result = await self._agent.call_tool(
                     named.computer,

@@ -2,34 +2,28 @@
 
 A resource keeps its URI where no other Computer had it first; any can also be read as `smcp://<computer>/<its URI>`.
 What is not listed (a page of a document, say) is asked of one Computer after the other, first of those that list
-something of the same host. Below is `SmcpAgent`, above `mcp.bridge`.
+something of the same host. Below is `SmcpAgent`, above `mcp.bridge` and `mcp.subscriptions`.
 """
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
-import anyio
 import mcp_types as types
-from mcp.server import Server, ServerRequestContext, subscriptions
+from mcp.server import Server, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, McpError, NotFound, SmcpError
-from smcp_agent.events import ResourceUpdated
 from smcp_agent.resources import Completion
 from smcp_proto.errors import SmcpCode
-from smcp_proto.uris import without_query
 
 LIST_S: Final = 5.0
 """A Computer that does not list its resources within this time is left out of a list."""
-UNWATCH_S: Final = 5.0
-"""So long the end of a stream waits for Computers to confirm that they stop to tell of its resources."""
 SCHEME: Final = "smcp://"
 
 logger = logging.getLogger(__name__)
@@ -79,27 +73,15 @@ def mcp_error(error: SmcpError, message: str | None = None) -> MCPError:
 
 
 class OfficeResources:
-    """The part of the office's MCP server that lists, reads and watches resources."""
+    """The part of the office's MCP server that lists and reads resources."""
 
-    def __init__(self, agent: SmcpAgent, server: Server[Any], stream: subscriptions.ListenHandler) -> None:
+    def __init__(self, agent: SmcpAgent, server: Server[Any]) -> None:
         self._agent = agent
-        self._stream = stream
         self._owners: dict[str, str] = {}
         """The Computer of each URI that is listed as it is."""
-        self._watched: dict[str, tuple[str, str]] = {}
-        """Computer and own URI of each resource that is watched, by the client's URI."""
-        self._watchers: Counter[str] = Counter()
         server.add_request_handler("resources/list", types.PaginatedRequestParams, self._list)
         server.add_request_handler("resources/templates/list", types.PaginatedRequestParams, self._list_templates)
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, self._read)
-        server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._subscribe)
-        server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe)
-        server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen)
-
-    def meant(self, event: ResourceUpdated) -> set[str]:
-        """The client's URIs of the resource that changed."""
-        changed = event.computer, without_query(event.uri)
-        return {uri for uri, (computer, own) in self._watched.items() if (computer, without_query(own)) == changed}
 
     async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
         found = await of_all(self._agent, "resources", self._agent.resources)
@@ -140,47 +122,9 @@ class OfficeResources:
 
         return (await self._first(template, ask))[2]
 
-    async def _subscribe(self, _: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        await self._watch(params.uri)
-        return types.EmptyResult()
-
-    async def _unsubscribe(self, _: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        await self._unwatch(params.uri)
-        return types.EmptyResult()
-
-    async def _listen(
-        self, context: Context, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        watched: list[str] = []
-        try:
-            for uri in params.notifications.resource_subscriptions or ():
-                try:
-                    await self._watch(uri)
-                    watched.append(uri)
-                except MCPError as error:
-                    logger.warning("%s cannot be watched: %s", uri, error.error.message)
-            return await self._stream(context, params)
-        finally:  # a client that closes its stream cancels this
-            with anyio.move_on_after(UNWATCH_S, shield=True):
-                for uri in watched:
-                    await self._unwatch(uri)
-
-    async def _watch(self, uri: str) -> None:
-        if uri not in self._watched:
-            computer, own, _ = await self._first(uri, self._agent.subscribe_resource)
-            self._watched[uri] = (computer, own)
-        self._watchers[uri] += 1
-
-    async def _unwatch(self, uri: str) -> None:
-        self._watchers[uri] -= 1
-        if self._watchers[uri] > 0:
-            return
-        del self._watchers[uri]
-        if (watched := self._watched.pop(uri, None)) is not None:
-            try:
-                await self._agent.unsubscribe_resource(*watched)
-            except SmcpError as error:
-                logger.warning("%s may still be watched: %s", uri, error.message)
+    async def subscribe(self, uri: str) -> tuple[str, str]:
+        """Subscribe to a resource at its Computer; returns the Computer and the URI there. Raises MCPError."""
+        return (await self._first(uri, self._agent.subscribe_resource))[:2]
 
     async def _first(self, uri: str, ask: Callable[[str, str], Awaitable[_Answer]]) -> tuple[str, str, _Answer]:
         """The first answer to a question about a URI, with its Computer and the URI there. Raises MCPError."""

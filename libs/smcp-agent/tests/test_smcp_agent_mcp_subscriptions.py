@@ -1,0 +1,130 @@
+"""Many MCP clients of one office at once: what each may use, and what each is told. The Computers are scripted."""
+
+import asyncio
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+
+from smcp_agent import SmcpAgent
+from smcp_agent.llm import NamedTool
+from smcp_agent.mcp.bridge import OfficeServer
+from smcp_agent.mcp.resources import Context
+from smcp_testing.bridged import ERAS, Bridged, shared_office
+from smcp_testing.context_computer import WINDOW, computers_at
+from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.waiting import eventually
+
+TOOLS = "notifications/tools/list_changed"
+UPDATED = "notifications/resources/updated"
+
+
+async def watch(bridge: Bridged) -> None:
+    request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=WINDOW))
+    await bridge.client.session.send_request(request, types.EmptyResult)
+
+
+async def unwatch(bridge: Bridged) -> None:
+    request = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=WINDOW))
+    await bridge.client.session.send_request(request, types.EmptyResult)
+
+
+async def test_clients_of_both_eras_share_an_office() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo")]
+        async with shared_office(gateway) as client:
+            async with client("legacy") as old, client("2026-07-28") as new, client("legacy") as third:
+                assert await asyncio.gather(*(each.text("echo") for each in (old, new, third))) == ["echo"] * 3
+                async with new.client.listen(tools_list_changed=True) as changes:
+                    await gateway.enter("blue", [tool("sing")])
+                    async with asyncio.timeout(30):
+                        await anext(aiter(changes))
+                    await eventually(lambda: TOOLS in old.heard and TOOLS in third.heard)
+            assert len(gateway.auths) == 1
+
+
+async def test_a_client_that_does_not_read_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck: list[ServerSession] = []
+    send = ServerSession.send_notification
+
+    async def block_the_first(session: ServerSession, *sent: Any, **more: Any) -> None:
+        stuck.append(session)
+        if len(stuck) == 1:
+            await asyncio.Event().wait()
+        await send(session, *sent, **more)
+
+    async with fake_gateway() as gateway, shared_office(gateway) as client:
+        async with client("legacy") as first, client("legacy") as second:
+            monkeypatch.setattr(ServerSession, "send_notification", block_the_first)
+            for computer in ("red", "blue"):
+                await gateway.enter(computer, [tool("echo")])
+                await eventually(lambda: TOOLS in first.heard or TOOLS in second.heard)
+                first.heard.clear()
+                second.heard.clear()
+
+
+async def test_a_client_that_is_gone_is_forgotten_with_what_it_watched() -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        async with shared_office(gateway) as client:
+            async with client("legacy") as first:
+                async with client("legacy") as second:
+                    for each in (first, second, second):
+                        await watch(each)
+                    assert red.subscribed == {WINDOW}
+                assert red.subscribed == {WINDOW}
+                await gateway.notify("notify:resources/updated", **red.says("resources/updated", uri=WINDOW))
+                await eventually(lambda: UPDATED in first.heard)
+            await eventually(lambda: red.subscribed == set())
+
+
+async def test_a_client_hears_of_those_resources_only_that_it_watches_itself() -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        async with shared_office(gateway) as client, client("legacy") as first, client("legacy") as second:
+            await watch(first)
+            await unwatch(second)
+            assert red.subscribed == {WINDOW}
+            await gateway.notify("notify:resources/updated", **red.says("resources/updated", uri=WINDOW))
+            await eventually(lambda: UPDATED in first.heard)
+            await gateway.enter("blue", [tool("echo")])
+            await eventually(lambda: TOOLS in second.heard)
+            assert UPDATED not in second.heard
+            await unwatch(first)
+            assert red.subscribed == set()
+
+
+@ERAS
+async def test_a_tool_that_a_client_may_not_use_is_neither_listed_nor_called_for_it(era: str) -> None:
+    def may(context: Context, named: NamedTool) -> bool:
+        return named.tool.name == "echo" and context.method in ("tools/list", "tools/call")
+
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo"), tool("wipe")]
+        async with shared_office(gateway, may) as client, client(era) as bridge:
+            assert await bridge.names() == ["echo"]
+            assert await bridge.text("echo") == "echo"
+            assert await bridge.text("wipe") == "!Error 403: you may not use the tool 'wipe'"
+        assert [call["tool_name"] for call in gateway.seen("client:tool_call")] == ["echo"]
+
+
+async def test_the_server_says_when_its_agent_was_closed() -> None:
+    async with fake_gateway() as gateway:
+        agent = SmcpAgent(gateway.url, office="office", name="bridge")
+        await agent.open()
+        office = OfficeServer(agent)
+        async with office.following():
+            assert not office.closed.is_set()
+            await agent.close()
+            async with asyncio.timeout(30):
+                await office.closed.wait()
+
+
+async def test_resources_are_watched_only_over_a_connection_that_can_be_notified() -> None:
+    async with fake_gateway() as gateway:
+        computers_at(gateway, "red")
+        async with shared_office(gateway) as client, client("2026-07-28") as bridge:
+            with pytest.raises(MCPError, match="Method not found"):
+                await watch(bridge)
