@@ -38,7 +38,7 @@ from bench.processes import (
     wait_until_ready,
     waited_of_one,
 )
-from smcp_gateway.auth.api_keys import new_key
+from smcp_auth.api_keys import new_key
 
 PAUSE_S: Final = 0.1
 """After each call: 50 offices ask for 500 calls/s at most, which leaves a gateway of one core idle most of the time."""

@@ -9,14 +9,14 @@ RUN --mount=type=bind,source=build/images/wheels,target=/wheels --mount=type=bin
     --mount=type=bind,source=docker/install.sh,target=/install.sh \
     sh /install.sh packages /opt/smcp
 RUN --mount=type=bind,source=build/images/own,target=/own --mount=type=bind,source=docker/install.sh,target=/install.sh \
-    sh /install.sh own /opt/smcp smcp_proto smcp_bus smcp_service smcp_gateway smcp_registry
+    sh /install.sh own /opt/smcp smcp_proto smcp_bus smcp_service smcp_auth smcp_gateway smcp_registry
 
 FROM ${BASE} AS smcp-packages
 RUN --mount=type=bind,source=build/images/wheels,target=/wheels --mount=type=bind,source=build/images/smcp.txt,target=/list.txt \
     --mount=type=bind,source=docker/install.sh,target=/install.sh \
     sh /install.sh packages /opt/smcp
 RUN --mount=type=bind,source=build/images/own,target=/own --mount=type=bind,source=docker/install.sh,target=/install.sh \
-    sh /install.sh own /opt/smcp smcp_proto smcp_bus smcp_service smcp_agent smcp_gateway smcp_registry \
+    sh /install.sh own /opt/smcp smcp_proto smcp_bus smcp_service smcp_auth smcp_agent smcp_gateway smcp_registry \
         smcp_computer smcp_standalone
 
 FROM ${BASE} AS runtime

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from smcp_gateway.auth import api_keys
-from smcp_gateway.auth.api_keys import new_key
+from smcp_auth import api_keys
+from smcp_auth.api_keys import new_key
 from smcp_testing.gateway_world import connected
 from smcp_testing.waiting import eventually
 from tests.deploy.kubelet import Kubelet, run

@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 from smcp_agent import ComputerLeft, Disconnected, Event, SmcpAgent
+from smcp_auth import api_keys
 from smcp_bus import subjects
-from smcp_gateway.auth import api_keys
 from smcp_testing.event_payloads import GOOD
 from smcp_testing.mcp_servers import configs
 from smcp_testing.nats_peer import nats_peer

@@ -16,8 +16,8 @@ from typing import Final
 
 import psutil
 
-from smcp_gateway.auth import api_keys
-from smcp_gateway.auth.api_keys import new_key
+from smcp_auth import api_keys
+from smcp_auth.api_keys import new_key
 from smcp_testing.gateway_world import MIB, NAMESPACE, connected
 from smcp_testing.service_process import ServiceProcess, service_process
 from tests.e2e.hostile.bystander import ENDED_S, Bystander, Cost, answer_skills

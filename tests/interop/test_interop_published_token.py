@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bench import published_env
-from smcp_gateway.auth import api_keys as key_file
-from smcp_gateway.auth.api_keys import new_key
+from smcp_auth import api_keys as key_file
+from smcp_auth.api_keys import new_key
 from smcp_testing import issuer
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.issuer import open_issuer, signing_key

@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from smcp_auth.client_addresses import read_networks
 from smcp_computer.config.file import load_config
 from smcp_computer.settings import ComputerSettings
-from smcp_gateway.auth.client_addresses import read_networks
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import ServiceSettings
 from smcp_standalone.demo import COMPUTER, OFFICE

@@ -25,9 +25,9 @@ SERVICE = ("smcp-proto", "smcp-bus", "smcp-service")
 NEEDED = {
     "smcp-agent": ("smcp-proto", "smcp-agent"),
     "smcp-computer": (*SERVICE, "smcp-agent", "smcp-computer"),
-    "smcp-gateway": (*SERVICE, "smcp-gateway"),
+    "smcp-gateway": (*SERVICE, "smcp-auth", "smcp-gateway"),
     "smcp-registry": (*SERVICE, "smcp-registry"),
-    "smcp": (*SERVICE, "smcp-agent", "smcp-computer", "smcp-gateway", "smcp-registry", "smcp-standalone"),
+    "smcp": (*SERVICE, "smcp-auth", "smcp-agent", "smcp-computer", "smcp-gateway", "smcp-registry", "smcp-standalone"),
 }
 """Of ours, by command."""
 

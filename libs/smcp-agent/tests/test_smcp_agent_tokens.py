@@ -21,8 +21,8 @@ from smcp_agent import (
 from smcp_agent.connecting.addresses import delay
 from smcp_agent.connecting.options import Transport
 from smcp_agent.errors import Malformed
-from smcp_gateway.auth import api_keys as key_file
-from smcp_gateway.auth.api_keys import new_key
+from smcp_auth import api_keys as key_file
+from smcp_auth.api_keys import new_key
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import gateway_world

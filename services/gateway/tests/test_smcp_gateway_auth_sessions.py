@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from socketio.exceptions import ConnectionError as Refused
 
+from smcp_auth import api_keys as key_file
+from smcp_auth.api_keys import KeyEntry, new_key
 from smcp_bus import subjects
-from smcp_gateway.auth import api_keys as key_file
-from smcp_gateway.auth.api_keys import KeyEntry, new_key
 from smcp_testing import issuer
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.issuer import shared_token
@@ -201,7 +201,7 @@ async def test_a_call_that_runs_when_the_token_expires_is_cancelled(nats_url: st
 async def test_revoking_a_token_or_a_subject_ends_its_sessions_and_no_others(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "smcp_gateway.auth")
+    caplog.set_level("INFO", "smcp_auth")
     path = tmp_path / "revoked.json"
     path.write_text('{"jti": ["lost long ago"]}')
     by_id, by_subject, other = token(sub="box", jti="lost"), token(sub="mallory"), token(sub="box", jti="kept")

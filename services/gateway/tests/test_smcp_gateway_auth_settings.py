@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from smcp_gateway.auth import api_keys as key_file
-from smcp_gateway.auth.api_keys import new_key
+from smcp_auth import api_keys as key_file
+from smcp_auth.api_keys import new_key
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import SettingsError, is_loopback

@@ -8,13 +8,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 
+from smcp_auth import api_keys
+from smcp_auth.api_keys import new_key
+from smcp_auth.authenticator import Authenticator
+from smcp_auth.grants import Principal
 from smcp_gateway.app import EVENTS
-from smcp_gateway.auth import api_keys
-from smcp_gateway.auth.api_keys import new_key
-from smcp_gateway.auth.grants import Principal
-from smcp_gateway.auth.guard import Guard
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.waiting import eventually
 
@@ -150,14 +149,14 @@ async def test_a_client_that_goes_while_its_token_is_checked_leaves_no_session(
 ) -> None:
     key, entry = new_key(subject=None, offices=["*"], roles=["agent"], names=["*"])
     api_keys.add(tmp_path / "keys.json", entry)
-    checking, go, admit = asyncio.Event(), asyncio.Event(), Guard.admit
+    checking, go, authenticate = asyncio.Event(), asyncio.Event(), Authenticator.authenticate
 
-    async def slowly(guard: Guard, request: web.Request, auth: object) -> Principal:
+    async def slowly(authenticator: Authenticator, token: str | None, source: str, **more: Any) -> Principal:
         checking.set()
         await go.wait()
-        return await admit(guard, request, auth)
+        return await authenticate(authenticator, token, source, **more)
 
-    monkeypatch.setattr(Guard, "admit", slowly)
+    monkeypatch.setattr(Authenticator, "authenticate", slowly)
     settings = {"auth_keys": tmp_path / "keys.json"}
     async with gateway_world(nats_url, registry=False, settings=settings) as world, aiohttp.ClientSession() as http:
         url = f"{world.url}/socket.io/?EIO=4&transport=polling"

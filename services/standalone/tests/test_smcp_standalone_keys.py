@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from smcp_agent import NotAuthenticated, SmcpAgent
-from smcp_gateway.auth import api_keys as key_file
+from smcp_auth import api_keys as key_file
 from smcp_testing.fork_server import born
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually

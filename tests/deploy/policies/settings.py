@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import get_args
 from unittest.mock import patch
 
+from smcp_auth.settings import AuthSettings
 from smcp_computer.settings import ComputerSettings, check_connection
-from smcp_gateway.auth.settings import AuthSettings
 from smcp_service.settings import (
     ServiceSettings,
     SettingsError,

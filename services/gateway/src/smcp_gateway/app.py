@@ -72,7 +72,7 @@ class Gateway:
             max_payload=settings.max_payload,
             ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
             quotas=quotas,
-            guard=front.guard,
+            authenticator=front.authenticator,
             source=front.source,
             arrivals=settings.strangers_per_address,
             audit=audit,
@@ -158,7 +158,7 @@ class Gateway:
             self._memberships,
             self._moves,
             self.route,
-            front.guard,
+            front.authenticator,
         )
         self.readiness.add("nats", lambda: bus.problem)
         self.readiness.add("registry", lambda: None if self._lease.acquired else "no lease yet")
@@ -197,9 +197,9 @@ class Gateway:
             "ping sweep": self.transport.sweep(),
             "rebalance": self._moves.rebalance(),
         }
-        if self.front.guard is not None:
-            works["keys of tokens"] = self.front.guard.run()
-            works["expiry"] = self._moves.end_expired(self.front.guard)
+        if self.front.authenticator is not None:
+            works["keys of tokens"] = self.front.authenticator.run()
+            works["expiry"] = self._moves.end_expired(self.front.authenticator)
         try:
             for name, work in works.items():
                 tasks.start(work, name=name)

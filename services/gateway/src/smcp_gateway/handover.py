@@ -19,10 +19,10 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
+from smcp_auth.authenticator import Authenticator
 from smcp_bus.bus import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseState
-from smcp_gateway.auth.guard import Guard
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.rooms.memberships import HangUp, Memberships
 from smcp_gateway.rooms.repair import asserted
@@ -180,16 +180,16 @@ class Moves:
             details = {"may_have_run": True} if call.on_wire else {"may_have_run": False, "moving": True}
             self.calls.settle(call, Unavailable("the gateway is stopping", details=details))
 
-    async def end_expired(self, guard: Guard) -> None:
+    async def end_expired(self, authenticator: Authenticator) -> None:
         """End sessions whose token has expired or was revoked, or whose key was removed, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            await guard.refresh()
+            await authenticator.refresh()
             async with asyncio.TaskGroup() as ending:
                 for session in self.sessions:
                     principal = session.principal
-                    if principal is not None and (why := guard.ended(principal)) is not None:
-                        ending.create_task(self._end(session, why, may_return=guard.may_return(principal)))
+                    if principal is not None and (why := authenticator.ended(principal)) is not None:
+                        ending.create_task(self._end(session, why, may_return=authenticator.may_return(principal)))
 
     async def _end(self, session: Session, why: str, *, may_return: bool) -> None:
         if may_return:

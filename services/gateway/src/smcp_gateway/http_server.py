@@ -7,9 +7,10 @@ from typing import Final
 
 from aiohttp import web
 
-from smcp_gateway.auth.client_addresses import Network, counted_as, source_of
-from smcp_gateway.auth.guard import Guard, open_guard, refusal_response
-from smcp_gateway.auth.settings import check_auth
+from smcp_auth.authenticator import Authenticator, open_authenticator
+from smcp_auth.client_addresses import Network, counted_as
+from smcp_auth.settings import check_auth
+from smcp_gateway.auth import check, refusal_response, source_of
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import VERSION_PARAMETER
 from smcp_proto.catalog import VersionRefusal, refuse_version
@@ -32,15 +33,15 @@ class HttpServer:
     """Made by `open_http_server`.
 
     Args:
-        guard: authenticates clients; None: everybody may connect.
+        authenticator: of clients; None: everybody may connect.
         proxies: trusted in `X-Forwarded-For`.
     """
 
-    def __init__(self, metrics: Metrics, *, guard: Guard | None, proxies: Sequence[Network]) -> None:
+    def __init__(self, metrics: Metrics, *, authenticator: Authenticator | None, proxies: Sequence[Network]) -> None:
         self.readiness = Readiness()
         self.stats = Stats()
         self.metrics = metrics
-        self.guard = guard
+        self.authenticator = authenticator
         self.refused: Callable[[str, SmcpError], None] = lambda address, error: None
         """Called with the address and the error of a client that is refused by HTTP."""
         self._proxies = proxies
@@ -83,9 +84,9 @@ class HttpServer:
         answer = self._answer
         if answer is None:
             raise web.HTTPServiceUnavailable(text="not serving now", headers={"Retry-After": "1"})
-        if begins and self.guard is not None:
+        if begins and self.authenticator is not None:
             try:
-                await self.guard.check(request)
+                await check(self.authenticator, request)
             except SmcpError as error:
                 self.refused(self.source(request), error)
                 return refusal_response(error)
@@ -106,12 +107,12 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     Raises:
         Failure: the address is not available, or it is not loopback and there is no authentication.
     """
-    check_auth(settings, settings.gateway_host)
+    check_auth(settings, "SMCP_GATEWAY_HOST", settings.gateway_host)
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):
         _log.warning("any client that reaches this address can connect under any name", host=settings.gateway_host)
-    guard = open_guard(settings)
+    authenticator = open_authenticator(settings)
     metrics = Metrics()
-    front = HttpServer(metrics, guard=guard, proxies=settings.proxies)
+    front = HttpServer(metrics, authenticator=authenticator, proxies=settings.proxies)
     rules = EdgeRules(
         hosts=settings.hosts,
         origins=settings.origins,

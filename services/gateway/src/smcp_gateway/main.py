@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from smcp_auth.settings import check_auth
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError
 from smcp_bus.log_level import serve_log_level
@@ -14,7 +15,6 @@ from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials
 from smcp_gateway.app import EVENTS, Gateway, open_gateway
-from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.cli import (
@@ -48,7 +48,7 @@ def serve(
 ) -> None:
     """Serve Agents and Computers over Socket.IO, on `SMCP_GATEWAY_HOST`:`SMCP_GATEWAY_PORT`."""
     settings = load_settings(GatewaySettings, gateway_port=port, insecure=insecure)
-    check_auth(settings, settings.gateway_host)
+    check_auth(settings, "SMCP_GATEWAY_HOST", settings.gateway_host)
     config = BusConfig(
         url=settings.nats_url,
         credentials=configured_credentials(settings.nats_creds, SettingsError, kind="gateway"),

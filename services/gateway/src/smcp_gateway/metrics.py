@@ -1,10 +1,10 @@
 """The gateway's metrics."""
 
+from smcp_auth.authenticator import Authenticator
 from smcp_bus.dispatch import Ended
 from smcp_bus.metrics import measure_lease, measure_owner
 from smcp_bus.registry_client import LeaseKeeper
 from smcp_bus.tracing import counted
-from smcp_gateway.auth.guard import Guard
 from smcp_gateway.calls.table import CallRoute, CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.resources import ListResources
@@ -56,7 +56,7 @@ def measure(
     memberships: Memberships,
     moves: Moves,
     route: CallRoute,
-    guard: Guard | None,
+    authenticator: Authenticator | None,
 ) -> None:
     """Register the gauges and counters."""
     gauge, counter = metrics.gauge, metrics.counter
@@ -86,7 +86,7 @@ def measure(
     counter(
         "smcp_gateway_connections_refused",
         "Clients without an acceptable token, and those that tried too often",
-        lambda: {"token": 0, "throttled": 0} if guard is None else guard.refusals,
+        lambda: {"token": 0, "throttled": 0} if authenticator is None else authenticator.refusals,
         label="why",
     )
     counter("smcp_gateway_slow_clients", "Clients that were cut off, since they did not read", lambda: transport.slow)

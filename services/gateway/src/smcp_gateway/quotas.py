@@ -12,10 +12,9 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
-
+from smcp_auth.grants import Quota
 from smcp_bus.limits import MEMBER_SHARE, SWEEP_AT, Rate
 from smcp_proto.errors import RateLimited, SmcpCode
 
@@ -29,34 +28,6 @@ ROUND: Final = 8
 """Events of one office that are begun in one round of the event loop. Each takes some 0.3 ms."""
 SUBJECT_ROUND: Final = 4 * ROUND
 """The same of one key or token, which may have many offices: together they delay others by some 10 ms."""
-
-Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
-PerSecond = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
-
-
-class Quota(BaseModel):
-    """The quotas of a key or token; what is not there is as the settings say, and 0 is any number.
-
-    Unknown fields are refused: they could be restrictions.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    sockets: Count | None = None
-    """Connections; of an office: its members."""
-    calls_per_s: PerSecond | None = None
-    """Events of clients of all kinds, calls of Agents first of all."""
-    calls_in_flight: Count | None = None
-    """Events not answered yet."""
-    bytes_per_s: PerSecond | None = None
-    """Bytes of events and their answers in a second."""
-    subscriptions: Count | None = None
-    """To resources of Computers on Socket.IO."""
-    reads_per_s: PerSecond | None = None
-    """Requests that make MCP servers work (computer.txt, resources chapter, 4.2)."""
-    room_events_per_s: PerSecond | None = None
-    """Joins, leaves, lists of a room, and updates that Computers announce."""
-
 
 NAMES: Final = tuple(Quota.model_fields)
 

@@ -5,8 +5,9 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from smcp_gateway.auth.settings import AuthSettings
-from smcp_gateway.quotas import NAMES, Count, PerSecond
+from smcp_auth.grants import Count, PerSecond
+from smcp_auth.settings import AuthSettings
+from smcp_gateway.quotas import NAMES
 from smcp_service.http_limits import PER_ADDRESS
 from smcp_service.settings import BindHost, Port, Seconds, ServiceSettings, is_loopback
 

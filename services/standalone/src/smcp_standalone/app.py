@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from smcp_agent.connecting.options import shared_key
+from smcp_auth import api_keys
+from smcp_auth.settings import check_auth
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError
 from smcp_bus.log_level import serve_log_level
@@ -29,8 +31,6 @@ from smcp_computer.control import open_control
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import open_terminal
 from smcp_gateway import app as gateway_app
-from smcp_gateway.auth import api_keys
-from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_registry import app as registry_app
@@ -162,7 +162,7 @@ def _gateway_settings(options: UpOptions) -> GatewaySettings:
     gateway = load_settings(
         GatewaySettings, gateway_port=options.port, insecure=options.insecure, audit=_audit_default()
     )
-    check_auth(gateway, gateway.gateway_host)
+    check_auth(gateway, "SMCP_GATEWAY_HOST", gateway.gateway_host)
     return gateway
 
 

@@ -12,14 +12,14 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
+from smcp_auth import api_keys as key_file
+from smcp_auth.api_keys import KeyEntry, new_key
 from smcp_bus.audit import Event
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError, describe
 from smcp_bus.callers import ANY
 from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials
-from smcp_gateway.auth import api_keys as key_file
-from smcp_gateway.auth.api_keys import KeyEntry, new_key
 from smcp_proto.validation import reason_of
 from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure

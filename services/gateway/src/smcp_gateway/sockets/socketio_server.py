@@ -18,11 +18,11 @@ import socketio
 from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
+from smcp_auth.authenticator import Authenticator
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
-from smcp_gateway.auth.client_addresses import CONNECT_S, Arrivals
-from smcp_gateway.auth.guard import Guard, refusal_response
+from smcp_gateway.auth import CONNECT_S, Arrivals, admit, refusal_response
 from smcp_gateway.quotas import Quotas, Ticket, Turns
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
@@ -96,7 +96,7 @@ class SocketIoServer:
     max_payload: bytes that a request or reply may have.
     ping_s: as `Engine`.
     quotas: count every event, and the connections of each subject.
-    guard: authenticates clients; None: authentication is off.
+    authenticator: of clients; None: authentication is off.
     source: the address that a request comes from, as its arrivals are counted.
     arrivals: connections of one address that are not let in yet; 0: any number.
     """
@@ -108,7 +108,7 @@ class SocketIoServer:
         max_payload: int,
         ping_s: float,
         quotas: Quotas,
-        guard: Guard | None = None,
+        authenticator: Authenticator | None = None,
         source: Callable[[web.Request], str],
         arrivals: int,
         audit: Audit,
@@ -122,7 +122,7 @@ class SocketIoServer:
         """Called with a session that has ended; `goodbye`: its client said so."""
         self._max_payload = max_payload
         self._max_request = min(max_payload, max(MIN_REQUEST_LIMIT, max_payload // REQUEST_LIMIT_DIVISOR))
-        self._guard = guard
+        self._authenticator = authenticator
         self._source = source
         self._audit = audit
         self._arrivals = Arrivals(arrivals, self._close_stranger)
@@ -240,7 +240,7 @@ class SocketIoServer:
         replies = ReplyBudget(self._max_payload)
         try:
             options = greeting(request, auth)
-            principal = None if self._guard is None else await self._guard.admit(request, auth)
+            principal = None if self._authenticator is None else await admit(self._authenticator, request, auth)
             if self._engine.outbox(engine_id) is None:
                 raise Unavailable("the connection ended while its token was checked")
             session = Session(sid, engine_id, *options, principal, replies=replies, address=self._source(request))

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_gateway.auth.grants import Grants, check_subject
+from smcp_auth.grants import Grants, check_subject
 from smcp_proto.validation import malformed
 from smcp_service.files import UnusableFile, WatchedFile, read_protected, replace_files
 

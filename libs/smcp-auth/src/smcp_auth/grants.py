@@ -7,16 +7,42 @@ import json
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_bus.callers import Rights
-from smcp_gateway.quotas import Quota
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import LONGEST, Pattern, Role, matches, without_controls
 from smcp_proto.validation import malformed
 from smcp_service.files import UnusableFile, read_protected
+
+Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
+PerSecond = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+
+
+class Quota(BaseModel):
+    """The quotas of a key or token; what is not there is as the settings say, and 0 is any number.
+
+    Unknown fields are refused: they could be restrictions.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sockets: Count | None = None
+    """Connections; of an office: its members."""
+    calls_per_s: PerSecond | None = None
+    """Events of clients of all kinds, calls of Agents first of all."""
+    calls_in_flight: Count | None = None
+    """Events not answered yet."""
+    bytes_per_s: PerSecond | None = None
+    """Bytes of events and their answers in a second."""
+    subscriptions: Count | None = None
+    """To resources of Computers on Socket.IO."""
+    reads_per_s: PerSecond | None = None
+    """Requests that make MCP servers work (computer.txt, resources chapter, 4.2)."""
+    room_events_per_s: PerSecond | None = None
+    """Joins, leaves, lists of a room, and updates that Computers announce."""
 
 
 def check_subject(subject: object) -> str:

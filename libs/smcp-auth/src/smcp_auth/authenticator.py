@@ -1,53 +1,44 @@
-"""Authenticates clients, and ends their sessions.
+"""From a client's token to its principal, and the end of what a token allows: expiry, removed keys, revoked tokens.
 
-A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
-`auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed).
+Knows nothing of HTTP servers and sockets; those that ask say what address a wrong token is counted under.
 """
 
 import asyncio
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from aiohttp import web
-
-from smcp_gateway.auth.api_keys import PREFIX, KeyEntry, WatchedKeys
-from smcp_gateway.auth.client_addresses import LoginThrottle, Network, source_of
-from smcp_gateway.auth.grants import Principal, Revocations, read_revocations
-from smcp_gateway.auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
-from smcp_gateway.auth.settings import AuthSettings
-from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
+from smcp_auth.api_keys import PREFIX, KeyEntry, WatchedKeys
+from smcp_auth.client_addresses import LoginThrottle, Network
+from smcp_auth.grants import Principal, Revocations, read_revocations
+from smcp_auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
+from smcp_auth.settings import AuthSettings
+from smcp_proto.errors import NotAuthenticated, RateLimited
 from smcp_service.files import UnusableFile, WatchedFile
 
 HEADER: Final = "Authorization"
-FIELD: Final = "token"
-"""The field of `auth` with the token."""
+HEADER_FORM: Final = f"the header {HEADER}: Bearer"
 _BEARER: Final = re.compile(r"bearer +(?P<token>\S.*?)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}")
-_PRINCIPAL: Final = web.RequestKey("principal", Principal)
-_PRESENTED: Final = web.RequestKey("token", str)
-"""The token of the request's header."""
 _KEY_ID: Final = 32
 """Characters of a key's id, at most."""
-_UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
-"""Characters that are not allowed in a quoted parameter of a header (RFC 6750, 3)."""
 
 REVOKED: Final = "the token was revoked"
 
-_log: Final = logging.getLogger("smcp_gateway.auth")
+_log: Final = logging.getLogger("smcp_auth")
 
 
-def open_guard(settings: AuthSettings) -> "Guard | None":
-    """The guard of these settings; None: no client needs a token. Raises UnusableFile: a file cannot be used."""
+def open_authenticator(settings: AuthSettings) -> "Authenticator | None":
+    """The authenticator of these settings; None: no client needs a token. Raises UnusableFile."""
     if not settings.auth_configured:
         return None
     keys = None if settings.auth_keys is None else WatchedKeys(settings.auth_keys)
     if not settings.auth_with_tokens:
-        return Guard(keys, None, settings.proxies)
+        return Authenticator(keys, None, settings.proxies)
     jwks = None
     if (where := settings.auth_jwks) is not None:
         load = from_url(where) if "://" in where else from_file(Path(where))
@@ -61,11 +52,11 @@ def open_guard(settings: AuthSettings) -> "Guard | None":
         jwks=jwks,
     )
     revoked = None if settings.auth_revoked is None else WatchedFile(settings.auth_revoked, read_revocations)
-    return Guard(keys, tokens, settings.proxies, revoked)
+    return Authenticator(keys, tokens, settings.proxies, revoked)
 
 
 @dataclass(eq=False, repr=False)
-class Guard:
+class Authenticator:
     """Checks each client's token: an API key of the key file, or a JWT."""
 
     keys: WatchedKeys | None
@@ -114,44 +105,22 @@ class Guard:
     def _is_revoked(self, principal: Principal) -> bool:
         return self.revoked is not None and self.revoked.value.holds(principal)
 
-    async def check(self, request: web.Request) -> None:
-        """Check a request that begins a connection. Raises what `admit` raises."""
-        bearer = _BEARER.fullmatch(request.headers.get(HEADER, ""))
-        if bearer is not None:  # else the token comes with CONNECT
-            request[_PRINCIPAL] = await self._authenticate(request, bearer["token"])
-            request[_PRESENTED] = bearer["token"]
-
-    async def admit(self, request: web.Request, auth: object) -> Principal:
-        """Authenticate a client that connects to the namespace.
+    async def authenticate(self, token: str | None, source: str, *, sent_in: str = HEADER_FORM) -> Principal:
+        """The holder of a token.
 
         Args:
-            request: the one that began the connection.
-            auth: from CONNECT.
+            source: the address that a wrong token is counted under.
+            sent_in: where the client may send its token, for the message that it sent none.
 
         Raises:
             NotAuthenticated: no token, or one that is not accepted.
             RateLimited: too many wrong tokens from this address. `details.retry_after_s`
-            Malformed: `auth.token` is not a string, or differs from the header's.
             Unavailable: the token cannot be checked now.
         """
-        token = auth.get(FIELD) if isinstance(auth, Mapping) else None
-        details = {"field": f"auth.{FIELD}"}
-        if token is not None and not isinstance(token, str):
-            raise Malformed(f"auth.{FIELD}: is not a string", details=details)
-        known: Principal | None = request.get(_PRINCIPAL)
-        if known is None:
-            return await self._authenticate(request, token)
-        if token is not None and token != request.get(_PRESENTED):
-            raise Malformed(f"auth.{FIELD}: is not the token of the header {HEADER}", details=details)
-        if (over := self.ended(known)) is not None:
-            raise NotAuthenticated(over)
-        return known
-
-    async def _authenticate(self, request: web.Request, token: str | None) -> Principal:
         try:
-            return await self._holder_of(token)
+            return await self._holder_of(token, sent_in)
         except NotAuthenticated as error:
-            self._count(source_of(request, self.proxies), token or "", error)
+            self._count(source, token or "", error)
             raise
 
     def _count(self, source: str, token: str, error: NotAuthenticated) -> None:
@@ -168,11 +137,9 @@ class Guard:
             why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message
             _log.info("a client was refused: %s", why, extra={"address": source})
 
-    async def _holder_of(self, token: str | None) -> Principal:
+    async def _holder_of(self, token: str | None, sent_in: str) -> Principal:
         if not token:
-            raise NotAuthenticated(
-                f"a token is needed: auth.{FIELD} of Socket.IO's CONNECT, or the header {HEADER}: Bearer"
-            )
+            raise NotAuthenticated(f"a token is needed: {sent_in}")
         if not _TOKEN.fullmatch(token):
             raise NotAccepted("it is empty, too long, or not of visible ASCII characters")
         if not token.startswith(PREFIX):
@@ -190,21 +157,12 @@ class Guard:
         return Principal(key.subject, key, expires_at=key.expires_at, kind="key")
 
 
+def bearer_token(header: str) -> str | None:
+    """The token of a header `Authorization`; None: it has none."""
+    bearer = _BEARER.fullmatch(header)
+    return None if bearer is None else bearer["token"]
+
+
 def _key_id(token: str) -> str:
     """What an API key says; empty for any other token."""
     return token.removeprefix(PREFIX).partition("_")[0][:_KEY_ID] if token.startswith(PREFIX) else ""
-
-
-def refusal_response(error: SmcpError) -> web.Response:
-    """The HTTP response to a refusal: the flat error with HTTP's headers."""
-    headers = {"Cache-Control": "no-store"}
-    match error:
-        case NotAuthenticated():
-            description = _UNQUOTED.sub("?", error.message)
-            headers["WWW-Authenticate"] = f'Bearer error="invalid_token", error_description="{description}"'
-        case RateLimited(details={"retry_after_s": wait}):
-            headers["Retry-After"] = str(wait)
-        case Unavailable():
-            headers["Retry-After"] = "1"
-    body: dict[str, Any] = error.body().model_dump()
-    return web.json_response(body, status=int(error.code), headers=headers)

@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, FilePath, SecretStr
 
-from smcp_gateway.auth.api_keys import read
-from smcp_gateway.auth.client_addresses import Network, read_networks
-from smcp_gateway.auth.grants import read_revocations
-from smcp_gateway.auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
+from smcp_auth.api_keys import read
+from smcp_auth.client_addresses import Network, read_networks
+from smcp_auth.grants import read_revocations
+from smcp_auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_service.files import UnusableFile, read_protected
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback
 
@@ -83,11 +83,11 @@ class AuthSettings(ServiceSettings):
         return read_networks(self.auth_proxies)
 
 
-def check_auth(settings: AuthSettings, host: str) -> None:
+def check_auth(settings: AuthSettings, variable: str, host: str) -> None:
     """Refuse settings that are wrong or let anybody in.
 
     Args:
-        host: where clients connect.
+        variable, host: the setting that says where clients connect, and its value.
 
     Raises:
         SettingsError: naming each setting.
@@ -95,7 +95,7 @@ def check_auth(settings: AuthSettings, host: str) -> None:
     problems = [*_contradictions(settings), *_unreadable(settings)]
     if not settings.auth_configured and not settings.insecure and not is_loopback(host):
         problems.append(
-            f"SMCP_GATEWAY_HOST: {host!r} can be reached from other machines: set who may connect (SMCP_AUTH_KEYS, "
+            f"{variable}: {host!r} can be reached from other machines: set who may connect (SMCP_AUTH_KEYS, "
             "SMCP_AUTH_JWKS or SMCP_AUTH_SECRET), or let everybody in with --insecure (SMCP_INSECURE=true)"
         )
     if problems:

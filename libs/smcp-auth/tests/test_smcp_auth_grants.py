@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from smcp_gateway.auth.grants import Grants, decide
+from smcp_auth.grants import Grants, decide
 from smcp_proto.member_names import check_pattern, matches
 from smcp_proto.validation import malformed
 

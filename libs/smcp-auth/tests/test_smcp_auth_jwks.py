@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smcp_gateway.auth.jwts import BadKeySet, Jwks, from_file, from_url, read_key_set
+from smcp_auth.jwts import BadKeySet, Jwks, from_file, from_url, read_key_set
 from smcp_proto.errors import Unavailable
 from smcp_testing.issuer import Issuer, key_set, open_issuer, signing_key
 from smcp_testing.waiting import Stopwatch, eventually

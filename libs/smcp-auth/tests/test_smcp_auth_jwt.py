@@ -12,7 +12,7 @@ from typing import Any
 import jwt
 import pytest
 
-from smcp_gateway.auth.jwts import NOT_ACCEPTED, Jwks, JwtVerifier, NotAccepted
+from smcp_auth.jwts import NOT_ACCEPTED, Jwks, JwtVerifier, NotAccepted
 from smcp_proto.errors import NotAuthenticated
 from smcp_testing import issuer
 from smcp_testing.issuer import AUDIENCE, EVERYTHING, ISSUER, SigningKey, shared_token, signing_key, unsigned_token

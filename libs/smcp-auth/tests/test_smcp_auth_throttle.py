@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from smcp_gateway.auth.client_addresses import ADDRESSES, LoginThrottle, client_address, counted_as, read_networks
+from smcp_auth.client_addresses import ADDRESSES, LoginThrottle, client_address, counted_as, read_networks
 
 
 def test_an_address_has_to_wait_after_20_failures_in_a_minute() -> None:

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from smcp_gateway.auth import api_keys as key_file
-from smcp_gateway.auth.api_keys import KeyEntry, WatchedKeys, new_key
+from smcp_auth import api_keys as key_file
+from smcp_auth.api_keys import KeyEntry, WatchedKeys, new_key
 from smcp_service.files import UnusableFile
 
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from smcp_gateway.auth.grants import Grants, Principal, check_subject
+from smcp_auth.grants import Grants, Principal, check_subject
 from smcp_proto.errors import NotAuthenticated, Unavailable
 from smcp_proto.validation import malformed
 from smcp_service.files import UnusableFile, read_protected
@@ -47,7 +47,7 @@ _PUBLIC_PART: Final = ("kty", "kid", "n", "e", "crv", "x", "y")
 """The members of a JWK that are read; a private half is ignored."""
 NOT_ACCEPTED: Final = "the token is not accepted"
 
-_log: Final = logging.getLogger("smcp_gateway.auth.jwts")
+_log: Final = logging.getLogger("smcp_auth.jwts")
 
 Load = Callable[[], Awaitable[bytes]]
 """Loads the set. Raises OSError, aiohttp.ClientError, TimeoutError or BadKeySet."""

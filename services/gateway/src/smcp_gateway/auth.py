@@ -1,0 +1,143 @@
+"""Lets clients in, and bounds those that are not let in yet.
+
+A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
+`auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed). Whose it is says
+`smcp_auth.authenticator`. The bytes of connections that are not let in, and the TCP connections below them, are bounded
+by `smcp_service.http_limits`.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from smcp_auth.authenticator import HEADER, HEADER_FORM, Authenticator, bearer_token
+from smcp_auth.client_addresses import Network, client_address, counted_as
+from smcp_auth.grants import Principal
+from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
+
+FIELD: Final = "token"
+"""The field of `auth` with the token."""
+CONNECT_S: Final = 10.0
+"""How long a client may take to connect to the namespace, where it has to say who it is."""
+_PRINCIPAL: Final = web.RequestKey("principal", Principal)
+_PRESENTED: Final = web.RequestKey("token", str)
+"""The token of the request's header."""
+_UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
+"""Characters that are not allowed in a quoted parameter of a header (RFC 6750, 3)."""
+
+
+async def check(authenticator: Authenticator, request: web.Request) -> None:
+    """Check a request that begins a connection. Raises what `admit` raises."""
+    token = bearer_token(request.headers.get(HEADER, ""))
+    if token is not None:  # else the token comes with CONNECT
+        request[_PRINCIPAL] = await _authenticate(authenticator, request, token)
+        request[_PRESENTED] = token
+
+
+async def admit(authenticator: Authenticator, request: web.Request, auth: object) -> Principal:
+    """Authenticate a client that connects to the namespace.
+
+    Args:
+        request: the one that began the connection.
+        auth: from CONNECT.
+
+    Raises:
+        NotAuthenticated: no token, or one that is not accepted.
+        RateLimited: too many wrong tokens from this address. `details.retry_after_s`
+        Malformed: `auth.token` is not a string, or differs from the header's.
+        Unavailable: the token cannot be checked now.
+    """
+    token = auth.get(FIELD) if isinstance(auth, Mapping) else None
+    details = {"field": f"auth.{FIELD}"}
+    if token is not None and not isinstance(token, str):
+        raise Malformed(f"auth.{FIELD}: is not a string", details=details)
+    known: Principal | None = request.get(_PRINCIPAL)
+    if known is None:
+        return await _authenticate(authenticator, request, token)
+    if token is not None and token != request.get(_PRESENTED):
+        raise Malformed(f"auth.{FIELD}: is not the token of the header {HEADER}", details=details)
+    if (over := authenticator.ended(known)) is not None:
+        raise NotAuthenticated(over)
+    return known
+
+
+async def _authenticate(authenticator: Authenticator, request: web.Request, token: str | None) -> Principal:
+    sent_in = f"auth.{FIELD} of Socket.IO's CONNECT, or {HEADER_FORM}"
+    return await authenticator.authenticate(token, source_of(request, authenticator.proxies), sent_in=sent_in)
+
+
+def refusal_response(error: SmcpError) -> web.Response:
+    """The HTTP response to a refusal: the flat error with HTTP's headers."""
+    headers = {"Cache-Control": "no-store"}
+    match error:
+        case NotAuthenticated():
+            description = _UNQUOTED.sub("?", error.message)
+            headers["WWW-Authenticate"] = f'Bearer error="invalid_token", error_description="{description}"'
+        case RateLimited(details={"retry_after_s": wait}):
+            headers["Retry-After"] = str(wait)
+        case Unavailable():
+            headers["Retry-After"] = "1"
+    body: dict[str, Any] = error.body().model_dump()
+    return web.json_response(body, status=int(error.code), headers=headers)
+
+
+def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
+    """The address that a request is counted under."""
+    address = client_address(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
+    return counted_as(address) or address
+
+
+class Arrivals:
+    """The connections that are not let in yet: each has a deadline, and each address may have so many. Made once for a
+    gateway.
+
+    Args:
+        most: connections of one address; 0: any number.
+        close: ends a connection whose time is up, if it still is not let in.
+    """
+
+    def __init__(self, most: int, close: Callable[[str], None]) -> None:
+        self._most = most
+        self._close = close
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._sources: dict[str, str] = {}
+        self._of: Counter[str] = Counter()
+
+    def has_room(self, source: str) -> bool:
+        """Whether one more connection may come from there."""
+        return not self._most or self._of[source] < self._most
+
+    def opened(self, engine_id: str, source: str) -> None:
+        self._sources[engine_id] = source
+        self._of[source] += 1
+        self.expect(engine_id, CONNECT_S)
+
+    def expect(self, engine_id: str, seconds: float) -> None:
+        """It has that many seconds from now, or less where it was so before."""
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(engine_id)
+        if timer is None or timer.when() > loop.time() + seconds:
+            self._stop(engine_id)
+            self._timers[engine_id] = loop.call_later(seconds, self._late, engine_id)
+
+    def ended(self, engine_id: str) -> None:
+        """It is let in, or gone. Idempotent."""
+        self._stop(engine_id)
+        source = self._sources.pop(engine_id, None)
+        if source is not None:
+            self._of[source] -= 1
+            if not self._of[source]:
+                del self._of[source]
+
+    def _stop(self, engine_id: str) -> None:
+        timer = self._timers.pop(engine_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _late(self, engine_id: str) -> None:
+        del self._timers[engine_id]
+        self._close(engine_id)
