@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import BaseModel, ValidationError
 
@@ -49,6 +50,8 @@ QUERY_S: Final = 30.0
 SECONDS: Final = f"seconds, more than 0 and at most {MAX_TIMEOUT_S}"
 
 _CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 logger = logging.getLogger(__name__)
 
@@ -357,35 +360,39 @@ class Traced:
         self.span.set_status(Status(StatusCode.ERROR))
 
 
+@lru_cache(maxsize=1)
+def _tracer(provider: TracerProvider) -> Tracer:
+    return provider.get_tracer("smcp_agent")
+
+
 @contextmanager
 def request_span(event: str, office: str, agent: str, req_id: str, attributes: Mapping[str, str]) -> Iterator[Traced]:
     """The span `<event>`; an SmcpError that leaves the block marks it with its code."""
     own_id = trace_id(office, agent, req_id)
     token = otel_context.attach(otel_context.set_value(TRACE_ID_KEY, own_id))
+    # start_as_current_span does the same with three more context managers, a tenth of the SDK's time for a call
+    span = _tracer(trace.get_tracer_provider()).start_span(
+        event,
+        kind=SpanKind.CLIENT,
+        attributes={"smcp.event": event, "smcp.req_id": req_id, "smcp.office": office, **attributes},
+    )
+    otel_context.attach(trace.set_span_in_context(span))
+    fields: dict[str, str] = {}
+    _PROPAGATOR.inject(fields)
+    context = span.get_span_context()
+    traced = Traced(
+        span,
+        {"traceparent": fields["traceparent"]} if "traceparent" in fields else {},
+        trace.format_trace_id(context.trace_id if context.is_valid else own_id),
+    )
     try:
-        with trace.get_tracer("smcp_agent").start_as_current_span(
-            event,
-            kind=SpanKind.CLIENT,
-            attributes={"smcp.event": event, "smcp.req_id": req_id, "smcp.office": office, **attributes},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            fields: dict[str, str] = {}
-            TraceContextTextMapPropagator().inject(fields)
-            context = span.get_span_context()
-            used = context.trace_id if context.is_valid else own_id
-            traced = Traced(
-                span,
-                {"traceparent": fields["traceparent"]} if "traceparent" in fields else {},
-                trace.format_trace_id(used),
-            )
-            try:
-                yield traced
-            except SmcpError as error:
-                traced.failed(str(int(error.code)))
-                raise
-            except asyncio.CancelledError:
-                traced.failed("cancelled")
-                raise
+        yield traced
+    except SmcpError as error:
+        traced.failed(str(int(error.code)))
+        raise
+    except asyncio.CancelledError:
+        traced.failed("cancelled")
+        raise
     finally:
+        span.end()
         otel_context.detach(token)
