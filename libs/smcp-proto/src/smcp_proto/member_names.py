@@ -47,6 +47,7 @@ def encode_name(name: str) -> str:
     return "".join(_ESCAPES[byte] for byte in name.encode())
 
 
+@lru_cache(maxsize=4096)
 def decode_name(token: str) -> str:
     """Return the name that a token stands for.
 

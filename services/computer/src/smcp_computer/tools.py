@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import mcp_types as types
 
@@ -54,8 +54,9 @@ class ToolRef:
     tool: str
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
+    """A tool that can be called."""
+
     ref: ToolRef
     supervisor: "Supervisor"
     tool: types.Tool
