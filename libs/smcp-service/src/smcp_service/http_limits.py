@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -342,18 +342,27 @@ def _checking(rules: EdgeRules) -> Middleware:
     return check
 
 
+def forbidden_header(
+    headers: Mapping[str, str], hosts: Collection[str] | None, origins: Collection[str]
+) -> tuple[str, str] | None:
+    """The header because of which a request is refused (`Host` or `Origin`), and why; see `EdgeRules`."""
+    host, origin = headers.get("Host"), headers.get("Origin")
+    if hosts is not None and not host_allowed(host, hosts):
+        return "Host", "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS"
+    if origin is not None and not origin_allowed(origin, host, origins):
+        return "Origin", "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS"
+    return None
+
+
 def _refusal(request: web.Request, rules: EdgeRules) -> web.Response | None:
     headers, status = request.headers, 403
-    host, origin = headers.get("Host"), headers.get("Origin")
     if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         status, field = 415, "Content-Encoding"
         why = "compressed bodies are not accepted: send the body without a Content-Encoding"
     elif request.path in UNCHECKED:
         return None
-    elif rules.hosts is not None and not host_allowed(host, rules.hosts):
-        field, why = "Host", "Host: this name is not allowed: see SMCP_ALLOWED_HOSTS"
-    elif origin is not None and not origin_allowed(origin, host, rules.origins):
-        field, why = "Origin", "Origin: pages of that origin may not connect: see SMCP_ALLOWED_ORIGINS"
+    elif (forbidden := forbidden_header(headers, rules.hosts, rules.origins)) is not None:
+        field, why = forbidden
     else:
         return None
     rules.turned_away(request, status, why)

@@ -1,0 +1,1 @@
+"""The MCP service: offers offices to MCP clients over Streamable HTTP."""

@@ -1,0 +1,162 @@
+"""The HTTP face of the service: checks a request, and has it answered by this process or by a peer (docs/adr/0048)."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+import uvicorn
+from mcp_types import INVALID_REQUEST
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from smcp_agent.errors import Malformed, NotAllowed, SmcpError
+from smcp_mcp.auth import Access
+from smcp_mcp.exchange import Exchange
+from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken
+from smcp_mcp.peers import Peers, open_peers
+from smcp_mcp.settings import McpSettings
+from smcp_proto.backoff import Backoff
+from smcp_service.health import Readiness
+from smcp_service.http_limits import forbidden_header
+from smcp_service.lifecycle import background, cannot_listen
+from smcp_service.logging import bind_call
+from smcp_service.metrics import Metrics
+
+HANDOVER_S: Final = 12.0
+"""How long a request waits for a seat whose replica is gone: a gateway notices a dead client within 10 s."""
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.5
+"""Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
+KEEP_ALIVE_S: Final = 75
+"""How long a connection may be silent between two requests, as at the gateway."""
+
+
+class McpEndpoint:
+    """The ASGI application at `/mcp/{office}`."""
+
+    def __init__(self, settings: McpSettings, access: Access, offices: Offices, peers: Peers) -> None:
+        self._settings = settings
+        self._access = access
+        self._offices = offices
+        self._peers = peers
+        self.requests: Counter[str] = Counter(dict.fromkeys(("here", "peer", "refused", "failed"), 0))
+        """By who answered: this process as an MCP server, a peer, or this process with an error."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        office = str(scope["path_params"]["office"])
+        with bind_call(office=office):
+            self.requests[await self._answer(exchange, office)] += 1
+
+    async def _answer(self, exchange: Exchange, office: str) -> str:
+        request = exchange.request
+        settings = self._settings
+        if (refusal := forbidden_header(request.headers, settings.hosts, settings.origins)) is not None:
+            await exchange.refuse(403, refusal[1], code=INVALID_REQUEST, data={"field": refusal[0]})
+            return "refused"
+        if (response := await self._access.refusal(request, office)) is not None:
+            await response(request.scope, exchange.receive, exchange.send)
+            return "refused"
+        if not await exchange.read(settings.max_request):
+            await exchange.refuse(413, f"the body has more than {settings.max_request} bytes", code=INVALID_REQUEST)
+            return "refused"
+        try:
+            return await self._served(exchange, office)
+        except SeatTaken as taken:
+            await exchange.refuse(409, f"the office {office!r} cannot be used now: {taken}")
+        except Malformed as error:
+            await exchange.refuse(400, error.message, code=INVALID_REQUEST)
+        except NotAllowed as error:
+            await exchange.refuse(403, error.message)
+        except SmcpError as error:
+            await exchange.refuse(503, error.message)
+        return "failed"
+
+    async def _served(self, exchange: Exchange, office: str) -> str:
+        """Have the request answered by the process that holds the seat.
+
+        Raises:
+            SeatTaken: another Agent has it, or a replica that cannot be reached.
+            SmcpError: as on joining.
+        """
+        loop = asyncio.get_running_loop()
+        backoff, deadline = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), loop.time() + HANDOVER_S
+        while True:
+            if (held := self._offices.held(office)) is not None:
+                await held.answer(exchange)
+                return "here"
+            if exchange.passed_on:
+                await exchange.refuse(421, "this replica does not hold the seat of the office")
+                return "refused"
+            known = self._peers.known.get(office)
+            if known is not None and await self._peers.pass_on(exchange, office, known):
+                return "peer"
+            try:
+                await self._offices.join(office)
+            except SeatTaken as taken:
+                if not taken.ours:
+                    raise
+                for peer in await self._peers.addresses():
+                    if await self._peers.pass_on(exchange, office, peer):
+                        return "peer"
+                if loop.time() > deadline:
+                    raise
+                await asyncio.sleep(backoff.next())
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which leaves the signals to the process that it runs in."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics) -> AsyncIterator[str]:
+    """Serve MCP clients while the body runs; it is given the URL. Then leave all offices, and stop.
+
+    Raises:
+        Failure: the address is not available.
+    """
+    host, port = settings.mcp_host, settings.mcp_port
+    access = Access(settings)
+    async with background() as tasks, open_peers(settings.peers) as peers:
+        offices = Offices(settings, access.may, tasks)
+        endpoint = McpEndpoint(settings, access, offices, peers)
+        metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices))
+        metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
+        metrics.counter(
+            "smcp_mcp_passed_on", "Requests that were passed on to a peer", lambda: peers.passed_on, label="outcome"
+        )
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, port), family=family, backlog=1024)
+        except OSError as error:
+            raise cannot_listen(error, host, port, choose="SMCP_MCP_PORT") from error
+        server = _Server(
+            uvicorn.Config(
+                Starlette(routes=[Route("/mcp/{office:path}", endpoint), *access.routes]),
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=int(LAST_CALLS_S),
+            )
+        )
+        serving = tasks.start(server.serve(sockets=[listener]), name="http")
+        address, bound, *_ = listener.getsockname()
+        readiness.add("http", lambda: None if server.started else "not listening yet")
+        try:
+            yield f"http://{f'[{address}]' if ':' in address else address}:{bound}"
+        finally:
+            readiness.drain()
+            await offices.close()
+            server.should_exit = True
+            await serving

@@ -1,0 +1,108 @@
+"""One HTTP request whose body is kept, so that this process or one peer after the other can answer it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from mcp_types import INTERNAL_ERROR
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+PASSED_ON: Final = "smcp-passed-on"
+"""The header of a request that comes from a peer."""
+_LISTEN: Final = "subscriptions/listen"
+_EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+class Exchange:
+    """Made before anything of the answer was sent."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.request = Request(scope)
+        self.body = b""
+        self._receive = receive
+        self._send = send
+        self._body_given = False
+        self._started = False
+        self._events = False
+        """The answer is a stream of events, and the last one that was sent is whole."""
+
+    @property
+    def passed_on(self) -> bool:
+        """A peer passed it on."""
+        return PASSED_ON in self.request.headers
+
+    @property
+    def streams(self) -> bool:
+        """It is a stream of notifications, which is open for as long as the client wants, and no call."""
+        return self.request.method == "GET" or self.request.headers.get("mcp-method") == _LISTEN
+
+    async def read(self, limit: int) -> bool:
+        """Read the body. False: it has more bytes than `limit`, or the client is gone."""
+        body = bytearray()
+        more = True
+        while more:
+            message = await self._receive()
+            body += message.get("body", b"")
+            if message["type"] == "http.disconnect" or len(body) > limit:
+                return False
+            more = message.get("more_body", False)
+        self.body = bytes(body)
+        return True
+
+    async def receive(self) -> Message:
+        """ASGI's `receive`, which begins with the body that was read."""
+        if self._body_given:
+            return await self._receive()
+        self._body_given = True
+        return {"type": "http.request", "body": self.body, "more_body": False}
+
+    async def disconnected(self) -> None:
+        """Wait until the client is gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def send(self, message: Message) -> None:
+        """ASGI's `send`."""
+        if message["type"] == "http.response.start":
+            self._started = True
+            headers = dict(message["headers"])
+            self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
+        elif body := message.get("body"):
+            self._events = self._events and body.endswith(_EVENT_ENDS)
+        await self._send(message)
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def send_body(self, body: bytes, *, more: bool) -> None:
+        await self.send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def refuse(
+        self, status: int, message: str, *, code: int = INTERNAL_ERROR, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Answer with a JSON-RPC error. Where the answer has begun, it ends the stream of events, or the connection."""
+        error = {"code": code, "message": message} | ({"data": data} if data else {})
+        body = orjson.dumps({"jsonrpc": "2.0", "id": self._request_id(), "error": error})
+        if not self._started:
+            await self.start(status, [(b"content-type", b"application/json"), (b"cache-control", b"no-store")])
+            await self.send_body(body, more=False)
+        elif self._events:
+            await self.send_body(b"event: message\r\ndata: " + body + b"\r\n\r\n", more=False)
+
+    async def break_off(self, why: str) -> None:
+        """End the answer of a request that was begun, and whose outcome nobody knows."""
+        if not self.streams:
+            await self.refuse(503, why, data={"may_have_run": True})
+        elif self._started:
+            await self.send_body(b"", more=False)
+        else:
+            await self.refuse(503, why)
+
+    def _request_id(self) -> str | int | None:
+        try:
+            found = orjson.loads(self.body)
+        except ValueError:
+            return None
+        found = found.get("id") if isinstance(found, dict) else None
+        return found if isinstance(found, str | int) else None

@@ -1,0 +1,195 @@
+"""The offices whose seats this process holds: for each one Agent, one MCP server, and the sessions of its clients.
+
+Below are the SDK (`SmcpAgent`, `OfficeServer`) and the MCP SDK's session manager. Above is `app`, which passes requests
+of other offices on (docs/adr/0048).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from smcp_agent import JoinRefused, RejoinRefused, SmcpAgent, SmcpError, Unavailable
+from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
+from smcp_agent.events import Event
+from smcp_agent.llm import NamedTool
+from smcp_agent.mcp.bridge import OfficeServer
+from smcp_agent.mcp.resources import Context
+from smcp_mcp.exchange import Exchange
+from smcp_mcp.settings import McpSettings
+from smcp_service.lifecycle import Background
+from smcp_service.logging import get_logger
+
+LAST_CALLS_S: Final = 5.0
+"""How long calls that run may take once the office is being left: other replicas wait for its seat meanwhile."""
+REFUSED_S: Final = 2.0
+"""For so long the refusal of a seat is remembered: a client that asks again and again does not load the registries."""
+_TAKEN: Final = "the office has an Agent already: "
+"""How the registry's refusal begins; the name of the Agent follows, quoted."""
+
+_log = get_logger(__name__)
+
+
+class SeatTaken(Exception):
+    """An Agent has the office's seat. `ours`: it has our name, so it is a replica, or one that has just died."""
+
+    def __init__(self, why: str, *, ours: bool) -> None:
+        super().__init__(why)
+        self.ours = ours
+
+
+class HeldOffice:
+    """An office whose seat this process holds, until `ended` is set."""
+
+    def __init__(self, manager: StreamableHTTPSessionManager, idle_s: float) -> None:
+        self.ended = asyncio.Event()
+        self._manager = manager
+        self._idle_s = idle_s
+        self._requests: dict[anyio.CancelScope, Exchange] = {}
+        self._unused = asyncio.get_running_loop().call_later(idle_s, self.ended.set)
+        self._one_less = asyncio.Event()
+
+    async def answer(self, exchange: Exchange) -> None:
+        self._unused.cancel()
+        scope = anyio.CancelScope()
+        self._requests[scope] = exchange
+        try:
+            with scope:
+                await self._manager.handle_request(exchange.request.scope, exchange.receive, exchange.send)
+        finally:
+            del self._requests[scope]
+            self._one_less.set()
+            if not self._requests:
+                self._unused = asyncio.get_running_loop().call_later(self._idle_s, self.ended.set)
+        if scope.cancelled_caught:
+            await exchange.break_off("the office was left while the call ran")
+
+    async def close(self) -> None:
+        """Let calls end for a while, then break off what is left."""
+        with anyio.move_on_after(LAST_CALLS_S):
+            while any(not exchange.streams for exchange in self._requests.values()):
+                self._one_less.clear()
+                await self._one_less.wait()
+        for scope in self._requests:
+            scope.cancel()
+        while self._requests:
+            self._one_less.clear()
+            await self._one_less.wait()
+        self._unused.cancel()
+
+
+class Offices:
+    """Joins offices, and holds them while they are used. `may`: see `OfficeServer`."""
+
+    def __init__(self, settings: McpSettings, may: Callable[[Context, NamedTool], bool], tasks: Background) -> None:
+        self._settings = settings
+        self._may = may
+        self._tasks = tasks
+        self._held: dict[str, HeldOffice] = {}
+        self._joining: dict[str, asyncio.Future[HeldOffice]] = {}
+        self._refused: dict[str, tuple[float, SeatTaken]] = {}
+        """By office, with the loop time at which it is forgotten."""
+        self._holding: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def held(self, office: str) -> HeldOffice | None:
+        return self._held.get(office)
+
+    async def join(self, office: str) -> HeldOffice:
+        """Take the seat of the office. Requests that come at the same time wait for one join.
+
+        Raises:
+            SeatTaken: an Agent has it.
+            SmcpError: the gateway cannot be reached, or refuses the name of the office or this service's token.
+        """
+        now = asyncio.get_running_loop().time()
+        self._refused = {name: refused for name, refused in self._refused.items() if refused[0] > now}
+        if office in self._refused:
+            raise self._refused[office][1]
+        if self._stopping:
+            raise SeatTaken("this replica is stopping", ours=True)
+        if office not in self._joining:
+            joined = self._joining[office] = asyncio.get_running_loop().create_future()
+            task = self._tasks.start(self._hold(office, joined), name=f"office {office}")
+            self._holding.add(task)
+            task.add_done_callback(self._holding.discard)
+        try:
+            return await asyncio.shield(self._joining[office])
+        except JoinRefused as error:
+            why = str(error.details.get("why", error.message))
+            if not why.startswith(_TAKEN):
+                raise
+            taken = SeatTaken(why, ours=why.startswith(f"{_TAKEN}{self._settings.mcp_name!r}"))
+            if not taken.ours:
+                self._refused[office] = (now + REFUSED_S, taken)
+            raise taken from None
+
+    async def close(self) -> None:
+        """Leave all offices, so that another replica can take them, and join none any more."""
+        self._stopping = True
+        for held in self._held.values():
+            held.ended.set()
+        for office, joined in list(self._joining.items()):
+            self._settle(office, joined, Unavailable("this replica is stopping"))
+        await asyncio.gather(*self._holding)
+
+    async def _hold(self, office: str, joined: asyncio.Future[HeldOffice]) -> None:
+        """Join, and hold the seat until the office is not used any more, or nobody waits for it."""
+        try:
+            async with self._agent(office) as agent:
+                if not joined.done():
+                    await self._serve(agent, joined)
+            _log.info("left an office", office=office)
+        except SmcpError as error:
+            self._settle(office, joined, error)
+
+    def _settle(self, office: str, joined: asyncio.Future[HeldOffice], outcome: HeldOffice | SmcpError) -> None:
+        """Tell those who wait for a join what became of it."""
+        if self._joining.get(office) is joined:
+            del self._joining[office]
+        if joined.done():
+            return
+        if isinstance(outcome, HeldOffice):
+            joined.set_result(outcome)
+        else:
+            joined.set_exception(outcome)
+            joined.exception()  # those who waited may be gone
+
+    async def _serve(self, agent: SmcpAgent, joined: asyncio.Future[HeldOffice]) -> None:
+        settings = self._settings
+        office = OfficeServer(agent, may=self._may)
+        manager = StreamableHTTPSessionManager(
+            office.server, session_idle_timeout=settings.mcp_idle_s, max_request_body_size=settings.max_request
+        )
+        async with office.following(), manager.run():
+            held = HeldOffice(manager, settings.mcp_idle_s)
+
+            def hear(event: Event) -> None:
+                if isinstance(event, RejoinRefused):  # another process has the seat now
+                    held.ended.set()
+
+            stop_hearing = agent.on_event(hear)
+            self._held[agent.office] = held
+            self._settle(agent.office, joined, held)
+            _log.info("joined an office", office=agent.office)
+            try:
+                await held.ended.wait()
+            finally:
+                stop_hearing()
+                del self._held[agent.office]
+                await held.close()
+
+    def _agent(self, office: str) -> SmcpAgent:
+        settings = self._settings
+        return SmcpAgent(
+            settings.gateways,
+            office=office,
+            name=settings.mcp_name,
+            token=settings.gateway_token,
+            max_message=settings.max_payload + MAX_MESSAGE - MAX_PAYLOAD,
+        )

@@ -1,0 +1,131 @@
+"""The other replicas of this service, to which requests are passed on."""
+
+import asyncio
+import io
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from socket import SOCK_STREAM
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import anyio
+from yarl import URL
+
+from smcp_mcp.exchange import PASSED_ON, Exchange
+from smcp_service.logging import get_logger
+
+CONNECT_S: Final = 1.0
+"""A peer that takes longer to accept a connection is skipped: replicas are near each other."""
+SILENT_S: Final = 45.0
+"""A peer that sends nothing for so long hangs: the MCP SDK sends a ping every 15 s on each stream and in each call."""
+KEPT_S: Final = 15.0
+"""An unused connection to a peer is kept for so long, which is less than the peer keeps it: one that the peer closes in
+the moment when it is used again would look like a call that was broken off."""
+_ONE_HOP: Final = frozenset(
+    {"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", PASSED_ON}
+)
+"""Headers about one connection (RFC 9110, 7.6.1), and those that the next hop writes itself."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    url: URL
+    """With the address of one replica in place of a name."""
+    name: str
+    """The name that its certificate is for."""
+
+
+class Peers:
+    """Made by `open_peers`."""
+
+    def __init__(self, urls: Sequence[str], http: aiohttp.ClientSession) -> None:
+        self._urls = urls
+        self._http = http
+        self.known: dict[str, Peer] = {}
+        """The peer that held the seat of an office last, by office."""
+        self.passed_on: Counter[str] = Counter(dict.fromkeys(("answered", "not held", "unreachable", "broken"), 0))
+        """Requests, by what became of them."""
+
+    async def addresses(self) -> list[Peer]:
+        """All replicas that the setting names at this moment; this process may be among them."""
+        found = await asyncio.gather(*map(_resolve, self._urls))
+        return [peer for peers in found for peer in peers]
+
+    async def pass_on(self, exchange: Exchange, office: str, peer: Peer) -> bool:
+        """Have a peer answer a request. False: it does not hold the seat of the office, or cannot be reached."""
+        answered = True  # also where the client goes away
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                await exchange.disconnected()
+                group.cancel_scope.cancel()
+
+            group.start_soon(watch)
+            outcome = await self._relay(exchange, peer)
+            self.passed_on[outcome] += 1
+            answered = outcome in ("answered", "broken")
+            group.cancel_scope.cancel()
+        if answered:
+            self.known[office] = peer
+        else:
+            self.known.pop(office, None)
+        return answered
+
+    async def _relay(self, exchange: Exchange, peer: Peer) -> str:
+        request = exchange.request
+        headers = [(name, value) for name, value in request.headers.items() if name not in _ONE_HOP]
+        path = request.scope["raw_path"].decode("ascii")
+        query = request.scope["query_string"].decode("ascii")
+        url = peer.url.with_path(path, encoded=True)
+        try:
+            async with self._http.request(
+                request.method,
+                URL(f"{url}?{query}" if query else str(url), encoded=True),
+                headers=[*headers, (PASSED_ON, "1")],
+                data=io.BytesIO(exchange.body) if exchange.body else None,
+                allow_redirects=False,
+                server_hostname=peer.name if url.scheme == "https" else None,
+            ) as response:
+                if response.status == 421:  # Misdirected Request (RFC 9110)
+                    return "not held"
+                passed = [pair for pair in response.raw_headers if pair[0].lower().decode() not in _ONE_HOP]
+                await exchange.start(response.status, [(name.lower(), value) for name, value in passed])
+                async for chunk in response.content.iter_any():
+                    await exchange.send_body(chunk, more=True)
+                await exchange.send_body(b"", more=False)
+                return "answered"
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            _log.info("a peer cannot be reached", peer=str(peer.url), error=type(error).__name__)
+            return "unreachable"
+        except (aiohttp.ClientError, TimeoutError) as error:
+            _log.warning("a peer broke off its answer", peer=str(peer.url), error=type(error).__name__)
+            await exchange.break_off("the replica that held the office is gone")
+            return "broken"
+
+
+async def _resolve(url: str) -> list[Peer]:
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(name, port, type=SOCK_STREAM)
+    except OSError as error:
+        _log.warning("the peers have no address", host=name, error=error.strerror)
+        return []
+    addresses = sorted({str(address[0]) for *_, address in found})
+    return [Peer(URL.build(scheme=parts.scheme, host=address, port=port), name) for address in addresses]
+
+
+@asynccontextmanager
+async def open_peers(urls: Sequence[str]) -> AsyncIterator[Peers]:
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_S)
+    async with aiohttp.ClientSession(
+        timeout=timeout, connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+    ) as http:
+        yield Peers(urls, http)

@@ -1,0 +1,142 @@
+"""The MCP service's settings, read once at its start."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from smcp_agent.connecting.addresses import checked_url
+from smcp_agent.connecting.options import Token, check_token
+from smcp_agent.errors import Malformed, TokenUnavailable
+from smcp_proto.member_names import Name
+from smcp_service.settings import (
+    MIB,
+    AllowedHosts,
+    AllowedOrigins,
+    BindHost,
+    Port,
+    Seconds,
+    ServiceSettings,
+    SettingsError,
+    is_loopback,
+    listed,
+)
+
+
+def _gateways(value: str) -> str:
+    try:
+        for url in listed(value):
+            checked_url(url)
+    except Malformed as error:
+        raise ValueError(error.message.partition(": ")[2]) from None
+    if not listed(value):
+        raise ValueError("names no gateway")
+    return value
+
+
+def _peers(value: str) -> str:
+    for url in listed(value):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+            raise ValueError(f"{url!r} is not a URL without a path, such as http://smcp-mcp-peers:8001")
+        _ = parts.port  # raises a ValueError of its own when it is not a port
+    return value
+
+
+def _token(value: SecretStr) -> SecretStr:
+    try:
+        check_token(value.get_secret_value())
+    except Malformed as error:
+        raise ValueError(error.message.partition(": ")[2]) from None
+    return value
+
+
+class McpSettings(ServiceSettings):
+    """Settings of `smcp-mcp`: each field is a variable with the prefix `SMCP_`."""
+
+    url: Annotated[str, AfterValidator(_gateways)] = Field(
+        default="http://127.0.0.1:8000", description="where gateways listen; several with commas"
+    )
+    token: Annotated[SecretStr, AfterValidator(_token)] | None = Field(
+        default=None, description="the key or token of this service for the gateway"
+    )
+    token_file: Path | None = Field(
+        default=None, description="or a file that has it, read before each connection: for tokens that are renewed"
+    )
+    mcp_host: BindHost = Field(default="127.0.0.1", description="where MCP clients connect")
+    mcp_port: Port = Field(default=8001, description="port for MCP clients, at /mcp/{office}; 0 takes any free one")
+    mcp_name: Name = Field(default="smcp-mcp", description="the Agent's name in offices; the same at all replicas")
+    mcp_idle_s: Annotated[Seconds, Field(gt=0, le=86400)] = Field(
+        default=300.0, description="an office without a request or open stream for so long is left"
+    )
+    mcp_peers: Annotated[str, AfterValidator(_peers)] = Field(
+        default="",
+        description="where the other replicas listen, with commas; all addresses of a host count as one replica each",
+    )
+
+    allowed_hosts: AllowedHosts = Field(
+        default="",
+        description="host names that `Host` may have besides loopback's, with commas; empty: only loopback's on "
+        "loopback without authentication, else any",
+    )
+    allowed_origins: AllowedOrigins = Field(
+        default="", description="origins of web pages that may connect, with commas: https://office.example.com"
+    )
+    insecure: bool = Field(default=False, description="without authentication listen on any address, all the same")
+
+    @property
+    def hosts(self) -> tuple[str, ...] | None:
+        """What `Host` may say beside loopback; None: anything."""
+        named = listed(self.allowed_hosts)
+        return named if named or is_loopback(self.mcp_host) else None
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return listed(self.allowed_origins)
+
+    @property
+    def max_request(self) -> int:
+        """Bytes of the largest request, as gateways take it (ADR 0044)."""
+        return max(self.max_payload // 4, min(self.max_payload, MIB))
+
+    @property
+    def gateways(self) -> tuple[str, ...]:
+        return listed(self.url)
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return listed(self.mcp_peers)
+
+    @property
+    def gateway_token(self) -> Token | None:
+        if self.token is not None:
+            return self.token.get_secret_value()
+        return None if self.token_file is None else partial(asyncio.to_thread, _read, self.token_file)
+
+
+def check_access(settings: McpSettings) -> None:
+    """Raises SettingsError: the settings let anybody in, or contradict each other."""
+    problems = []
+    if settings.token is not None and settings.token_file is not None:
+        problems.append("SMCP_TOKEN_FILE: is given beside SMCP_TOKEN: there can be one token")
+    if not settings.insecure and not is_loopback(settings.mcp_host):
+        problems.append(
+            f"SMCP_MCP_HOST: {settings.mcp_host!r} can be reached from other machines: everybody there could use all "
+            "offices of this service's token; let everybody in with SMCP_INSECURE=true"
+        )
+    if problems:
+        raise SettingsError(*problems)
+
+
+def _read(path: Path) -> str:
+    """Raises TokenUnavailable: the file cannot be read, or holds no token."""
+    try:
+        return check_token(path.read_text(encoding="utf-8").strip())
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+    except Malformed as error:
+        why = error.message
+    raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path}: {why}")
