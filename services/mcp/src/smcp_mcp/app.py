@@ -1,6 +1,7 @@
 """The HTTP face of the service: checks a request, and has it answered by this process or by a peer (docs/adr/0048)."""
 
 import asyncio
+import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -143,6 +144,7 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
                 Starlette(routes=[Route("/mcp/{office:path}", endpoint), *access.routes]),
                 lifespan="off",
                 log_config=None,
+                log_level=logging.WARNING,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,

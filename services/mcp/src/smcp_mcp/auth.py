@@ -1,11 +1,11 @@
 """Who may use an office, and which of its tools. Without configured authentication: everybody."""
 
-from smcp_agent.llm import NamedTool
-from smcp_agent.mcp.resources import Context
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from smcp_agent.llm import NamedTool
+from smcp_agent.mcp.resources import Context
 from smcp_mcp.settings import McpSettings
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import orjson
 from mcp_types import INTERNAL_ERROR
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
@@ -85,7 +86,12 @@ class Exchange:
         error = {"code": code, "message": message} | ({"data": data} if data else {})
         body = orjson.dumps({"jsonrpc": "2.0", "id": self._request_id(), "error": error})
         if not self._started:
-            await self.start(status, [(b"content-type", b"application/json"), (b"cache-control", b"no-store")])
+            headers = {
+                "content-type": "application/json",
+                "content-length": str(len(body)),
+                "cache-control": "no-store",
+            }
+            await self.start(status, Headers(headers).raw)
             await self.send_body(body, more=False)
         elif self._events:
             await self.send_body(b"event: message\r\ndata: " + body + b"\r\n\r\n", more=False)

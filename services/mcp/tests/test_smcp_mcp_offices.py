@@ -1,0 +1,114 @@
+"""Offices as MCP clients of both eras use them over HTTP; the gateway is scripted."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from smcp_testing.bridged import ERAS
+from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.mcp_service import mcp_service, office_client
+from smcp_testing.waiting import eventually
+
+PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+HEADERS = {"Accept": "application/json, text/event-stream"}
+
+
+@ERAS
+async def test_a_client_lists_and_calls_the_tools_of_an_office(era: str) -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+        gateway.computers["red"] = [tool("echo")]
+        async with office_client(service.office(), era) as client:
+            assert await client.names() == ["echo"]
+            assert await client.text("echo") == "echo"
+        (join,) = gateway.seen("server:join_office")
+        assert join == {"role": "agent", "name": "smcp-mcp", "office_id": "office"}
+
+
+async def test_clients_of_both_eras_share_the_one_agent_of_an_office() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+        gateway.computers["red"] = [tool("echo")]
+        async with (
+            office_client(service.office(), "legacy") as first,
+            office_client(service.office(), "2026-07-28") as second,
+        ):
+            assert set(await asyncio.gather(first.text("echo"), second.text("echo"))) == {"echo"}
+            await gateway.enter("blue", [tool("look")])
+            await eventually(lambda: first.heard)
+            assert await first.names() == await second.names() == ["echo", "look"]
+        assert len(gateway.seen("server:join_office")) == 1
+
+
+@ERAS
+async def test_a_seat_that_another_agent_holds_is_an_error_that_names_it(era: str) -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+        gateway.refusal = "the office has an Agent already: 'cook', since 2026-11-26T10:00:00Z"
+        for _ in range(2):
+            with pytest.raises(Exception) as raised:  # noqa: PT011 -- a group of the MCP SDK's errors
+                async with office_client(service.office(), era) as client:
+                    await client.names()
+            assert "'cook', since 2026-11-26T10:00:00Z" in str(_leaf(raised.value))
+        assert len(gateway.seen("server:join_office")) == 1  # the refusal is remembered for a while
+
+
+def _leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def test_an_office_that_nobody_uses_is_left_and_joined_again() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url, mcp_idle_s=0.2) as service:
+        gateway.computers["red"] = [tool("echo")]
+        async with office_client(service.office(), "2026-07-28") as client:
+            assert await client.text("echo") == "echo"
+            await eventually(lambda: gateway.seen("server:leave_office"))
+            assert await client.text("echo") == "echo"
+        await eventually(lambda: service.counted("smcp_mcp_offices") == 0)
+
+
+async def test_an_open_stream_counts_as_use() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url, mcp_idle_s=0.2) as service:
+        async with office_client(service.office(), "2026-07-28") as client:
+            async with client.client.listen(tools_list_changed=True) as changes:
+                await gateway.enter("red", [tool("echo")])
+                await anext(aiter(changes))
+                await gateway.leave("red")
+                await anext(aiter(changes))
+                assert not gateway.seen("server:leave_office")
+            await eventually(lambda: gateway.seen("server:leave_office"))
+
+
+async def test_a_stopping_service_leaves_its_offices_and_ends_their_calls() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("sleep")]
+        gateway.answers["client:tool_call"] = gateway.never
+        async with mcp_service(gateway.url) as service:
+            url = service.office()
+            client = office_client(url, "2026-07-28")
+            call = asyncio.create_task((await client.__aenter__()).text("sleep"))
+            await eventually(lambda: gateway.seen("client:tool_call"))
+        with pytest.raises(Exception, match="the office was left while the call ran"):
+            await call
+        await client.__aexit__(None, None, None)
+        assert gateway.seen("server:leave_office")
+
+
+@pytest.mark.parametrize(("header", "value"), [("Host", "evil.example"), ("Origin", "http://evil.example")])
+async def test_a_web_page_of_elsewhere_is_refused(header: str, value: str) -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        for method in ("POST", "GET", "DELETE"):
+            async with http.request(method, service.office(), json=PING, headers={**HEADERS, header: value}) as answer:
+                assert answer.status == 403
+                assert (await answer.json())["error"]["data"] == {"field": header}
+        assert not gateway.received
+
+
+async def test_a_body_above_the_limit_is_refused() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url, max_payload=64 * 1024) as service:
+        async with aiohttp.ClientSession() as http:
+            async with http.post(service.office(), data=b" " * 65537, headers=HEADERS) as answer:
+                assert (answer.status, (await answer.json())["error"]["message"]) == (
+                    413,
+                    "the body has more than 65536 bytes",
+                )
