@@ -1,5 +1,6 @@
-"""The settings of authentication: `SMCP_AUTH_*` and `SMCP_INSECURE`."""
+"""The settings of authentication: `SMCP_AUTH_*`, `SMCP_ALLOWED_*` and `SMCP_INSECURE`."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,9 +13,27 @@ from smcp_auth.client_addresses import Network, read_networks
 from smcp_auth.grants import read_revocations
 from smcp_auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_service.files import UnusableFile, read_protected
-from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback
+from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback, listed
 
 _HTTP: Final = ("http", "https")
+
+
+_HOST: Final = re.compile(r"[^\s:/@*]+|\[[0-9a-f:.]+\]")
+_ORIGIN: Final = re.compile(r"https?://[^\s/@*?#]+")
+
+
+def _hosts(value: str) -> str:
+    for name in listed(value.lower()):
+        if not _HOST.fullmatch(name):
+            raise ValueError(f"{name!r} is not a host name without a port, such as smcp.example.com")
+    return value
+
+
+def _origins(value: str) -> str:
+    for origin in listed(value.lower()):
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(f"{origin!r} is not an origin such as https://smcp.example.com")
+    return value
 
 
 def _secret(value: SecretStr) -> SecretStr:
@@ -65,6 +84,14 @@ class AuthSettings(ServiceSettings):
     auth_proxies: Annotated[str, AfterValidator(_networks)] = Field(
         default="", description="addresses and networks of proxies whose X-Forwarded-For is believed, with commas"
     )
+    allowed_hosts: Annotated[str, AfterValidator(_hosts)] = Field(
+        default="",
+        description="host names that `Host` may have besides loopback's, with commas; empty: only loopback's on "
+        "loopback without authentication, else any",
+    )
+    allowed_origins: Annotated[str, AfterValidator(_origins)] = Field(
+        default="", description="origins of web pages that may connect, with commas: https://office.example.com"
+    )
     insecure: bool = Field(default=False, description="without authentication listen on any address, all the same")
 
     @property
@@ -81,6 +108,16 @@ class AuthSettings(ServiceSettings):
     def proxies(self) -> tuple[Network, ...]:
         """Trusted in `X-Forwarded-For`."""
         return read_networks(self.auth_proxies)
+
+    def hosts_at(self, host: str) -> tuple[str, ...] | None:
+        """What `Host` may say beside loopback where clients connect to `host`; None: anything."""
+        named = listed(self.allowed_hosts.lower())
+        # a page that reaches loopback by a name of its own (DNS rebinding) has no token
+        return named if named or (is_loopback(host) and not self.auth_configured) else None
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return listed(self.allowed_origins.lower())
 
 
 def check_auth(settings: AuthSettings, variable: str, host: str) -> None:

@@ -107,27 +107,6 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-_HOST: Final = re.compile(r"[^\s:/@*]+|\[[0-9a-f:.]+\]")
-_ORIGIN: Final = re.compile(r"https?://[^\s/@*?#]+")
-
-
-def _hosts(value: str) -> str:
-    for name in listed(value.lower()):
-        if not _HOST.fullmatch(name):
-            raise ValueError(f"{name!r} is not a host name without a port, such as smcp.example.com")
-    return value.lower()
-
-
-def _origins(value: str) -> str:
-    for origin in listed(value.lower()):
-        if not _ORIGIN.fullmatch(origin):
-            raise ValueError(f"{origin!r} is not an origin such as https://smcp.example.com")
-    return value.lower()
-
-
-AllowedHosts = Annotated[str, AfterValidator(_hosts)]
-AllowedOrigins = Annotated[str, AfterValidator(_origins)]
-"""Both with commas between them, in lower case."""
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 BindHost = Annotated[str, AfterValidator(_bind_host)]

@@ -114,7 +114,7 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     metrics = Metrics()
     front = HttpServer(metrics, authenticator=authenticator, proxies=settings.proxies)
     rules = EdgeRules(
-        hosts=settings.hosts,
+        hosts=settings.hosts_at(settings.gateway_host),
         origins=settings.origins,
         per_address=settings.strangers_per_address,
         counted_as=partial(counted_as, trusted=settings.proxies),

@@ -41,6 +41,7 @@ class McpEndpoint:
 
     def __init__(self, settings: McpSettings, access: Access, offices: Offices, peers: Peers) -> None:
         self._settings = settings
+        self._hosts = settings.hosts_at(settings.mcp_host)
         self._access = access
         self._offices = offices
         self._peers = peers
@@ -56,7 +57,7 @@ class McpEndpoint:
     async def _answer(self, exchange: Exchange, office: str) -> str:
         request = exchange.request
         settings = self._settings
-        if (refusal := forbidden_header(request.headers, settings.hosts, settings.origins)) is not None:
+        if (refusal := forbidden_header(request.headers, self._hosts, settings.origins)) is not None:
             await exchange.refuse(403, refusal[1], code=INVALID_REQUEST, data={"field": refusal[0]})
             return "refused"
         if (response := await self._access.refusal(request, office)) is not None:

@@ -7,12 +7,15 @@ from starlette.routing import BaseRoute
 from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.resources import Context
 from smcp_mcp.settings import McpSettings
+from smcp_service.settings import SettingsError
 
 
 class Access:
     """Decides for each request, also for one that a peer passed on."""
 
     def __init__(self, settings: McpSettings) -> None:
+        if settings.auth_configured:
+            raise SettingsError("SMCP_AUTH_…: smcp-mcp does not know keys and tokens yet")
         self.routes: list[BaseRoute] = []
         """What is served beside `/mcp/{office}` for clients that look for the way to a token."""
 

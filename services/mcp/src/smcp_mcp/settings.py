@@ -11,19 +11,9 @@ from pydantic import AfterValidator, Field, SecretStr
 from smcp_agent.connecting.addresses import checked_url
 from smcp_agent.connecting.options import Token, check_token
 from smcp_agent.errors import Malformed, TokenUnavailable
+from smcp_auth.settings import AuthSettings, check_auth
 from smcp_proto.member_names import Name
-from smcp_service.settings import (
-    MIB,
-    AllowedHosts,
-    AllowedOrigins,
-    BindHost,
-    Port,
-    Seconds,
-    ServiceSettings,
-    SettingsError,
-    is_loopback,
-    listed,
-)
+from smcp_service.settings import MIB, BindHost, Port, Seconds, SettingsError, listed
 
 
 def _gateways(value: str) -> str:
@@ -54,7 +44,7 @@ def _token(value: SecretStr) -> SecretStr:
     return value
 
 
-class McpSettings(ServiceSettings):
+class McpSettings(AuthSettings):
     """Settings of `smcp-mcp`: each field is a variable with the prefix `SMCP_`."""
 
     url: Annotated[str, AfterValidator(_gateways)] = Field(
@@ -76,26 +66,6 @@ class McpSettings(ServiceSettings):
         default="",
         description="where the other replicas listen, with commas; all addresses of a host count as one replica each",
     )
-
-    allowed_hosts: AllowedHosts = Field(
-        default="",
-        description="host names that `Host` may have besides loopback's, with commas; empty: only loopback's on "
-        "loopback without authentication, else any",
-    )
-    allowed_origins: AllowedOrigins = Field(
-        default="", description="origins of web pages that may connect, with commas: https://office.example.com"
-    )
-    insecure: bool = Field(default=False, description="without authentication listen on any address, all the same")
-
-    @property
-    def hosts(self) -> tuple[str, ...] | None:
-        """What `Host` may say beside loopback; None: anything."""
-        named = listed(self.allowed_hosts)
-        return named if named or is_loopback(self.mcp_host) else None
-
-    @property
-    def origins(self) -> tuple[str, ...]:
-        return listed(self.allowed_origins)
 
     @property
     def max_request(self) -> int:
@@ -119,16 +89,9 @@ class McpSettings(ServiceSettings):
 
 def check_access(settings: McpSettings) -> None:
     """Raises SettingsError: the settings let anybody in, or contradict each other."""
-    problems = []
+    check_auth(settings, "SMCP_MCP_HOST", settings.mcp_host)
     if settings.token is not None and settings.token_file is not None:
-        problems.append("SMCP_TOKEN_FILE: is given beside SMCP_TOKEN: there can be one token")
-    if not settings.insecure and not is_loopback(settings.mcp_host):
-        problems.append(
-            f"SMCP_MCP_HOST: {settings.mcp_host!r} can be reached from other machines: everybody there could use all "
-            "offices of this service's token; let everybody in with SMCP_INSECURE=true"
-        )
-    if problems:
-        raise SettingsError(*problems)
+        raise SettingsError("SMCP_TOKEN_FILE: is given beside SMCP_TOKEN: there can be one token")
 
 
 def _read(path: Path) -> str:
