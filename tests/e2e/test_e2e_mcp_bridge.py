@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -69,13 +67,6 @@ def plain(model: BaseModel) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def without_node() -> str:
-    if shutil.which("npx") is None or not (npm_servers.NPM / "node_modules" / "@modelcontextprotocol").is_dir():
-        return "the MCP servers from npm are not installed (make setup-e2e): they are not tested"
-    return ""
-
-
-@pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, without_node: str) -> Iterator[World]:
     servers = {} if without_node else {"everything": {"type": "stdio", "server_parameters": EVERYTHING}}
     place = Place("host-everything", LAB, "everything", servers)
@@ -90,11 +81,8 @@ def _nothing_left_behind(_no_task_left: None) -> None:
     """In place of that of all tests: the world looks for what is left at its end."""
 
 
-async def test_server_everything_is_the_same_through_an_office_and_directly(world: World, without_node: str) -> None:
-    if without_node and os.environ.get("CI") == "true":
-        pytest.fail(without_node)
-    if without_node:
-        pytest.skip(without_node)
+@pytest.mark.usefixtures("node")
+async def test_server_everything_is_the_same_through_an_office_and_directly(world: World) -> None:
     with world.telling():
         async with connected(StdioServerParameters(**EVERYTHING)) as direct, connected(bridge(world)) as client:
             await eventually(lambda: _has(client, *CALLS), timeout=START_S)

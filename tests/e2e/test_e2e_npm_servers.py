@@ -1,8 +1,6 @@
 """Public MCP servers of npm and PyPI in a world where every part is a process."""
 
 import asyncio
-import os
-import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -16,25 +14,6 @@ from tests.e2e.worlds.world import World
 DOWNLOAD_S = 300.0
 
 pytestmark = pytest.mark.timeout(2 * DOWNLOAD_S)
-
-
-@pytest.fixture(scope="module")
-def without_node() -> str:
-    """What is missing for the servers from npm; empty where nothing is."""
-    if shutil.which("npx") is None:
-        return "Node.js is missing: the MCP servers from npm are not tested"
-    if not (npm_servers.NPM / "node_modules" / "@modelcontextprotocol").is_dir():
-        return "the MCP servers from npm are not installed (make setup-e2e): they are not tested"
-    return ""
-
-
-@pytest.fixture
-def node(without_node: str) -> None:
-    """Node.js and the servers from npm: without them it is a failure in CI, and one printed line elsewhere."""
-    if without_node and os.environ.get("CI") == "true":
-        pytest.fail(without_node)
-    if without_node:
-        pytest.skip(without_node)
 
 
 @pytest.fixture(scope="module")
