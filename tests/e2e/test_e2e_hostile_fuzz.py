@@ -72,6 +72,15 @@ class Guests:
         self.world = world
         self.agent = agent
         self.computer = computer
+        self.failed: list[object] = []
+        """The inputs at which the system itself failed."""
+
+    def outcome(self, answer: Any, said: object) -> str:
+        if not isinstance(answer, dict) or "code" not in answer:
+            return "answered"
+        if answer["message"] == INTERNAL:
+            self.failed.append(said)
+        return str(answer["code"])
 
     @property
     def url(self) -> str:
@@ -106,12 +115,6 @@ async def acknowledged(socket: aiohttp.ClientWebSocketResponse, numbers: set[int
     return found
 
 
-def outcome(answer: Any) -> str:
-    if not isinstance(answer, dict) or "code" not in answer:
-        return "answered"
-    return INTERNAL if answer["message"] == INTERNAL else str(answer["code"])
-
-
 async def a_stranger_speaks_http(guests: Guests, make: Mutator, count: int) -> Counter[str]:
     host, port = guests.url.removeprefix("http://").split(":")
     seen = Counter[str]()
@@ -122,7 +125,10 @@ async def a_stranger_speaks_http(guests: Guests, make: Mutator, count: int) -> C
             writer.write(request)
             async with asyncio.timeout(HALF_S):
                 answer = await reader.read(4096)
-            seen[answer[9:12].decode("ascii", "replace") or "closed"] += 1
+            status = answer[9:12].decode("ascii", "replace")
+            seen[status or "closed"] += 1
+            if status.startswith("5"):
+                guests.failed.append(request)
         except ConnectionError:
             seen["closed"] += 1
         except TimeoutError:
@@ -153,18 +159,22 @@ async def a_stranger_speaks_socketio(guests: Guests, make: Mutator, count: int) 
     return seen
 
 
-async def _events(socket: aiohttp.ClientWebSocketResponse, make: Mutator, count: int, names: list[str]) -> Counter[str]:
+async def _events(
+    guests: Guests, socket: aiohttp.ClientWebSocketResponse, make: Mutator, count: int, names: list[str]
+) -> Counter[str]:
     seen = Counter[str]()
     for start in range(0, count, 50):
-        numbers = set(range(start, min(start + 50, count)))
-        for number in numbers:
+        sent: dict[int, object] = {}
+        for number in range(start, min(start + 50, count)):
             event = make.random.choice(names)
             good = {**GOOD.get(event, {}), "req_id": f"{number:032x}", "timeout": 1, "office_id": LAB}
             if "computer" in good:
                 good["computer"] = VICTIM.name
             body = make.changed(good)
-            await socket.send_str(f"42/smcp,{number}" + json.dumps([event, body if body is not None else {}]))
-        seen.update(outcome(answer) for answer in (await acknowledged(socket, numbers)).values())
+            sent[number] = said = [event, body if body is not None else {}]
+            await socket.send_str(f"42/smcp,{number}" + json.dumps(said))
+        answers = await acknowledged(socket, set(sent))
+        seen.update(guests.outcome(answers[number], said) for number, said in sent.items())
     return seen
 
 
@@ -172,14 +182,14 @@ async def an_agent_of_another_office(guests: Guests, make: Mutator, count: int) 
     async with connected(guests.url, guests.agent) as socket:
         await join(socket, "agent", "mallory")
         names = [event for event in GOOD if event not in ("server:leave_office", "server:join_office")]
-        return await _events(socket, make, count, [*names, "client:other", "server:update_other"])
+        return await _events(guests, socket, make, count, [*names, "client:other", "server:update_other"])
 
 
 async def a_computer_at_the_gateway(guests: Guests, make: Mutator, count: int) -> Counter[str]:
     async with connected(guests.url, guests.computer) as socket:
         await join(socket, "computer", "evil")
         names = [event for event in GOOD if event.startswith(("server:update", "notify:", "server:resources"))]
-        return await _events(socket, make, count, names)
+        return await _events(guests, socket, make, count, names)
 
 
 async def a_computer_at_nats(guests: Guests, make: Mutator, count: int) -> Counter[str]:
@@ -194,7 +204,7 @@ async def a_computer_at_nats(guests: Guests, make: Mutator, count: int) -> Count
         async def ask(subject: str, body: bytes) -> None:
             message = await peer.client.request(subject, body, timeout=ANSWER_S)
             try:
-                seen[outcome(json.loads(message.data))] += 1
+                seen[guests.outcome(json.loads(message.data), (subject, body))] += 1
             except ValueError:
                 seen["answered"] += 1
 
@@ -207,16 +217,17 @@ async def a_computer_at_nats(guests: Guests, make: Mutator, count: int) -> Count
 
 
 async def a_computer_that_answers(guests: Guests, make: Mutator, count: int) -> Counter[str]:
-    seen = Counter[str]()
+    seen, said = Counter[str](), dict[str, bytes]()
 
     async def answer(socket: aiohttp.ClientWebSocketResponse) -> None:
         while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
             if message.data == "2":
                 await socket.send_str("3")
             elif message.data.startswith("42/smcp,"):
-                number = message.data[8 : message.data.index("[")]
-                said = make.text([{"content": [{"type": "text", "text": "a"}], "isError": False, "_meta": {"a": 1}}])
-                await socket.send_str(f"43/smcp,{number}" + said.decode("utf-8", "replace"))
+                number, bracket, rest = message.data[8:].partition("[")
+                text = make.text([{"content": [{"type": "text", "text": "a"}], "isError": False, "_meta": {"a": 1}}])
+                said[json.loads(bracket + rest)[1]["req_id"]] = text
+                await socket.send_str(f"43/smcp,{number}" + text.decode("utf-8", "replace"))
 
     async with connected(guests.url, guests.computer) as theirs, connected(guests.url, guests.agent) as socket:
         await join(theirs, "computer", "evil")
@@ -224,10 +235,10 @@ async def a_computer_that_answers(guests: Guests, make: Mutator, count: int) -> 
         answering = asyncio.create_task(answer(theirs))
         try:
             for start in range(0, count, AT_ONCE):
-                numbers = set(range(start, min(start + AT_ONCE, count)))
-                for number in numbers:
-                    await call(socket, number, "evil", "t", {})
-                seen.update(outcome(each) for each in (await acknowledged(socket, numbers)).values())
+                numbers = range(start, min(start + AT_ONCE, count))
+                asked = [await call(socket, number, make, "evil", "t", {}) for number in numbers]
+                answers = await acknowledged(socket, set(numbers))
+                seen.update(guests.outcome(answers[number], said.get(asked[number - start])) for number in numbers)
         finally:
             answering.cancel()
             await asyncio.wait({answering})
@@ -241,10 +252,13 @@ async def join(socket: aiohttp.ClientWebSocketResponse, role: str, name: str) ->
 
 
 async def call(
-    socket: aiohttp.ClientWebSocketResponse, number: int, computer: str, tool: str, params: dict[str, Any]
-) -> None:
-    request = {"agent": "mallory", "req_id": f"{number:032x}", "computer": computer, "tool_name": tool, "timeout": 2}
+    socket: aiohttp.ClientWebSocketResponse, number: int, make: Mutator, computer: str, tool: str, params: object
+) -> str:
+    """Returns the id of the request, which no other one has: a repeated one is not run."""
+    req_id = f"{make.random.getrandbits(128):032x}"
+    request = {"agent": "mallory", "req_id": req_id, "computer": computer, "tool_name": tool, "timeout": 2}
     await socket.send_str(f"42/smcp,{number}" + json.dumps(["client:tool_call", {**request, "params": params}]))
+    return req_id
 
 
 async def an_mcp_server(guests: Guests, make: Mutator, count: int) -> Counter[str]:
@@ -252,11 +266,12 @@ async def an_mcp_server(guests: Guests, make: Mutator, count: int) -> Counter[st
     async with connected(guests.url, guests.agent) as socket:
         await join(socket, "agent", "mallory")
         for start in range(0, count, AT_ONCE):
-            numbers = set(range(start, min(start + AT_ONCE, count)))
-            for number in numbers:
-                await call(socket, number, VICTIM.name, "say", {"text": make.mcp_answer(), "big": 10})
-            answers = await acknowledged(socket, numbers)
-            seen.update(outcome(answer) for answer in answers.values())
+            said: dict[int, str] = {}
+            for number in range(start, min(start + AT_ONCE, count)):
+                said[number] = make.mcp_answer()
+                await call(socket, number, make, VICTIM.name, "say", {"text": said[number], "big": 10})
+            answers = await acknowledged(socket, set(said))
+            seen.update(guests.outcome(answers[number], text) for number, text in said.items())
     return seen
 
 
@@ -341,7 +356,7 @@ async def test_no_input_of_a_hostile_guest_costs_another_office_anything(tmp_pat
                 seen += await running
                 slower = max(during) - quiet
                 assert slower < SLOWER_S, f"{name}: a call in another office took {slower:.3f} s more"
-            assert not {INTERNAL, "502", "504"} & seen.keys(), f"{name}: {seen}"
+            assert not guests.failed, f"{name}: {guests.failed[:10]}"
             _log.info("%s: %s", name, dict(seen.most_common()))
 
             async def memory_is_back(name: str = name) -> bool:

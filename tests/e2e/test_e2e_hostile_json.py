@@ -90,6 +90,29 @@ async def test_an_answer_of_millions_of_lists_costs_another_office_little(nats_u
         assert cost.peak_mib < 300, "1,000 MiB before"
 
 
+async def test_large_answers_of_escaped_text_cost_another_office_little(nats_url: str) -> None:
+    """With `_meta`, or as an error, 30 MB of it held the gateway for 0.15 s in one go."""
+    async with scene(nats_url) as here, raw_client(here.url) as evil, raw_client(here.url) as eve:
+        await evil.join("computer", "evil", "here")
+        await eve.join("agent", "eve", "here")
+        text = "\\n" * 15_000_000
+        answers = ('"content":[{"type":"text","text":"%s"}],"_meta":{}', '"code":404,"message":"%s"')
+        asked = {"agent": "eve", "computer": "evil", "tool_name": "t", "params": {}, "timeout": 60}
+
+        async def attack() -> None:
+            for number, answer in enumerate(answers, start=1):
+                asking = await eve.event("client:tool_call", json.dumps({**asked, "req_id": str(number)}))
+                await evil.asked("client:tool_call")
+                evil.told.clear()
+                await evil.socket.send_str(f"43/smcp,{number}[{{{answer % text}}}]")
+                refused = await eve.ack(asking)
+                assert refused["code"] == (413 if number == 1 else 500), refused
+
+        cost = await costs(here, attack)
+        assert cost.cpu_s < 4
+        assert cost.peak_mib < 300
+
+
 async def test_an_mcp_server_that_answers_with_millions_of_lists_costs_its_computer_little(
     nats_url: str, tmp_path: Path
 ) -> None:

@@ -70,6 +70,21 @@ async def test_a_handler_sees_the_request_and_the_payload_with_its_unknown_field
     assert seen[0].req_id == "r1"
 
 
+@pytest.mark.parametrize("req_id", ["a\nb", "a\r\nA2C-Error: 1", "\x7f", "x" * 257, 7, None])
+async def test_a_req_id_that_is_none_reaches_no_header_although_the_event_has_no_such_field(req_id: Any) -> None:
+    seen: list[Call] = []
+
+    async def handler(_: Any, call: Call) -> None:
+        seen.append(call)
+
+    computer = Caller(session="s", office="lab", role="computer", name="pc")
+    door = Dispatcher({"server:update_desktop": handler})
+    answer = await door.dispatch(CATALOG["server:update_desktop"], computer, {"computer": "pc", "req_id": req_id})
+    assert answer.error is None
+    assert len(seen[0].req_id) == 32
+    assert seen[0].req_id.isalnum()
+
+
 async def test_whole_numbers_of_any_size_are_seen_as_they_came() -> None:
     seen: list[Call] = []
 

@@ -190,6 +190,42 @@ async def test_a_mistake_deep_in_a_long_string_is_found(wrong: bytes) -> None:
     assert await read_in_slices(b'["' + b"x" * 700_000 + wrong + b"x" * 700_000 + b'"]') is None
 
 
+def of_text(value: object) -> bytes:
+    """As another program may write it: blanks between all tokens, and escapes."""
+    return json.dumps(value, indent=1, separators=(" ,", " : ")).encode()
+
+
+@given(st.dictionaries(st.text(max_size=5), VALUES, max_size=5), st.sampled_from([exact_json.written, of_text]))
+@example({'a":{': [{"b": '",:'}], "\\": {"c": []}, "": "}"}, of_text)
+async def test_the_fields_of_an_object_are_those_of_its_value(value: dict[str, Any], write: Any) -> None:
+    found = await exact_json.fields(write(value), 10**6, "the answer")
+    assert repr({name: json.loads(bytes(text)) for name, text in found.items()}) == repr(value)
+    assert repr(json.loads(exact_json.joined(found))) == repr(value)
+    assert repr(json.loads(exact_json.joined({"in": found, "n": b"1"}))) == repr({"in": value, "n": 1})
+
+
+@pytest.mark.parametrize("shift", range(12))
+@pytest.mark.parametrize("piece", ["\\n", "\\\\", '\\"', "\\u00e9", "中", '",":"', '" , "', '":{},"'])
+async def test_a_field_may_be_cut_between_slices_at_any_character(piece: str, shift: int) -> None:
+    text = '{"content":["' + "x" * shift + piece * (300_000 // len(piece.encode())) + '"],"_meta" : {"a":1} }'
+    if piece == '":{},"':
+        text = text.replace('["', '{"').replace('"]', '":0}')
+    found = await exact_json.fields(text.encode(), 10**6, "the answer")
+    assert (list(found), bytes(found["_meta"])) == (["content", "_meta"], b' {"a":1} ')
+
+
+@given(st.lists(st.sampled_from([*list('"\\[]{},:1 a'), '"b":', "\\u00e9", "\x80"]), max_size=20))
+async def test_a_text_that_is_no_json_has_some_fields_or_none(parts: list[str]) -> None:
+    await exact_json.fields("".join(parts).encode("latin-1"), 10**6, "the answer")
+
+
+async def test_an_object_of_more_fields_than_are_read_is_refused() -> None:
+    value = dict.fromkeys(map(str, range(exact_json.MAX_FIELDS)), 0)
+    assert len(await exact_json.fields(exact_json.written(value), 10**6, "the answer")) == exact_json.MAX_FIELDS
+    with pytest.raises(TooLarge, match="the answer has an object of more than 10000 fields"):
+        await exact_json.fields(exact_json.written(value | {"more": 0}), 10**6, "the answer")
+
+
 async def test_other_tasks_run_while_a_long_text_is_counted() -> None:
     turns = 0
 

@@ -227,6 +227,8 @@ async def test_a_page_that_reaches_this_address_by_another_name_is_refused(host:
         ("http://evil.example", "127.0.0.1", False),
         ("null", "127.0.0.1", False),
         ("file://", "127.0.0.1", False),
+        ("http://", "127.0.0.1", False),
+        ("http://[[[", "127.0.0.1", False),
         ("http://evil.example:8000", "evil.example:8000", False),
     ],
 )

@@ -38,7 +38,7 @@ async def test_a_call_goes_to_the_computer_unchanged_and_its_result_comes_back_u
 
 
 @pytest.mark.rule("answers.calls.result.meta")
-@pytest.mark.parametrize("text", ["done", "names_with_underscores_" * 20])
+@pytest.mark.parametrize("text", ["done", "names_with_underscores_" * 20, "large" * 20_000])
 @pytest.mark.parametrize("paged", [True, False])
 async def test_result_metadata_is_called_meta_even_if_the_computer_sends_mcps_name(
     nats_url: str, replicas: int, text: str, paged: bool

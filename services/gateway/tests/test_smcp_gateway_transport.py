@@ -1,8 +1,11 @@
 """Every request that carries an acknowledgement gets one, in its shape; nothing that a client sends harms others."""
 
 import asyncio
+import io
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -257,6 +260,118 @@ async def test_a_gateway_does_not_take_its_clients_for_silent_after_a_suspension
             assert await socket.receive_str(timeout=30) == "2"
             await socket.send_str('42/smcp,1["server:list_room",{}]')
             assert (await socket.receive_str(timeout=30)).startswith("43/smcp,1[")
+
+
+@asynccontextmanager
+async def polling(http: aiohttp.ClientSession, gateway: str) -> AsyncIterator[str]:
+    """A client that was let in and writes its requests by hand: where it polls."""
+    url = f"{gateway}/socket.io/?EIO=4&transport=polling"
+    async with http.get(url) as opened:
+        url += f"&sid={json.loads((await opened.text())[1:])['sid']}"
+    async with http.post(url, data='40/smcp,{"flat_errors":true}') as let_in, http.get(url) as heard:
+        assert let_in.status == heard.status == 200
+    yield url
+    async with http.post(url, data="1") as closed:
+        assert closed.status in {200, 400}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "4" + "[" + "[]," * 5_000_000 + "[]]",
+        '4"' + "\\n" * 10_000_000 + '"',
+        "d=" + "%34" * 5_000_000,
+        "b" + "A" * 20_000_000,
+        '42/smcp,1["client:get_tools",{"a":"' + "é" * 10_000_000 + '"}]',
+        '42/smcp,1["client:get_tools",{"v":[' + "[]," * 5_000_000 + "[]]}]",
+        "\x1e" * 20_000_000,
+    ],
+    ids=["lists", "escapes", "JSONP", "base64", "not ASCII", "a request of lists", "separators"],
+)
+async def test_what_a_polling_client_sends_holds_the_loop_for_short_steps(nats_url: str, body: str) -> None:
+    """Of these, engine.io parsed or copied each in one go: lists for 7 s, the others for 0.15 to 3 s."""
+    async with (
+        gateway_world(nats_url, registry=False, lease_s=60) as world,
+        aiohttp.ClientSession() as http,
+        polling(http, world.url) as url,
+    ):
+        longest, over = 0.0, asyncio.Event()
+
+        async def watch() -> None:
+            nonlocal longest
+            while not over.is_set():
+                began = time.thread_time()
+                await asyncio.sleep(0)
+                longest = max(longest, time.thread_time() - began)
+
+        upload = io.BytesIO(body.encode())  # sent in pieces: the client is in the same loop
+        watching = asyncio.create_task(watch())
+        async with http.post(url, data=upload) as answer:
+            assert (answer.status, await answer.text()) in {
+                (200, "OK"),
+                (413, "at most 33619968 bytes and 1024 packets"),
+            }
+        over.set()
+        await watching
+        assert longest < 0.1, f"{longest:.3f} s of processor"
+
+
+async def test_answers_to_a_polling_client_are_not_compressed(nats_url: str) -> None:
+    """32 MiB of it would hold the loop for a second."""
+    async with (
+        gateway_world(nats_url, registry=False) as world,
+        aiohttp.ClientSession() as http,
+        polling(http, world.url) as url,
+    ):
+        request = f'42/smcp,1["{"x" * 200}",{{}}]'
+        async with http.post(url, data="\x1e".join([request] * 20)) as sent:
+            assert sent.status == 200
+        async with http.get(url, headers={"Accept-Encoding": "gzip"}) as answer:
+            assert len(await answer.read()) > 1024
+            assert "Content-Encoding" not in answer.headers
+
+
+async def test_a_polling_request_that_breaks_off_ends_only_its_own_session(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url, registry=False) as world,
+        aiohttp.ClientSession() as http,
+        polling(http, world.url) as url,
+        polling(http, world.url) as other,
+    ):
+        host, port = world.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        path = url.removeprefix(world.url)
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n42/smcp,".encode())
+        writer.close()
+        await writer.wait_closed()
+        await eventually(lambda: len(world.gateways[0].sessions) == 1)
+        async with http.post(other, data='42/smcp,1["client:get_tools",{}]') as sent, http.get(other) as answer:
+            assert sent.status == 200
+            assert (await answer.text()).startswith("43/smcp,1[")
+
+
+@pytest.mark.parametrize("version", ["HTTP/1.0", "HTTP/1.1"])
+async def test_a_websocket_without_the_header_connection_is_400(nats_url: str, version: str) -> None:
+    """Found by the fuzz: engine.io answered a list of packets, which no HTTP server can send."""
+    async with gateway_world(nats_url, registry=False) as world:
+        host, port = world.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        path = "/socket.io/?EIO=4&transport=websocket"
+        writer.write(
+            f"GET {path} {version}\r\nHost: {host}\r\nConnection: close\r\nUpgrade: websocket\r\n\r\n".encode()
+        )
+        answer = (await reader.read()).decode()
+        writer.close()
+        assert answer.split()[1] == "400"
+        assert "`Connection: Upgrade`" in answer
+
+
+async def test_a_req_id_that_no_header_can_hold_reaches_none(nats_url: str) -> None:
+    """Found by the fuzz: the answer was 500."""
+    async with gateway_world(nats_url) as world, connected(world.url) as client:
+        await client.join("computer", "box", "office")
+        for req_id in ("a\nb", "x" * 60_000, 7):
+            assert await client.call("server:update_tool_list", {"computer": "box", "req_id": req_id}) is None
 
 
 async def test_a_large_request_of_a_polling_client_is_read_whole(nats_url: str) -> None:

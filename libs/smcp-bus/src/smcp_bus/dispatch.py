@@ -6,6 +6,7 @@ It alone validates, authorises, traces, and maps exceptions to answers. The Sock
 
 import asyncio
 import logging
+import re
 import time
 import unicodedata
 import uuid
@@ -38,6 +39,7 @@ from smcp_proto.errors import (
     Unavailable,
 )
 from smcp_proto.member_names import Role
+from smcp_proto.schemas.base import MAX_REQ_ID_LENGTH, NO_CONTROL_CHARACTERS
 from smcp_proto.schemas.tools import TOOL_PROGRESS
 from smcp_proto.validation import malformed
 
@@ -371,8 +373,11 @@ def _seconds(row: Row, request: Any) -> float:
     return SECONDS[row.time_class]
 
 
+_NO_CONTROL_CHARACTERS: Final = re.compile(NO_CONTROL_CHARACTERS)
+
+
 def _req_id(payload: Mapping[str, Any], headers: Headers) -> str:
     req_id = payload.get("req_id")
-    if isinstance(req_id, str):
-        return req_id
+    if isinstance(req_id, str) and len(req_id) <= MAX_REQ_ID_LENGTH and _NO_CONTROL_CHARACTERS.match(req_id):
+        return req_id  # of events that say none, too: it goes into headers and lines of the log
     return headers.get(REQ_ID) or uuid.uuid4().hex

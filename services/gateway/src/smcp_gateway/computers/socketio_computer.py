@@ -5,7 +5,7 @@ for native Computers. During an office switch one connection is served in two of
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,28 +24,22 @@ from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans, carried
+from smcp_gateway.computers.answers import large_answer, of_acknowledgement, read_error, result_of
 from smcp_gateway.computers.subscriptions import Subscriptions
-from smcp_gateway.sockets.packet import LARGE, READ_BY_PUBLISHED, Frame, event_frame, request_frame
+from smcp_gateway.sockets.packet import LARGE, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import (
-    ANSWER_TOO_LARGE,
     GONE,
-    LONGEST_ERROR,
     NO_ANSWER,
-    ErrorBody,
-    Internal,
-    Malformed,
     SmcpError,
     TimedOut,
     TooLarge,
     Unavailable,
-    error_of_computer,
-    flat_error,
 )
 from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS, ToolCallReq, ToolProgressReq
-from smcp_proto.tool_results import time_limit, with_meta
+from smcp_proto.tool_results import time_limit
 
 if TYPE_CHECKING:
     from smcp_gateway.computers.computer_table import ComputerTable
@@ -55,8 +49,6 @@ CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
 PAUSE_S: Final = 0.1
 """After a resource update; those that come meanwhile are sent together (seconds)."""
-RESULT_FIELDS: Final = ("content", "isError")
-"""A tool's result has one of them, and an error none."""
 
 Send = Callable[[Session, Frame], bool]
 """Write to a client without waiting; False: it is gone."""
@@ -196,9 +188,11 @@ class SocketIoComputer:
         finally:
             withdraw()
         if isinstance(outcome, bytes):
-            await exact_json.check_cost(outcome, self._table.max_values, "the answer")
-            fields = {} if call.row.reply is None else call.row.reply.model_fields
-            outcome = _read_error(outcome, fields.keys() - {"req_id"})
+            expected = set() if call.row.reply is None else call.row.reply.model_fields.keys() - {"req_id"}
+            if len(outcome) > exact_json.SMALL_BYTES:
+                outcome = await large_answer(outcome, self._table.max_values, expected)
+            else:
+                outcome = read_error(outcome, expected)
         if isinstance(outcome, SmcpError):
             raise outcome
         return RawJson(outcome)
@@ -217,9 +211,9 @@ class SocketIoComputer:
         def start(running: RunningCall) -> Stop:
             def answered(outcome: bytes | SmcpError) -> None:
                 if isinstance(outcome, bytes) and len(outcome) > exact_json.SMALL_BYTES:
-                    self._spawn(self._settle_counted(running, outcome))
+                    self._spawn(self._settle_large(running, outcome))
                 else:
-                    self._settle(running, outcome)
+                    self._table.owner.settle(running, result_of(outcome) if isinstance(outcome, bytes) else outcome)
 
             def stop(why: str) -> None:
                 withdraw()
@@ -243,18 +237,13 @@ class SocketIoComputer:
         """It says how far a call is."""
         self._table.owner.progressed(self.seat, request)
 
-    def _settle(self, running: RunningCall, outcome: bytes | SmcpError) -> None:
-        if isinstance(outcome, bytes):
-            outcome = _read_error(outcome, RESULT_FIELDS)
-        self._table.owner.settle(running, _rename_meta(outcome) if isinstance(outcome, bytes) else outcome)
-
-    async def _settle_counted(self, running: RunningCall, answer: bytes) -> None:
+    async def _settle_large(self, running: RunningCall, answer: bytes) -> None:
+        outcome: bytes | SmcpError
         try:
-            await exact_json.check_cost(answer, self._table.max_values, "the answer")
+            outcome = await large_answer(answer, self._table.max_values)
         except TooLarge as error:
-            self._settle(running, error)
-        else:
-            self._settle(running, answer)
+            outcome = error
+        self._table.owner.settle(running, outcome)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._loop.create_task(work)
@@ -303,7 +292,7 @@ class SocketIoComputer:
         session, table = self.session, self._table
         body = exact_json.written(with_caller(call.payload, call.caller, session.caller_key, carried()))
         number = next(session.ask_ids)
-        session.asks[number] = lambda argument: end(_checked(argument, table.bus.max_body))
+        session.asks[number] = lambda argument: end(of_acknowledgement(argument, table.bus.max_body))
         frame = request_frame(number, call.row.event, body)
         if frame.size >= session.max_message:
             session.asks.pop(number, None)
@@ -338,54 +327,6 @@ class SocketIoComputer:
         else:
             send()
         return withdraw
-
-
-def _read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
-    """The answer, or the error that it is: then it has none of the fields that are `expected`; without any, nobody can
-    tell.
-
-    An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014).
-    """
-    if not expected or b'"code"' not in answer or b'"message"' not in answer:
-        return answer
-    try:
-        result = exact_json.read(answer)
-        error = flat_error(result, expected)
-        if error is None:
-            return answer
-        exact_json.check_depth(error.details)
-    except (orjson.JSONDecodeError, Malformed):
-        return answer  # the Agent's gateway refuses or mends it
-    if (
-        len(answer) <= LONGEST_ERROR
-        and error.code in READ_BY_PUBLISHED
-        and not result.keys() <= ErrorBody.model_fields.keys()
-    ):
-        return answer
-    return error_of_computer(error.code, error.message, error.details, len(answer))
-
-
-def _rename_meta(answer: bytes) -> bytes:
-    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is."""
-    if b'"_meta"' not in answer:
-        return answer
-    try:
-        result = exact_json.read(answer)
-        return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
-    except (orjson.JSONDecodeError, RecursionError):
-        return answer  # the Agent's gateway refuses or mends it
-
-
-def _checked(argument: bytes | None, limit: int) -> bytes | SmcpError:
-    """The acknowledgement, a flat error too, if it looks like a JSON object. The Agent's gateway parses it."""
-    if argument == b"":
-        return Internal("the Computer answered nothing, no JSON object: it may not know this request")
-    text = (argument or b"").strip()
-    if argument is None or text[:1] != b"{" or text[-1:] != b"}":
-        return Internal("the Computer's answer is not a JSON object")
-    if len(argument) > limit:
-        return TooLarge(ANSWER_TOO_LARGE, details={"size": len(argument), "limit": limit})
-    return argument
 
 
 def _gone() -> Unavailable:

@@ -11,14 +11,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import engineio
-from aiohttp import StreamReader, WSCloseCode, web
-from engineio.async_drivers.aiohttp import translate_request
+from aiohttp import WSCloseCode, web
 from engineio.async_socket import AsyncSocket
-from engineio.exceptions import EngineIOError
 from engineio.packet import NOOP, PING
-from engineio.payload import Payload
 
 from smcp_gateway.sockets.packet import Frame
+from smcp_gateway.sockets.polling import receive_polled, send_polled
 from smcp_gateway.sockets.websocket import LINGER_S, Connection, moved_bytes, noop
 from smcp_service.http_limits import let_in
 
@@ -26,9 +24,6 @@ SWEEP_S: Final = 1.0
 """Between two looks at the clients, at most; a line is looked at several times before its ping is overdue."""
 SLOWEST: Final = 16 * 1024
 """Bytes a second; a line that moves less stands still."""
-POLLING_PACKETS: Final = 1024
-"""Packets that one polling request may carry; engine.io's own 16 loses the calls of a client that is quick."""
-
 _log: Final = logging.getLogger("smcp_gateway.sockets.engine")
 
 
@@ -187,11 +182,8 @@ class Engine(engineio.AsyncServer):
             # engine.io tells clients the whole seconds of the interval; they wait for the sum
             ping_timeout=2 * ping_s - int(ping_s),
         )
-        Payload.max_decode_packets = max(Payload.max_decode_packets, POLLING_PACKETS)
-        # engine.io's own WebSocket has a task and a timer for each message, and takes what has come of a polling
-        # request for all of it; it has no option for another one
-        driver = {"websocket": Connection, "translate_request": _environ}
-        self._async: dict[str, Any] = {**self._async, **driver}
+        # engine.io's own WebSocket has a task and a timer for each message; it has no option for another one
+        self._async: dict[str, Any] = {**self._async, "websocket": Connection}
         self._outbox_limit = outbox_limit
         self.max_event = max_message
         """Byte limit of messages that are no ack; the rest is dropped."""
@@ -201,8 +193,35 @@ class Engine(engineio.AsyncServer):
         self.tasks: set[asyncio.Task[None]] = set()
         """asyncio itself may forget tasks."""
         self.on_message: Callable[[str, bytes, int], Awaitable[None] | None]
-        """A message came over a WebSocket, with so many bytes before it was cut off. The next one is read after what
-        this returns."""
+        """A message came, with so many bytes before it was cut off. The next one is read after what this returns."""
+
+    async def handle_request(self, request: web.Request) -> web.StreamResponse:
+        """As engine.io's, which parses, copies and compresses polled messages of any size in one go."""
+        socket = self.sockets.get(request.query.get("sid", ""))
+        is_polling = request.query.get("transport", "polling") == "polling" and "Upgrade" not in request.headers
+        if is_polling and socket is not None and socket.connected and not socket.upgraded:
+            if request.method == "GET":
+                return await send_polled(self, socket, request)
+            if request.method == "POST":
+                return await receive_polled(self, socket, request)
+        answer: web.StreamResponse = await super().handle_request(request)  # type: ignore[no-untyped-call]
+        return answer
+
+    def received(self, socket: AsyncSocket, text: bytes, size: int) -> Awaitable[Any] | None:
+        """Handle a packet of engine.io; arguments and result as `on_message`."""
+        match text[:1]:
+            case b"4":
+                return self.on_message(socket.sid, text, size)
+            case b"3":
+                socket.schedule_ping()  # type: ignore[no-untyped-call]
+            case b"1":
+                return self.close_socket(socket, self.reason.CLIENT_DISCONNECT)
+            case _:
+                _log.debug("a packet that is not engine.io's was ignored")
+        return None
+
+    async def close_socket(self, socket: AsyncSocket, reason: str) -> None:
+        await socket.close(wait=False, abort=True, reason=reason)  # type: ignore[no-untyped-call]
 
     def spawn(
         self, work: Coroutine[Any, Any, None], ended: "Callable[[asyncio.Task[None]], None] | None" = None
@@ -300,21 +319,3 @@ def _moves(outbox: Outbox, transport: asyncio.Transport) -> bool:
     now, moved, before = time.monotonic(), moved_bytes(transport), outbox.moved
     outbox.moved = (now, moved)
     return before is not None and moved - before[1] >= SLOWEST * max(now - before[0], 0.1)
-
-
-class _Body:
-    """The whole body of a polling request: aiohttp's `read(n)` gives what has come so far."""
-
-    def __init__(self, content: StreamReader) -> None:
-        self._content = content
-
-    async def read(self, length: int) -> bytes:
-        try:
-            return await self._content.readexactly(length)
-        except asyncio.IncompleteReadError:
-            raise EngineIOError("the client hung up in the middle of a request") from None
-
-
-def _environ(request: web.Request) -> dict[str, Any]:
-    environ: dict[str, Any] = translate_request(request)  # type: ignore[no-untyped-call]
-    return {**environ, "wsgi.input": _Body(request.content)}

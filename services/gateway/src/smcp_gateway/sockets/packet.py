@@ -35,6 +35,7 @@ OVERSIZED: Final = "too long"
 """Stand for what a CONNECT says where that is no JSON object, or longer."""
 
 _HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)?([0-9]{1,100})?")
+_ANSWER: Final = b"43"
 _EVENT: Final = re.compile(rb'\[\s*"([^"\\\x00-\x1f]{0,256}+|(?:[^"\\\x00-\x1f]|\\.){0,256}+)"\s*(,)?')
 
 
@@ -116,6 +117,29 @@ def request_frame(packet_id: int, event: str, body: bytes) -> Frame:
 def event_frame(event: str, body: bytes) -> Frame:
     """A notification; `body` is JSON."""
     return Frame(b"".join((b'42/smcp,["', event.encode(), b'",', body, b"]")))  # for many: copied once
+
+
+class Assembly:
+    """Puts one message together from its pieces, in one copy.
+
+    Of a message longer than `most` bytes only an answer is kept; of others, what comes after them is dropped.
+    """
+
+    __slots__ = ("_most", "_pieces", "size")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pieces: list[bytes] = []
+        self.size = 0
+        """Bytes of all pieces so far."""
+
+    def add(self, piece: bytes) -> None:
+        self.size += len(piece)
+        if self.size <= self._most or b"".join(each[:2] for each in self._pieces[:2]).startswith(_ANSWER):
+            self._pieces.append(piece)
+
+    def text(self) -> bytes:
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 
 def read_packet(text: bytes, start: int = 0, size: int = 0) -> ClientPacket | None:

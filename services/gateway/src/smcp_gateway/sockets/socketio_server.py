@@ -142,7 +142,6 @@ class SocketIoServer:
         self._engine.max_event = self._max_request + HEADROOM
         self._engine.on("connect", self._on_open)  # type: ignore[no-untyped-call]
         self._engine.on("disconnect", self._on_end)  # type: ignore[no-untyped-call]
-        self._engine.on("message", self._on_polled)  # type: ignore[no-untyped-call]
         self._engine.on_message = self._on_message
         self.sweep = self._engine.sweep
 
@@ -176,6 +175,10 @@ class SocketIoServer:
         """The refusal of a new connection, if there is a reason for one."""
         if self.draining:
             return refusal_response(Unavailable("the gateway is stopping; connect to another one"))
+        is_upgrade = "upgrade" in request.headers.get("Connection", "").lower()
+        if request.query.get("transport") == "websocket" and not is_upgrade:
+            why = "Connection: a WebSocket begins with `Connection: Upgrade` and `Upgrade: websocket`"
+            return refusal_response(Malformed(why, details={"field": "Connection"}))
         if not self._arrivals.has_room(self._source(request)):
             why = "too many connections of this address are not authenticated yet"
             return refusal_response(RateLimited(why, details={"retry_after_s": 1}))
@@ -262,22 +265,14 @@ class SocketIoServer:
             session.closed = True
             self.gone(session, goodbye=reason == self._engine.reason.CLIENT_DISCONNECT)
 
-    async def _on_polled(self, engine_id: str, data: str | bytes) -> None:
-        if isinstance(data, str):  # bytes are attachments, which nobody waits for
-            longest = _PAUSES_END.get() - self._loop.time()
-            text = b"4" + data.encode("utf-8", "replace")  # as over a WebSocket
-            work = self._on_message(engine_id, text, len(text), min(longest, LONGEST_PAUSE_S))
-            if work is not None:
-                await work
-
-    def _on_message(self, engine_id: str, text: bytes, size: int, longest_s: float = LONGEST_PAUSE_S) -> Work | None:
+    def _on_message(self, engine_id: str, text: bytes, size: int) -> Work | None:
         """Returns what is done before the next packet is read."""
         session = self._sessions.of_connection(engine_id)
         if session is not None and (session.was_refused or size >= LARGE):
             late_s = self._quotas.arrived(session, size) if size >= LARGE else 0.0
             if session.was_refused:
                 late_s, session.was_refused = max(late_s, REFUSED_PAUSE_S), False
-            if (late_s := min(late_s, longest_s)) > 0:
+            if (late_s := min(late_s, LONGEST_PAUSE_S, _PAUSES_END.get() - self._loop.time())) > 0:
                 return self._read_late(late_s, session, text, size)
         return self._read(session, engine_id, text, size)
 

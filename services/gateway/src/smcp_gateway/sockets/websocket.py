@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 from engineio.packet import NOOP, Packet
 
-from smcp_gateway.sockets.packet import Frame
+from smcp_gateway.sockets.packet import Assembly, Frame
 from smcp_service.http_limits import put_before
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ SLICE: Final = 256 * 1024
 AT_ONCE: Final = 64 * 1024
 """Bytes that the socket may not have taken yet where more is written: as many as it takes at a time."""
 
-_ANSWER, _UPGRADE, _NOOP = b"43", b"5", b"6"
+_UPGRADE, _NOOP = b"5", b"6"
 _WHOLE, _PIECE = 0x81, 0x82
 """First bytes of the frames that aiohttp gets: a text message, and a piece of the text message that follows."""
 
@@ -128,13 +128,11 @@ class Connection:
             engine.upgrading = False
 
     async def _text(self) -> bytes | None:
-        """The next text message; None where the connection has ended. It is put together here, in one copy.
+        """The next text message; None where the connection has ended.
 
-        Only an answer may be as long as a message may be: of others, what comes after `max_event` bytes is not kept.
         aiohttp's `receive` would answer any number of pings in one go (`autoping`).
         """
-        pieces: list[bytes] = []
-        self._size = 0
+        whole = Assembly(self._server.max_event)
         while True:
             message = await self._socket.receive()
             self._received += 1
@@ -142,15 +140,13 @@ class Connection:
                 await asyncio.sleep(0)
             match message.type:
                 case WSMsgType.TEXT | WSMsgType.BINARY as kind:
-                    piece: bytes = message.data
-                    self._size += len(piece)
+                    whole.add(message.data)
+                    self._size = whole.size
                     if self._size > self._server.max_http_buffer_size:
                         self._outbox.close_code = WSCloseCode.MESSAGE_TOO_BIG
                         return None
-                    if self._size <= self._server.max_event or (pieces and pieces[0].startswith(_ANSWER)):
-                        pieces.append(piece)
                     if kind is WSMsgType.TEXT:  # a binary one is a piece (see `Slices`)
-                        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                        return whole.text()
                 case WSMsgType.PING:
                     await self._socket.pong(message.data)
                 case WSMsgType.PONG:
@@ -165,16 +161,8 @@ class Connection:
             while not engine.closed and (text := await self._text()) is not None:
                 if len(text) >= VERY_LARGE:
                     await asyncio.sleep(0)
-                match text[:1]:
-                    case b"4":
-                        if (work := self._server.on_message(engine.sid, text, self._size)) is not None:
-                            await work
-                    case b"3":
-                        engine.schedule_ping()
-                    case b"1":
-                        await engine.close(wait=False, abort=True, reason=self._server.reason.CLIENT_DISCONNECT)
-                    case _:
-                        _log.debug("a packet that is not engine.io's was ignored")
+                if (work := self._server.received(engine, text, self._size)) is not None:
+                    await work
         finally:
             self._read_all.set()
             self._outbox.put_nowait(None)  # ends the writer

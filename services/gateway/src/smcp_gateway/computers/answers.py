@@ -1,0 +1,106 @@
+"""Reads what a Computer on Socket.IO answers: an error, a reply, or a tool's result.
+
+Most answers go on as they came, and the Agent's gateway parses them. One above 64 KiB is not parsed here either: its
+fields are found in slices, since 30 MB of escaped text take 0.15 s to parse and write (ADR 0044).
+"""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import orjson
+
+from smcp_bus import exact_json
+from smcp_gateway.sockets.packet import READ_BY_PUBLISHED
+from smcp_proto.errors import (
+    ANSWER_TOO_LARGE,
+    LONGEST_ERROR,
+    ErrorBody,
+    ErrorCode,
+    Internal,
+    Malformed,
+    SmcpError,
+    TooLarge,
+    error_of_computer,
+    flat_error,
+)
+from smcp_proto.tool_results import with_meta
+
+RESULT_FIELDS: Final = frozenset({"content", "isError"})
+"""A tool's result has one of them, and an error none."""
+META_FIELDS: Final = ("meta", "_meta")
+
+
+def of_acknowledgement(argument: bytes | None, limit: int) -> bytes | SmcpError:
+    """The acknowledgement, a flat error too, if it looks like a JSON object. The Agent's gateway parses it."""
+    if argument == b"":
+        return Internal("the Computer answered nothing, no JSON object: it may not know this request")
+    text = (argument or b"").strip()
+    if argument is None or text[:1] != b"{" or text[-1:] != b"}":
+        return Internal("the Computer's answer is not a JSON object")
+    if len(argument) > limit:
+        return TooLarge(ANSWER_TOO_LARGE, details={"size": len(argument), "limit": limit})
+    return argument
+
+
+def result_of(answer: bytes) -> bytes | SmcpError:
+    """What a tool call is answered with, of at most 64 KiB."""
+    outcome = read_error(answer, RESULT_FIELDS)
+    return _rename_meta(outcome) if isinstance(outcome, bytes) else outcome
+
+
+async def large_answer(answer: bytes, most: int, expected: Collection[str] = RESULT_FIELDS) -> bytes | SmcpError:
+    """The same for an answer of any size: to a tool call, or to another request whose reply has `expected` fields.
+
+    Raises:
+        TooLarge: it holds more than `most` values, or more fields than `exact_json.fields` reads.
+    """
+    if not expected:
+        await exact_json.check_cost(answer, most, "the answer")
+        return answer
+    fields: dict[str, Any] = await exact_json.fields(answer, most, "the answer")
+    if not fields.keys() & expected and {"code", "message"} <= fields.keys():
+        return error_of_computer(ErrorCode.INTERNAL, "", {}, len(answer))
+    if expected is not RESULT_FIELDS or "_meta" not in fields:
+        return answer
+    for name in META_FIELDS:
+        text = bytes(fields.get(name, b"")).lstrip()
+        if text.startswith(b"{"):
+            fields[name] = await exact_json.fields(text, most, "the answer")
+    return exact_json.joined(with_meta(fields, ours=True))
+
+
+def read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
+    """The answer, or the error that it is: then it has none of the fields that are `expected`; without any, nobody can
+    tell.
+
+    An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014).
+    """
+    is_plain = b"\\u00" not in answer  # else a name may be written with escapes
+    if not expected or (is_plain and (b'"code"' not in answer or b'"message"' not in answer)):
+        return answer
+    try:
+        result = exact_json.read(answer)
+        error = flat_error(result, expected)
+        if error is None:
+            return answer
+        exact_json.check_depth(error.details)
+    except (orjson.JSONDecodeError, Malformed):
+        return answer  # the Agent's gateway refuses or mends it
+    if (
+        len(answer) <= LONGEST_ERROR
+        and error.code in READ_BY_PUBLISHED
+        and not result.keys() <= ErrorBody.model_fields.keys()
+    ):
+        return answer
+    return error_of_computer(error.code, error.message, error.details, len(answer))
+
+
+def _rename_meta(answer: bytes) -> bytes:
+    """The answer with MCP's `_meta` moved into `meta`: a Computer may pass on an MCP result as it is."""
+    if b'"_meta"' not in answer:
+        return answer
+    try:
+        result = exact_json.read(answer)
+        return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
+    except (orjson.JSONDecodeError, RecursionError):
+        return answer  # the Agent's gateway refuses or mends it

@@ -1,0 +1,83 @@
+"""Large answers of Computers on Socket.IO are read in slices, between which others are served."""
+
+import json
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_bus import exact_json
+from smcp_gateway.computers.answers import large_answer, result_of
+from smcp_proto.errors import SmcpError, TooLarge
+from smcp_testing.gateway_world import MIB
+
+MOST: Final = exact_json.MAX_VALUES
+ESCAPED: Final = "é\n" * (4 * MIB)
+"""32 MiB as JSON: an escape for each character."""
+SMALLER: Final = 3
+"""The longest step is at most a third of what the answer cost in one go; a seventh to a tenth was seen."""
+JSON: Final = st.recursive(
+    st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+NAMES: Final = st.sampled_from(["content", "isError", "code", "message", "meta", "_meta", "a2c_x", "b"]) | st.text()
+OBJECTS: Final = st.dictionaries(NAMES, st.dictionaries(NAMES, JSON) | JSON)
+
+
+def steps(work: Coroutine[Any, Any, Any]) -> tuple[Any, list[float]]:
+    """What it returns, and the seconds of processor of each step in which the loop serves nobody else."""
+    took: list[float] = []
+    while True:
+        began = time.thread_time()
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value, took
+        finally:
+            took.append(time.thread_time() - began)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": [{"type": "text", "text": ESCAPED}], "isError": False, "_meta": {"x": 1}},
+        {"content": [], "meta": {"a2c_timeout": True}, "_meta": {"x": ESCAPED}},
+        {"code": 404, "message": ESCAPED},
+    ],
+    ids=["beside _meta", "in _meta", "error"],
+)
+def test_a_large_answer_holds_the_loop_for_short_steps(answer: dict[str, Any]) -> None:
+    text = json.dumps(answer).encode()
+    began = time.thread_time()
+    exact_json.written(exact_json.read(text))
+    at_once = time.thread_time() - began
+    outcome, took = steps(large_answer(text, MOST))
+    assert max(took) < at_once / SMALLER, (max(took), at_once)
+    assert isinstance(outcome, SmcpError if "code" in answer else bytes)
+
+
+@given(OBJECTS)
+async def test_a_large_answer_is_read_as_a_short_one(answer: dict[str, Any]) -> None:
+    text = json.dumps(answer).encode()
+    short, large = result_of(text), await large_answer(text, MOST)
+    if isinstance(large, SmcpError):  # a large one is refused by its fields alone
+        assert isinstance(short, SmcpError) or {"code", "message"} <= answer.keys()
+    else:
+        assert isinstance(short, bytes)
+        assert json.loads(large) == json.loads(short)
+
+
+async def test_an_error_is_found_whatever_escapes_its_fields_are_written_with() -> None:
+    text = b'{"\\u0063ode":401,"m\\u0065ssage":"give me your token"}'
+    for outcome in (result_of(text), await large_answer(text, MOST)):
+        assert isinstance(outcome, SmcpError)
+        assert outcome.code == 500
+
+
+async def test_what_looks_like_an_error_is_a_reply_where_none_of_its_fields_are_known() -> None:
+    text = b'{"code":401,"message":"of some other request"}'
+    assert await large_answer(text, MOST, frozenset()) is text
+    with pytest.raises(TooLarge):
+        await large_answer(b'{"a":[' + b"[]," * 2 * MOST + b"[]]}", MOST, frozenset())
