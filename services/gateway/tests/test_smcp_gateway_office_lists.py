@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import nats
 import pytest
+from nats.aio.msg import Msg
 
+from smcp_bus import subjects
+from smcp_bus.nats.chunks import CHUNKS, SIZE
 from smcp_gateway.handlers import resources
-from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world
+from smcp_testing.gateway_world import MIB, NAMESPACE, connected, gateway_world
 from smcp_testing.listing_office import (
     KEY,
     KINDS,
@@ -174,6 +178,35 @@ async def test_a_computer_that_never_answers_uses_only_its_share_of_the_time(
         assert [page for page in listed(found) if page[1]] == [("a", ["file:///a/0"]), ("e", ["file:///e/0"])]
         assert (None, []) in listed(found)
         assert skipped(found) == ["b", "c", "d"]
+
+
+@pytest.mark.rule("answers.resources.office.skipped")
+@pytest.mark.parametrize(
+    ("headers", "share_s"),
+    [
+        ({SIZE: "1000000", CHUNKS: "7"}, 10),
+        ({SIZE: str(33 * MIB), CHUNKS: "66"}, 10),
+        ({SIZE: "200", CHUNKS: "2"}, 1.5),
+    ],
+    ids=["contradict each other", "are too large", "never come"],
+)
+async def test_a_computer_whose_answers_in_parts_lie_is_left_out_and_the_others_are_listed(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], share_s: float
+) -> None:
+    """The first two failed the whole list with 503 and 413."""
+    monkeypatch.setattr(resources, "SHARE_S", share_s)
+
+    async def lie(message: Msg) -> None:
+        await client.publish(message.reply, bytes(100), headers=headers)
+
+    async with office(nats_url, {"a": Lister("a", 1), "b": silent, "c": Lister("c", 1)}) as (_, anna):
+        client = await nats.connect(nats_url)
+        await client.subscribe(subjects.client(OFFICE, "b", "resources_list"), cb=lie)
+        await client.flush()
+        found = await pages(anna)
+        await client.close()
+        assert listed(found) == [("a", ["file:///a/0"]), ("c", ["file:///c/0"])]
+        assert skipped(found) == ["b"]
 
 
 async def test_the_number_of_computers_asked_for_one_page_is_bounded(

@@ -17,6 +17,7 @@ import orjson
 from pydantic import BaseModel
 
 from smcp_bus import exact_json
+from smcp_bus.bus import BodyTooLarge, TransferFailed
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.outbox import UPDATED, Key
 from smcp_gateway.computers.computer_table import ComputerTable
@@ -170,6 +171,8 @@ class ListResources:
             answer = await self._relay(request.model_copy(update={"computerId": name}), page_call)
         except SmcpError as error:
             raise _refused(int(error.code), error.details, inner) from None
+        except (BodyTooLarge, TransferFailed):  # what it announced, or did not send: it alone is left out
+            raise Skip from None
         return _read(exact_json.read(answer.body), call.row.verb, inner)
 
     def _following(self, page: _Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
