@@ -16,6 +16,7 @@ from smcp_testing.gateway_world import NAMESPACE, connected
 from smcp_testing.mcp_servers import configs
 from smcp_testing.raw_client import RawClient, raw_client
 from smcp_testing.service_process import ServiceProcess, service_process
+from smcp_testing.waiting import eventually
 from tests.e2e.hostile.bystander import Bystander, Cost, answer_skills
 
 BIN: Final = Path(sys.executable).parent
@@ -130,9 +131,15 @@ async def test_an_mcp_server_that_answers_with_millions_of_lists_costs_its_compu
         text = '{"jsonrpc":"2.0","id":$ID,"result":{"content":[' + "[]," * 2_500_000 + "[]]}}"
         call = {"agent": "eve", "req_id": "1", "computer": "lab", "tool_name": "say", "params": {"text": text}}
 
+        async def is_ready() -> bool:
+            asked = {"agent": "eve", "req_id": "tools", "computer": "lab"}
+            return any(tool["name"] == "say" for tool in (await eve.call("client:get_tools", asked))["tools"])
+
         async def attack() -> None:
             answer = await eve.call("client:tool_call", {**call, "timeout": 60})
-            assert answer["details"]["max_values"] == 200_000, answer
+            assert answer.get("details", {}).get("max_values") == 200_000, answer
+
+        await eventually(is_ready)
 
         cost = await costs(here, attack, of=computer)
         assert cost.cpu_s < 5, "more than 10 s before; the registry took its members for gone"

@@ -201,10 +201,12 @@ async def test_a_computer_whose_answers_in_parts_lie_is_left_out_and_the_others_
 
     async with office(nats_url, {"a": Lister("a", 1), "b": silent, "c": Lister("c", 1)}) as (_, anna):
         client = await nats.connect(nats_url)
-        await client.subscribe(subjects.client(OFFICE, "b", "resources_list"), cb=lie)
-        await client.flush()
-        found = await pages(anna)
-        await client.close()
+        try:
+            await client.subscribe(subjects.client(OFFICE, "b", "resources_list"), cb=lie)
+            await client.flush()
+            found = await pages(anna)
+        finally:
+            await client.close()
         assert listed(found) == [("a", ["file:///a/0"]), ("c", ["file:///c/0"])]
         assert skipped(found) == ["b"]
 
