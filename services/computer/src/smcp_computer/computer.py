@@ -33,9 +33,10 @@ from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import OfficeMembership
 from smcp_computer.metrics import calls_timed, measure, measure_calls, measure_resources
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient
+from smcp_computer.pins import Pins
 from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
-from smcp_computer.settings import ComputerSettings, state_path
+from smcp_computer.settings import ComputerSettings, pins_path, state_path
 from smcp_computer.terminal import Terminal, hangups
 from smcp_computer.tools import Catalogue
 from smcp_proto.schemas.config import (
@@ -75,7 +76,8 @@ class Options(TypedDict, total=False):
 
 
 class Computer:
-    """A Computer without its connection, which sets `membership` and enters `serving`. Raises ConfigError.
+    """A Computer without its connection, which sets `membership` and enters `serving`. Raises ConfigError,
+    and UnusableFile (of the pins).
 
     Args:
         office: sends notifications to the office.
@@ -137,11 +139,15 @@ class Computer:
                 logs=state_path(settings) / LOGS,
                 strict=settings.strict,
             ),
-            on_change=lambda: self.outbox.changed(TOOL_LIST) if self.catalogue.refresh() else None,
+            on_change=self._tools_changed,
         )
         self.readiness.add("mcp_servers", lambda: "starting" if self.fleet.unready() else None)
         self.readiness.note("configuration", lambda: self.config_problem)
-        self.catalogue = Catalogue(self.fleet.supervisors)
+        if settings.pins_file is not None and not settings.pins_file.exists():
+            _log.warning("SMCP_PINS_FILE: %s is not there: no tool is pinned", settings.pins_file)
+        self.pins = Pins(pins_path(settings), enforces=settings.pins == "enforce", warn=self.fleet.events.warn)
+        self.readiness.note("pins", lambda: self.pins.problem)
+        self.catalogue = Catalogue(self.fleet.supervisors, self.pins)
         self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))
         self.seat = Seat(settings.office, settings.name)
         self.access = Access(lambda: self.fleet.config.host, self.catalogue, settings.office)
@@ -185,7 +191,7 @@ class Computer:
         self._head_start_s = max(HEAD_START_S, settings.move_s / 2 if settings.restart else 0.0)
         measure(self.metrics, self.fleet, self.owner, may_tell)
         measure_owner(self.metrics, self.owner)
-        measure_calls(self.metrics, self.seat, self.fleet, self.calls.by_server, self.confirmation.answers)
+        measure_calls(self.metrics, self.seat, self.fleet, self.calls.by_server, self.confirmation.answers, self.pins)
         measure_resources(self.metrics, self.resources.index, self.resources.cache)
 
     async def _get_config(self, request: GetComputerConfigReq, call: Call) -> GetComputerConfigRet:
@@ -219,6 +225,10 @@ class Computer:
             problem["config_problem"] = self.config_problem.replace(f"{self._file}: ", "")
         return GetStatusRet(servers=servers, req_id=request.req_id, **problem)
 
+    def _tools_changed(self) -> None:
+        if self.catalogue.refresh():
+            self.outbox.changed(TOOL_LIST)
+
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
         return self.owner.pending(self.seat, question, self.dispatcher.running)
 
@@ -232,12 +242,15 @@ class Computer:
             self.tasks.start(self.reload(), name="reload")
 
         with hangups(on_hangup):
-            async for _ in file_changes(lambda: (self._file, *self._env_files)):
+            async for _ in file_changes(lambda: (self._file, *self._env_files, *filter(None, [self.pins.path]))):
                 await self.reload()
 
     async def reload(self) -> None:
-        """Read the file, and run what it says. One that is broken changes nothing, and is the `config_problem`."""
+        """Read the file, and run what it says. One that is broken changes nothing, and is the `config_problem`. The
+        pins are read, too."""
         async with self._reloading:
+            await self.pins.reload()
+            self._tools_changed()
             try:
                 read = await asyncio.to_thread(read_config, self._file)
                 self._env_files = read.env_files  # also of a file with mistakes: one of these may be the mistake

@@ -8,6 +8,7 @@ come here: what they may know is in the handlers.
     GET  /tools                   the tools as Agents see them
     POST /call                    call one, as an Agent does: {tool, params, timeout}
     GET  /history                 recent calls by MCP server
+    GET  /pins                    the file with the pinned tools, and the tools as they are now
     GET  /inputs                  where the values of inputs come from
     POST /servers/NAME/reload     read the configuration file again, which was changed for this server
     POST /servers/NAME/restart    restart one
@@ -33,6 +34,8 @@ from smcp_bus.callers import Caller
 from smcp_computer.computer import Computer
 from smcp_computer.config.secret_store import SecretsError
 from smcp_computer.control_client import SOCKET
+from smcp_computer.mcp.events import State
+from smcp_computer.pins import entry_of
 from smcp_computer.settings import ComputerSettings, state_directory
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG
@@ -100,6 +103,7 @@ class Control:
             web.get("/tools", self._tools),
             web.post("/call", self._call),
             web.get("/history", self._history),
+            web.get("/pins", self._pins),
             web.get("/inputs", self._inputs),
             web.post("/servers/{name}/reload", self._reload),
             web.post("/servers/{name}/restart", self._restart),
@@ -127,6 +131,7 @@ class Control:
             "servers": [
                 {
                     **asdict(each),
+                    "warnings": [*each.warnings, *self._computer.pins.warnings(each.name)],
                     "tools": tools[each.name],
                     "calls": sum(call["outcome"] in IN_FLIGHT for call in recent.get(each.name, ())),
                 }
@@ -173,6 +178,17 @@ class Control:
         except SecretsError as error:
             raise web.HTTPConflict(text=str(error)) from None
         return _json({"inputs": sources})
+
+    async def _pins(self, request: web.Request) -> web.Response:
+        supervisors = self._computer.fleet.supervisors
+        servers = {
+            name: {tool.name: entry_of(tool) for tool in reversed(supervisor.tools)}
+            for name, supervisor in supervisors.items()
+            if supervisor.state is State.READY
+        }
+        file = str(self._computer.pins.path.absolute())
+        said = {"file": file, "servers": servers, "not_ready": sorted(supervisors.keys() - servers.keys())}
+        return web.json_response(said)  # not by orjson: schemas may hold numbers that it does not take
 
     async def _reload(self, request: web.Request) -> web.Response:
         await self._computer.reload()

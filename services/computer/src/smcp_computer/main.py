@@ -18,9 +18,10 @@ from smcp_computer.config.lint import ConfigError
 from smcp_computer.control_commands import Json, print_json
 from smcp_computer.control_commands import app as commands_app
 from smcp_computer.install_command import app as install_app
+from smcp_computer.pin_command import app as pin_app
 from smcp_computer.redaction import literal_secrets
 from smcp_computer.secrets_command import app as secrets_app
-from smcp_computer.settings import ComputerSettings, check_connection, token_problem
+from smcp_computer.settings import ComputerSettings, check_connection, pins_path, token_problem
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.add_typer(secrets_app, name="secrets")
 app.add_typer(commands_app)
 app.add_typer(install_app)
+app.add_typer(pin_app)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs [SMCP_CONFIG]")
@@ -86,6 +88,10 @@ def serve(
     configuration = _read_config(settings.config)
     if check_config and (problem := token_problem(settings)) is not None:
         typer.echo(f"warning: {problem}", err=True)
+    if check_config:
+        from smcp_computer.pins import read_pins  # noqa: PLC0415 -- as below
+
+        read_pins(pins_path(settings))
     if check_config or configuration.problems:
         _say("warning", settings.config, configuration.warnings)
     if configuration.problems:

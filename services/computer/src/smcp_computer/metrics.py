@@ -7,6 +7,7 @@ from smcp_bus.ownership import Seat
 from smcp_computer.finder import MetadataCache
 from smcp_computer.mcp.events import ServerStatus, State
 from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.pins import Pins
 from smcp_computer.resources.index import ResourceIndex
 from smcp_service.metrics import Metrics
 
@@ -73,6 +74,7 @@ def measure_calls(
     fleet: Fleet,
     ended: Mapping[tuple[str, ...], float],
     answers: Mapping[str, float],
+    pins: Pins,
 ) -> None:
     """`ended`: calls by MCP server and outcome; `answers`: those to questions whether a tool may run."""
 
@@ -95,6 +97,9 @@ def measure_calls(
         label=("server", "outcome"),
     )
     metrics.counter("smcp_computer_approvals", "Questions whether a tool may run", lambda: answers, label="answer")
+    metrics.gauge(
+        "smcp_computer_changed_tools", "Tools that are not as they are pinned", lambda: pins.counts, label="server"
+    )
 
 
 def measure(metrics: Metrics, fleet: Fleet, owner: Owner, joined: Callable[[], bool]) -> None:

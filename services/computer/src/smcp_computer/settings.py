@@ -90,6 +90,14 @@ class ComputerSettings(ServiceSettings):
     gather_s: Annotated[Seconds, Field(ge=0, le=10)] = Field(
         default=0.1, description="changes (of tools, windows, documents) that come within this time are sent as one"
     )
+    pins: Annotated[Literal["enforce", "warn"], BeforeValidator(folded)] = Field(
+        default="enforce",
+        description="what becomes of a tool that is not as it is pinned: not called, or only warned of",
+    )
+    pins_file: Path | None = Field(
+        default=None,
+        description="the file of `smcp-computer pin`; default: beside the configuration (computer.pins.json)",
+    )
     state_dir: Path | None = Field(
         default=None,
         description="where its control socket, its MCP servers' logs and its secrets are; "
@@ -114,6 +122,11 @@ def state_path(settings: ComputerSettings) -> Path:
     if settings.state_dir is not None:
         return settings.state_dir
     return seat_directory(settings.office, settings.name)
+
+
+def pins_path(settings: ComputerSettings) -> Path:
+    """The file with the pinned tools, which may not exist."""
+    return settings.pins_file or settings.config.with_suffix(".pins.json")
 
 
 def state_directory(settings: ComputerSettings) -> Path:

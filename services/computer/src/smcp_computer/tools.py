@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import mcp_types as types
 
 from smcp_computer.config.server_settings import HostSettings
+from smcp_computer.pins import Pins, not_approved
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig
-from smcp_proto.schemas.tools import MCP_TOOL, SMCPTool, ToolMeta
+from smcp_proto.schemas.tools import MCP_TOOL, PIN, SMCPTool, ToolMeta
 
 if TYPE_CHECKING:  # with it comes the MCP SDK, a second that every command of `smcp-computer` would take longer
     import jsonschema_rs
@@ -69,8 +70,11 @@ class Catalogue:
     """The tools of all servers; `refresh` after each change. Those of servers that are not ready are not listed, but
     keep their names, so that a restart renames nothing."""
 
-    def __init__(self, supervisors: Mapping[str, "Supervisor"]) -> None:
+    def __init__(self, supervisors: Mapping[str, "Supervisor"], pins: Pins | None = None) -> None:
         self._supervisors = supervisors
+        self._pins = pins or Pins()
+        self._changes: Mapping[ToolRef, str] = {}
+        """The tools that are not as they are pinned, and why."""
         self._names = name_tools(())
         self._listed_names: Mapping[ToolRef, str] = {}
         self._tools: Mapping[ToolRef, types.Tool] = {}
@@ -93,7 +97,7 @@ class Catalogue:
                     description=tool.description or "",
                     params_schema=tool.input_schema,
                     return_schema=None if replaces_content(supervisor, ref.tool) else tool.output_schema,
-                    meta=attributes(tool, tool_meta_of(supervisor.config, ref.tool)),
+                    meta=attributes(tool, tool_meta_of(supervisor.config, ref.tool), self._changes.get(ref)),
                 )
                 for name, ref in self._names.listed.items()
                 if (supervisor := self._supervisors.get(ref.server)) is not None and supervisor.ready
@@ -150,7 +154,9 @@ class Catalogue:
         return [listed for listed, ref in self._names.listed.items() if name in (ref.tool, wanted[ref])]
 
     def check(self, target: Target, params: Mapping[str, Any]) -> None:
-        """Raises Malformed: the tool's schema does not take these parameters."""
+        """Raises NotAllowed: it is not as it is pinned; Malformed: its schema does not take these parameters."""
+        if self._pins.enforces and (change := self._changes.get(target.ref)) is not None:
+            raise not_approved(self.listed_name(target.ref), target.ref.server, change)
         unchecked = target.host.unchecked_tools
         if unchecked and (target.ref.tool in unchecked or "*" in unchecked):
             return
@@ -175,16 +181,20 @@ class Catalogue:
             ),
             self._names if self._seen else None,
         )
+        checked = self._pins.check({name: supervisor.tools for name, supervisor in self._supervisors.items()})
         self._tools = {
             ToolRef(server, tool.name): tool
-            for server, supervisor in self._supervisors.items()
-            for tool in reversed(supervisor.tools)  # of two with one name the first counts
+            for server, found in checked.items()
+            for tool in reversed(found.tools)  # of two with one name the first counts
+        }
+        self._changes = {
+            ToolRef(name, tool): why for name, each in checked.items() for tool, why in each.changes.items()
         }
         self._checks = {ref: known for ref, known in self._checks.items() if ref in self._tools}
         shown = (
             names.listed,
             {
-                name: (supervisor.tools, supervisor.config, supervisor.host)
+                name: (checked[name].tools, checked[name].changes, supervisor.config, supervisor.host)
                 for name, supervisor in self._supervisors.items()
                 if supervisor.ready
             },
@@ -225,9 +235,9 @@ def replaces_content(supervisor: "Supervisor", tool: str) -> bool:
     return supervisor.host.replace_content and bool(reshaped)
 
 
-def attributes(tool: types.Tool, configured: ToolMeta | None) -> Attributes:
+def attributes(tool: types.Tool, configured: ToolMeta | None, change: str | None = None) -> Attributes:
     sent = tool.meta or {}
-    ours = (TOOL_META, ANNOTATION, MCP_TOOL)
+    ours = (TOOL_META, ANNOTATION, MCP_TOOL, PIN)
     meta: Attributes = {key: _simple(value) for key, value in sent.items() if key not in ours}
     if tool.annotations and (given := tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True)):
         meta[ANNOTATION] = _json(given)
@@ -235,6 +245,8 @@ def attributes(tool: types.Tool, configured: ToolMeta | None) -> Attributes:
         meta[MCP_TOOL] = _json(shown)
     if configured is not None:
         meta[TOOL_META] = _json(configured.model_dump(mode="json"))
+    if change is not None:
+        meta[PIN] = change
     return meta
 
 

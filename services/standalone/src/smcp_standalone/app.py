@@ -318,6 +318,7 @@ async def open_system(
                 front.stats.add("computer", computer.calls.held)
                 front.stats.add("updates", computer.outbox.held)
                 gateway.readiness.note("configuration", lambda: computer.config_problem)
+                gateway.readiness.note("pins", lambda: computer.pins.problem)
                 computer.follow_file()
                 await computer.wait_ready()
                 yield System(
@@ -331,7 +332,7 @@ async def open_system(
                     warnings=tuple(
                         f"{each.name}: {warning}"
                         for each in computer.fleet.statuses(usage=False)
-                        for warning in each.warnings
+                        for warning in (*each.warnings, *computer.pins.warnings(each.name))
                     ),
                 )
 

@@ -110,6 +110,9 @@ class ToolMeta(Wire):
 
 MCP_TOOL: Final = "a2c_mcp_tool"
 """The key of `SMCPTool.meta` with `title` and `icons` of MCP's Tool (JSON), for which `SMCPTool` has no field."""
+PIN: Final = "a2c_pin"
+"""The key of `SMCPTool.meta` of a tool that is not as the Computer's user approved it: `new`, or `changed: ` and the
+fields of MCP's Tool that changed."""
 
 
 class SMCPTool(Wire):
