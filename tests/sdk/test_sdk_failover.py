@@ -19,7 +19,7 @@ NOBODY: int = 1
 async def cut_gateway(nats_url: str) -> AsyncIterator[tuple[str, Line]]:
     """A gateway whose line to NATS can be hurt."""
     async with open_line(int(nats_url.rpartition(":")[2])) as line:
-        async with gateway_at(line.url.replace("http://", "nats://")) as url:
+        async with gateway_at(line.to(nats_url)) as url:
             yield url, line
 
 

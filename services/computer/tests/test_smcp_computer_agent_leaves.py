@@ -75,7 +75,7 @@ async def test_a_new_agent_gets_no_updates_for_its_predecessors_subscriptions(
     async with (
         gateway_world(nats_url) as both,
         open_line(port) as line,
-        computer(line.url.replace("http", "nats"), {"one": configs.context("2026", content=NOTES)}) as here,
+        computer(line.to(nats_url), {"one": configs.context("2026", content=NOTES)}) as here,
         connected(both.url) as first,
         connected(both.url) as second,
     ):

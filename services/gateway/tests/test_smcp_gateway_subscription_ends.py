@@ -214,7 +214,7 @@ async def computer_on_a_line(nats_url: str) -> AsyncIterator[tuple[World, Line, 
     """A Computer on a gateway of its own, which reaches NATS by that line."""
     async with (
         open_line(int(nats_url.rpartition(":")[2])) as line,
-        gateway_world(line.url.replace("http", "nats"), registry=False) as far,
+        gateway_world(line.to(nats_url), registry=False) as far,
         connected(far.url) as client,
     ):
         assert await client.join("computer", BOX, OFFICE) == [True, None]

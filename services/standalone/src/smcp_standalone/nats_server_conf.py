@@ -180,7 +180,7 @@ def render(model: NatsModel, kept: Mapping[str, str], cluster_secret: str | None
     tls = (
         None if model.tls is None else {"cert_file": model.tls.cert, "key_file": model.tls.key, "ca_file": model.tls.ca}
     )
-    users = [_user(name, kept[name], grant) for name, grant in grants(model).items()]
+    users = [user_entry(name, hash_secret(kept[name]), grant) for name, grant in grants(model).items()]
     lines = [
         "# Written by `smcp nats-config`; its next run writes it again. Change the YAML instead.",
         f"listen: {_json(model.listen)}",
@@ -228,11 +228,12 @@ def _cluster(cluster: Cluster, tls: Mapping[str, str] | None, secret: str | None
     }
 
 
-def _user(name: str, secret: str, grant: Grant) -> dict[str, Any]:
+def user_entry(user: str, password: str, grant: Grant) -> dict[str, Any]:
+    """A user of nats-server's configuration; `password` stands in it as it is, so hash it before."""
     permissions: dict[str, Any] = {"publish": {"allow": grant.publish}, "subscribe": {"allow": grant.subscribe}}
     if grant.may_respond:
         permissions["allow_responses"] = {"max": RESPONSES, "expires": f"{RESPONSE_EXPIRES_S}s"}
-    return {"user": name, "password": hash_secret(secret), "permissions": permissions}
+    return {"user": user, "password": password, "permissions": permissions}
 
 
 def _line(key: str, value: object) -> list[str]:

@@ -50,8 +50,8 @@ class _First(GuardedNats):
             other.copy(text)
         return written
 
-    async def _allow(self) -> None:
-        await super()._allow()
+    async def allow(self) -> None:
+        await super().allow()
         for other in self.others:
             await other.read_again()
 

@@ -17,7 +17,7 @@ from typing import Final
 from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
 
-_RELOADED = "Reloaded server configuration"
+_RELOADED = b"Reloaded server configuration"
 _TAKEN = "address already in use"
 _START_S = 60.0
 _STOP_S = 10.0
@@ -127,9 +127,7 @@ class NatsServer:
                 self._started = True
                 return
 
-    def _spawn(self, ports: Path) -> subprocess.Popen[bytes]:
-        shutil.rmtree(ports, ignore_errors=True)
-        ports.mkdir(parents=True)
+    def _command(self, ports: Path) -> list[str]:
         command = [
             nats_server_binary(), "--addr", "127.0.0.1", "--port", str(self._port),
             "--ports_file_dir", str(ports), "--log", str(self.log), *self._options,
@@ -138,9 +136,14 @@ class NatsServer:
             command += ["--jetstream", "--store_dir", str(self._store)]
         if self.config is not None:
             command += ["--config", str(self.config)]
+        return command
+
+    def _spawn(self, ports: Path) -> subprocess.Popen[bytes]:
+        shutil.rmtree(ports, ignore_errors=True)
+        ports.mkdir(parents=True)
         # In a session of its own, so that a ctrl-C at the terminal ends the test and not its servers first.
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            self._command(ports), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
 
@@ -200,12 +203,17 @@ class NatsServer:
         """Make it read its configuration again, and wait until it has; one that does not run does so when it starts."""
         if not self.running:
             return
-        before = self._reloads()
-        self.reload()
-        await eventually(lambda: self._reloads() > before, message="nats-server did not read its file again")
+        with self.log.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            logged = b""
 
-    def _reloads(self) -> int:
-        return self.log.read_text(encoding="utf-8").count(_RELOADED)
+            def reloaded() -> bool:
+                nonlocal logged
+                logged += log.read()
+                return _RELOADED in logged
+
+            self.reload()
+            await eventually(reloaded, message="nats-server did not read its file again", pause=0.002)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None:

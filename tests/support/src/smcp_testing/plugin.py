@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from smcp_testing.guarded_nats import GuardedNats
 from smcp_testing.leaks import assert_no_child_processes_beside, assert_no_tasks_beside, child_processes
+from smcp_testing.nats_accounts import AccountServer
 from smcp_testing.nats_process import NatsServer
 
 if TYPE_CHECKING:
@@ -63,23 +64,43 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if "pytest.mark.alone" not in collection_path.read_text(encoding="utf-8") else None
 
 
-@pytest_asyncio.fixture
-async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """A real nats-server of this test's own, with JetStream, on a free port of 127.0.0.1.
+@pytest.fixture(scope="session")
+def _nats_accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AccountServer]:
+    server = AccountServer(tmp_path_factory.mktemp("nats") / "server")
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
 
+
+@pytest_asyncio.fixture
+async def _nats_account(_nats_accounts: AccountServer) -> AsyncIterator[str]:
+    async with _nats_accounts.account() as url:
+        yield url
+
+
+@pytest.fixture
+def nats_url(request: pytest.FixtureRequest, _nats_accounts: AccountServer) -> str:
+    """A real nats-server with JetStream: `nats_server` where the test has it, else an account of this test's own.
+
+    Other tests use the server of the accounts, too: none may stop, suspend or reconfigure it.
     Who logs in has the permissions of its credential (see `guarded_nats`), the test itself has all.
     """
+    if "nats_server" in request.fixturenames:
+        url: str = request.getfixturevalue("nats_server").url
+    else:
+        url = request.getfixturevalue("_nats_account")
+    return url
+
+
+@pytest_asyncio.fixture
+async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    """The same as a server of this test's own, on a free port of 127.0.0.1."""
     server = GuardedNats(tmp_path / "nats")
     await server.start()
     try:
         yield server
     finally:
         await server.stop()
-
-
-@pytest.fixture
-def nats_url(nats_server: NatsServer) -> str:
-    return nats_server.url
 
 
 @pytest.fixture

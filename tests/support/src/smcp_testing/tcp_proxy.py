@@ -36,6 +36,10 @@ class Line:
             self._ends -= ends
         return True
 
+    def to(self, url: str) -> str:
+        """A URL of 127.0.0.1, by this line."""
+        return url.rpartition("127.0.0.1:")[0] + self.url.removeprefix("http://")
+
     def cut(self) -> None:
         """Break every connection that stands; new ones are carried."""
         for end in self._ends:

@@ -11,7 +11,6 @@ T = TypeVar("T")
 
 BOUND_S: Final = 30.0
 """How long a test waits for what happens within milliseconds on an idle machine."""
-_PAUSE_S = 0.01
 _PRESSURE: Final = Path("/proc/pressure/cpu")
 
 
@@ -61,15 +60,21 @@ async def within(promised: float) -> AsyncIterator[None]:
 
 
 @overload
-async def eventually(predicate: Callable[[], Awaitable[T]], *, timeout: float = ..., message: str = ...) -> T: ...
+async def eventually(
+    predicate: Callable[[], Awaitable[T]], *, timeout: float = ..., message: str = ..., pause: float = ...
+) -> T: ...
 
 
 @overload
-async def eventually(predicate: Callable[[], T], *, timeout: float = ..., message: str = ...) -> T: ...
+async def eventually(
+    predicate: Callable[[], T], *, timeout: float = ..., message: str = ..., pause: float = ...
+) -> T: ...
 
 
-async def eventually(predicate: Callable[[], object], *, timeout: float = BOUND_S, message: str = "") -> object:
-    """Poll until `predicate()` is true and return its value.
+async def eventually(
+    predicate: Callable[[], object], *, timeout: float = BOUND_S, message: str = "", pause: float = 0.01
+) -> object:
+    """Ask `predicate()` every `pause` seconds until it is true, and return its value.
 
     The predicate may be async, and may raise AssertionError while it does not hold yet.
 
@@ -89,4 +94,4 @@ async def eventually(predicate: Callable[[], object], *, timeout: float = BOUND_
             last = error
         if loop.time() >= deadline:
             raise AssertionError(f"{message or 'it did not become true'} within {timeout} s; last: {last!r}")
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(pause)
