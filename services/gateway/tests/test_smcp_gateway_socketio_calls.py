@@ -104,7 +104,8 @@ async def test_three_hundred_timed_out_calls_leave_nothing_behind(nats_url: str,
         serve(pair.box, "client:tool_call", slow)
         answers = await asyncio.gather(*(pair.anna.call("client:tool_call", call(n, timeout=1)) for n in range(300)))
         # 100 ms before the Agent's own gateway gives up: on a busy machine some are 408
-        assert all(answer.get("code") == 408 or answer["meta"] == {"a2c_timeout": True} for answer in answers)
+        others = [each for each in answers if each.get("code") != 408 and each.get("meta") != {"a2c_timeout": True}]
+        assert others == []
         released.set()  # the answers come late, and to nobody
         session = pair.session
         await eventually(lambda: pair.running == 0 and len(session.asks) == 0)

@@ -1,8 +1,8 @@
 """One nats-server for all tests of a worker, on which each test has an account of its own.
 
 An account has its own subjects, connections and JetStream: nothing passes from one to another. Its credentials have the
-permissions that `smcp nats-config` generates. For another account the server reads its file again, which takes it
-3 ms; to start and stop a server for each test took about 40 ms of processor time, with the hashes of its secrets.
+permissions that `smcp nats-config` generates. For another account the server reads its file again. That took 15 ms of
+processor time with one connection and one bucket, a server for each test 48 ms.
 """
 
 import json
