@@ -26,8 +26,8 @@ from smcp_testing.guarded_nats import Guard, GuardedNats, GuardedUrl
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
-_LIMITS: Final = {"max_mem": 64 * 1024**2, "max_file": 256 * 1024**2, "max_streams": 16, "max_consumers": 64}
-"""Of an account's JetStream; sizes in bytes."""
+_LIMITS: Final = {"max_mem": 64 * 1024**2, "max_file": 512 * 1024**2, "max_streams": 16, "max_consumers": 64}
+"""Of an account's JetStream; sizes in bytes. The audit trail reserves 256 MiB."""
 _CREDENTIALS: Final = TypeAdapter(Credentials)
 
 
@@ -83,7 +83,11 @@ class AccountServer(NatsServer):
         settings = {
             "ping_interval": f"{GuardedNats.ping_s}s",
             "http": "127.0.0.1:-1",
-            "jetstream": {"store_dir": str((self.directory / "jetstream").absolute())},
+            "jetstream": {
+                "store_dir": str((self.directory / "jetstream").absolute()),
+                "max_file_store": 16 * 1024**3,  # above what the accounts reserve; else it follows from the free space
+                "max_memory_store": 1024**3,
+            },
             "accounts": accounts,
         }
         self._conf.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()), "utf-8")
