@@ -21,6 +21,7 @@ _PATH: Final = re.compile(rf"(?:{TOPS})/[\w./*-]+")
 APPS: Final[Mapping[str, str]] = {
     "smcp": "smcp_standalone.main",
     "smcp-gateway": "smcp_gateway.main",
+    "smcp-mcp": "smcp_mcp.main",
     "smcp-registry": "smcp_registry.main",
     "smcp-computer": "smcp_computer.main",
     "smcp-agent": "smcp_agent.cli.main",

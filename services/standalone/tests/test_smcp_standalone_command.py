@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from smcp_agent import NotAuthenticated, SmcpAgent
+from smcp_mcp.settings import McpSettings
 from smcp_service.settings import NEIGHBOURS, OF_SERVICES, ServiceSettings, variables
 from smcp_standalone.app import OPTIONS, read_variables
 from smcp_testing.fork_server import born
@@ -125,7 +126,7 @@ async def test_up_json_prints_one_line_when_it_is_ready_and_no_key(config: Path)
 
 
 def test_each_service_knows_the_names_of_all_settings() -> None:
-    of_parts = (read_variables() | OPTIONS.keys()) - variables(ServiceSettings)
+    of_parts = (read_variables() | OPTIONS.keys() | variables(McpSettings)) - variables(ServiceSettings)
     assert of_parts == OF_SERVICES | (of_parts & NEIGHBOURS)
 
 

@@ -26,7 +26,9 @@ class Exchange:
         self._body_given = False
         self._started = False
         self._events = False
-        """The answer is a stream of events, and the last one that was sent is whole."""
+        """The answer is a stream of events."""
+        self._whole = True
+        """No event is sent by half."""
 
     @property
     def passed_on(self) -> bool:
@@ -70,7 +72,7 @@ class Exchange:
             headers = dict(message["headers"])
             self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
         elif body := message.get("body"):
-            self._events = self._events and body.endswith(_EVENT_ENDS)
+            self._whole = body.endswith(_EVENT_ENDS)
         await self._send(message)
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -93,7 +95,7 @@ class Exchange:
             }
             await self.start(status, Headers(headers).raw)
             await self.send_body(body, more=False)
-        elif self._events:
+        elif self._events and self._whole:
             await self.send_body(b"event: message\r\ndata: " + body + b"\r\n\r\n", more=False)
 
     async def break_off(self, why: str) -> None:

@@ -48,7 +48,7 @@ class Peers:
         self._http = http
         self.known: dict[str, Peer] = {}
         """The peer that held the seat of an office last, by office."""
-        self.passed_on: Counter[str] = Counter(dict.fromkeys(("answered", "not held", "unreachable", "broken"), 0))
+        self.passed_on: Counter[str] = Counter(dict.fromkeys(("answered", "not_held", "unreachable", "broken"), 0))
         """Requests, by what became of them."""
 
     async def addresses(self) -> list[Peer]:
@@ -92,7 +92,7 @@ class Peers:
                 server_hostname=peer.name if url.scheme == "https" else None,
             ) as response:
                 if response.status == 421:  # Misdirected Request (RFC 9110)
-                    return "not held"
+                    return "not_held"
                 passed = [pair for pair in response.raw_headers if pair[0].lower().decode() not in _ONE_HOP]
                 await exchange.start(response.status, [(name.lower(), value) for name, value in passed])
                 async for chunk in response.content.iter_any():

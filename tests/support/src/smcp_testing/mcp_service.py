@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,8 @@ from smcp_service.metrics import Metrics
 class Service:
     url: str
     metrics: Metrics
+    stop: Callable[[], Awaitable[None]]
+    """Stop it before its block ends."""
 
     def office(self, name: str = "office") -> str:
         """The URL for clients of that office."""
@@ -57,8 +59,9 @@ class OfficeClient:
 async def mcp_service(gateway_url: str, **settings: Any) -> AsyncIterator[Service]:
     metrics = Metrics()
     chosen = McpSettings(**{"url": gateway_url, "mcp_port": 0, **settings})
-    async with open_mcp(chosen, Readiness(), metrics) as url:
-        yield Service(url, metrics)
+    async with contextlib.AsyncExitStack() as stack:
+        url = await stack.enter_async_context(open_mcp(chosen, Readiness(), metrics))
+        yield Service(url, metrics, stack.aclose)
     for task in asyncio.all_tasks():  # sse-starlette's, one for the life of an event loop
         if getattr(task.get_coro(), "__name__", "") == "_shutdown_watcher":
             task.cancel()
