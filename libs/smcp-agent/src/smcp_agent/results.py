@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import Any, Final, Literal
 
-from smcp_agent.errors import BadReply
+from smcp_agent.errors import BadReply, Malformed
 from smcp_agent.rpc import reply_of
 from smcp_proto.schemas import CallToolResult
 from smcp_proto.schemas import ResourceContents as WireContents
@@ -119,6 +119,18 @@ class CallResult:
         """
         return isinstance(self.meta.get(INPUT_REQUIRED), Mapping)
 
+    @property
+    def input_requests(self) -> Mapping[str, Any]:
+        """MCP's `elicitation/create` requests of a result with `input_required`, by key. Raises BadReply."""
+        _input_required(self)
+        requests: Mapping[str, Any] = self.meta[INPUT_REQUIRED]["requests"]
+        return requests
+
+    @property
+    def input_state(self) -> str:
+        """What the answers to `input_requests` are sent with. Raises BadReply."""
+        return _input_required(self).state
+
 
 @dataclass(frozen=True, slots=True)
 class InputAnswer:
@@ -144,6 +156,10 @@ class InputRequest:
     """JSON Schema of the answer's content; None: there is none to give."""
     url: str | None = None
     """A page that the user should open. Show it in full, and let the user decide: nothing opens it by itself."""
+    problem: str | None = None
+    """Why the last answer to it was refused; None: it is asked for the first time."""
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The parameters of MCP's ElicitRequest as they came over the wire."""
 
     @property
     def is_approval(self) -> bool:
@@ -166,8 +182,13 @@ class InputRequest:
         return InputAnswer("cancel")
 
 
+_FIELD: Final = "input_responses."
 MAX_ROUNDS: Final = 33
 """How often one call may elicit: a Computer asks for its approval, and lets an MCP server elicit 32 times."""
+MAX_REFUSED_ANSWERS: Final = 3
+"""How often a user is asked again after an answer that does not fit."""
+Responses = Mapping[str, Mapping[str, Any]]
+"""MCP's ElicitResult by the key of its request."""
 OnInput = Callable[[InputRequest], Awaitable[InputAnswer]]
 """Asks a user."""
 
@@ -179,12 +200,17 @@ class _Elicitation(Wire):
 
 
 class _Asked(Wire):
+    method: Literal["elicitation/create"]
     params: _Elicitation
 
 
 class _InputRequired(Wire):
     requests: dict[str, _Asked]
     state: str
+
+
+def _input_required(result: CallResult) -> _InputRequired:
+    return reply_of(_InputRequired, result.meta.get(INPUT_REQUIRED, {}), "the elicitation")
 
 
 NOBODY_ANSWERED: Final = "Nobody answered, and the call was cancelled."
@@ -198,19 +224,37 @@ def given_up(result: CallResult) -> CallResult:
     return replace(result, content=(*result.content, TextContent(NOBODY_ANSWERED)), raw=raw)
 
 
-async def input_fields(
-    result: CallResult, on_input: OnInput, computer: str, tool: str, params: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The fields of the request that answers a call's elicitations, one after the other.
+def is_about_answer(error: Malformed) -> bool:
+    """Whether a call was refused since an answer does not fit: its elicitation is still open."""
+    return str(error.details.get("field")).startswith(_FIELD)
+
+
+async def answered(
+    result: CallResult,
+    on_input: OnInput,
+    computer: str,
+    tool: str,
+    params: Mapping[str, Any],
+    earlier: Responses,
+    refusal: Malformed | None,
+) -> Responses:
+    """The answers to a call's elicitations, asked one after the other. Of the `earlier` answers, only those that the
+    `refusal` names are asked again.
 
     Raises BadReply: the elicitations cannot be read; TypeError: `on_input` is not async, or gave no answer; and what it
     raises.
     """
-    required = reply_of(_InputRequired, result.meta[INPUT_REQUIRED], f"the elicitation of {tool!r}")
-    responses: dict[str, Any] = {}
-    for key, asked in required.requests.items():
-        said = asked.params
-        request = InputRequest(key, computer, tool, params, said.message, said.requestedSchema, said.url)
+    wrong = "" if refusal is None else f"{refusal.details.get('field')}."
+    responses: dict[str, Mapping[str, Any]] = {}
+    for key, raw in result.input_requests.items():
+        if key in earlier and not wrong.startswith(f"{_FIELD}{key}."):
+            responses[key] = earlier[key]
+            continue
+        said = _Elicitation.model_validate(raw["params"])
+        problem = None if refusal is None else refusal.message.removeprefix(f"{_FIELD}{key}.").removeprefix("content.")
+        request = InputRequest(
+            key, computer, tool, params, said.message, said.requestedSchema, said.url, problem, raw["params"]
+        )
         waiting: Any = on_input(request)  # whatever the application gives
         if not isawaitable(waiting):
             raise TypeError(f"on_input has to be an async function: it gave {type(waiting).__name__} without waiting")
@@ -221,7 +265,7 @@ async def input_fields(
             )
         content = {} if answer.content is None else {"content": dict(answer.content)}
         responses[key] = {"action": answer.action, **content}
-    return {"input_state": required.state, "input_responses": responses}
+    return responses
 
 
 def call_result(

@@ -10,7 +10,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 from mcp.client import Client
-from mcp.client.session import IncomingMessage
+from mcp.client.session import ElicitationFnT, IncomingMessage
 from mcp.shared.memory import create_client_server_memory_streams
 
 from smcp_agent import SmcpAgent
@@ -40,10 +40,13 @@ class Bridged:
 
 
 @asynccontextmanager
-async def bridged(gateway: FakeGateway, era: str = "legacy") -> AsyncIterator[Bridged]:
-    """A bridge with its one client, as `smcp-agent mcp` serves it."""
-    async with SmcpAgent(gateway.url, office="office", name="bridge") as agent:
-        async with _served(OfficeServer(agent).run, agent, era) as bridge:
+async def bridged(
+    gateway: FakeGateway | str, era: str = "legacy", on_input: ElicitationFnT | None = None
+) -> AsyncIterator[Bridged]:
+    """A bridge with its one client, as `smcp-agent mcp` serves it. `gateway`: or a URL; `on_input`: asks its user."""
+    url = gateway if isinstance(gateway, str) else gateway.url
+    async with SmcpAgent(url, office="office", name="bridge") as agent:
+        async with _served(OfficeServer(agent).run, agent, era, on_input) as bridge:
             yield bridge
 
 
@@ -64,7 +67,10 @@ async def shared_office(
 
 @asynccontextmanager
 async def _served(
-    run: Callable[[tuple[Any, Any]], Awaitable[None]], agent: SmcpAgent, era: str
+    run: Callable[[tuple[Any, Any]], Awaitable[None]],
+    agent: SmcpAgent,
+    era: str,
+    on_input: ElicitationFnT | None = None,
 ) -> AsyncIterator[Bridged]:
     heard: list[str] = []
 
@@ -79,7 +85,7 @@ async def _served(
             yield ours
 
         server = asyncio.ensure_future(run(theirs))
-        async with Client(transport(), mode=era, message_handler=hear) as client:
+        async with Client(transport(), mode=era, message_handler=hear, elicitation_callback=on_input) as client:
             yield Bridged(client, agent, heard)
         await ours[1].aclose()
         async with asyncio.timeout(10):

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Final, cast
@@ -28,10 +28,11 @@ from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, NotAllowed, NotFound, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools, object_schema
+from smcp_agent.mcp import calls
 from smcp_agent.mcp.prompts import OfficePrompts
 from smcp_agent.mcp.resources import Context, OfficeResources, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions
-from smcp_proto.schemas import MAX_TIMEOUT_S, MCP_TOOL, ToolProgress
+from smcp_proto.schemas import MAX_TIMEOUT_S, MCP_TOOL
 
 FIRST_TOOLS_S: Final = 5.0
 """How long the first list waits for Computers that do not answer; their tools are announced when they come."""
@@ -195,48 +196,24 @@ class OfficeServer:
         return fitting("tools/list", context, types.ListToolsResult, "tools", tools)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
-        telling: asyncio.Task[None] | None = None
-        newest: list[ToolProgress] = []
-        """One at most: a client that reads slowly misses some, and gets the last."""
-
-        async def report() -> None:
-            while newest:
-                note = newest.pop()
-                await context.session.report_progress(note.progress, note.total, note.message)
-
-        def tell(note: ToolProgress) -> None:
-            nonlocal telling
-            newest[:] = [note]
-            if telling is None or telling.done():
-                telling = asyncio.create_task(report())
-
-        begun, call = False, anyio.CancelScope(deadline=self._last_moment())
-        self._calls.add(call)
+        begun, limit = False, anyio.CancelScope(deadline=self._last_moment())
+        self._calls.add(limit)
         try:
-            with call:
-                await self._there.wait()
-                named = self._named.get(params.name)
-                if named is None:
-                    raise NotFound(f"there is no tool {params.name!r} in the office now")
-                if not self._may(context, named):
-                    raise NotAllowed(f"you may not use the tool {params.name!r}")
-                begun = True
-                result = await self._agent.call_tool(
-                    named.computer,
-                    named.tool.name,
-                    params.arguments,
-                    timeout=self._timeout,
-                    on_progress=tell if "progress_token" in (context.meta or {}) else None,
-                )
-            if call.cancelled_caught:
+            async with calls.progress(context) as on_progress:
+                with limit:
+                    await self._there.wait()
+                    named = self._named.get(params.name)
+                    if named is None:
+                        raise NotFound(f"there is no tool {params.name!r} in the office now")
+                    if not self._may(context, named):
+                        raise NotAllowed(f"you may not use the tool {params.name!r}")
+                    begun = True
+                    return await calls.call(self._agent, context, named, timeout=self._timeout, on_progress=on_progress)
                 raise ConnectionLost(f"the gateway is not connected: {self._why}", may_have_run=begun)
         except SmcpError as error:
-            return mcp_result({"content": [{"type": "text", "text": error_result(error).text}], "isError": True})
+            return calls.failed(error_result(error).text)
         finally:
-            self._calls.discard(call)
-            if telling is not None:  # no note comes after the answer
-                await telling
-        return mcp_result(result.raw)
+            self._calls.discard(limit)
 
     def _reach(self, *, there: bool) -> None:
         """Take that the office can be reached again, or no more."""
@@ -279,13 +256,6 @@ def _parsed(value: object) -> Any:
         if isinstance(found, dict) or (isinstance(found, list) and not all(isinstance(each, str) for each in found)):
             return found
     return value
-
-
-def mcp_result(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """MCP's CallToolResult as the tool gave it; the wire of A2C-SMCP calls its `_meta` `meta`."""
-    found = {key: raw[key] for key in ("structuredContent", "isError") if raw.get(key) is not None}
-    found |= {"_meta": raw["meta"]} if raw.get("meta") else {}
-    return {"content": raw.get("content", []), "resultType": "complete", **found}
 
 
 async def serve_stdio(agent: SmcpAgent, *, timeout: float) -> bool:

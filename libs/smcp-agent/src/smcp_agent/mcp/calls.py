@@ -1,0 +1,152 @@
+"""One tool call of an MCP client: its progress, its elicitations and its result, in the forms of MCP (docs/adr/0046).
+
+A client of 2026-07-28 gets elicitations as the result, and calls again with the answers and the state, which are those
+of A2C-SMCP unchanged. A client of the handshake era is sent `elicitation/create` while its call waits. Above is
+`mcp.bridge`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from smcp_agent.client import SmcpAgent
+from smcp_agent.llm import NamedTool
+from smcp_agent.mcp.resources import Context
+from smcp_agent.results import InputAnswer, InputRequest
+from smcp_proto.schemas import ToolProgress
+
+OnProgress = Callable[[ToolProgress], None]
+
+
+class CannotAsk(Exception):
+    """The client cannot ask its user. The text says why, for a model."""
+
+
+async def call(
+    agent: SmcpAgent, context: Context, named: NamedTool, *, timeout: float, on_progress: OnProgress | None
+) -> dict[str, Any]:
+    """MCP's CallToolResult, or its InputRequiredResult. Raises SmcpError."""
+    sent = context.params or {}
+    arguments = sent.get("arguments")
+    if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        try:
+            result = await agent.call_tool(
+                named.computer,
+                named.tool.name,
+                arguments,
+                timeout=timeout,
+                on_progress=on_progress,
+                on_input=lambda request: _ask(context, request),
+            )
+        except CannotAsk as error:
+            return failed(str(error))
+        return mcp_result(result.raw)
+    result = await agent.call_once(
+        named.computer,
+        named.tool.name,
+        arguments,
+        timeout=timeout,
+        on_progress=on_progress,
+        input_state=sent.get("requestState"),
+        input_responses=sent.get("inputResponses"),
+    )
+    if not result.input_required:
+        return mcp_result(result.raw)
+    try:
+        _check_modes(context, (each["params"] for each in result.input_requests.values()))
+    except CannotAsk as error:
+        agent.cancel_call(result.req_id)
+        return failed(str(error))
+    requests, state = result.input_requests, result.input_state
+    return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
+
+
+async def _ask(context: Context, request: InputRequest) -> InputAnswer:
+    """The answer of the client's user, asked on the session of the client while its call waits. Raises CannotAsk."""
+    _check_modes(context, [request.raw])
+    said = dict(request.raw)
+    if request.problem is not None:
+        said["message"] = f"{request.message} (The last answer was refused: {request.problem})"
+    if request.url is not None:
+        said.setdefault("elicitationId", uuid4().hex)  # clients of 2025 want one; servers of 2026 give none
+    try:
+        answer = await context.session.send_request(
+            types.ElicitRequest.model_validate({"method": "elicitation/create", "params": said}),
+            types.ElicitResult,
+            metadata=ServerMessageMetadata(related_request_id=context.request_id),
+        )
+    except MCPError as error:
+        raise _cannot([request.raw], f"the MCP client answered with the error {error.error.code}") from None
+    except ValidationError:
+        raise _cannot([request.raw], "the question or the MCP client's answer is not valid in MCP") from None
+    return InputAnswer(answer.action, answer.content)
+
+
+def _check_modes(context: Context, questions: Iterable[Mapping[str, Any]]) -> None:
+    """Raises CannotAsk: the client does not declare elicitation in the mode of each of the questions."""
+    questions = list(questions)
+    declared = (context.session.client_capabilities or types.ClientCapabilities()).elicitation
+    if declared is None:
+        raise _cannot(questions, "this MCP client cannot ask its user: it does not declare `elicitation`")
+    takes_form = declared.form is not None or declared.url is None
+    for each in questions:
+        if "url" in each and declared.url is None:
+            raise _cannot(
+                questions, "this MCP client does not open pages for its user: it declares no `elicitation.url`"
+            )
+        if "url" not in each and not takes_form:
+            raise _cannot(questions, "this MCP client shows no forms to its user: it declares no `elicitation.form`")
+
+
+def _cannot(questions: Iterable[Mapping[str, Any]], why: str) -> CannotAsk:
+    said = [f"{each['message']} (page: {each['url']})" if "url" in each else each["message"] for each in questions]
+    asked = "; ".join(said)
+    return CannotAsk(f"the tool needs an answer of its user: {asked}\nBut {why}. The call was cancelled.")
+
+
+@asynccontextmanager
+async def progress(context: Context) -> AsyncIterator[OnProgress | None]:
+    """Reports the progress of a call to a client that wants it, in the block; nothing is reported after it."""
+    if "progress_token" not in (context.meta or {}):
+        yield None
+        return
+    reporting: asyncio.Task[None] | None = None
+    newest: list[ToolProgress] = []
+    """One at most: a client that reads slowly misses some, and gets the last."""
+
+    async def report() -> None:
+        while newest:
+            note = newest.pop()
+            await context.session.report_progress(note.progress, note.total, note.message)
+
+    def take(note: ToolProgress) -> None:
+        nonlocal reporting
+        newest[:] = [note]
+        if reporting is None or reporting.done():
+            reporting = asyncio.create_task(report())
+
+    try:
+        yield take
+    finally:
+        if reporting is not None:
+            await reporting
+
+
+def failed(text: str) -> dict[str, Any]:
+    """A result that a model can read."""
+    return mcp_result({"content": [{"type": "text", "text": text}], "isError": True})
+
+
+def mcp_result(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """MCP's CallToolResult as the tool gave it; the wire of A2C-SMCP calls its `_meta` `meta`."""
+    found = {key: raw[key] for key in ("structuredContent", "isError") if raw.get(key) is not None}
+    found |= {"_meta": raw["meta"]} if raw.get("meta") else {}
+    return {"content": raw.get("content", []), "resultType": "complete", **found}

@@ -1,0 +1,233 @@
+"""The tool calls of `SmcpAgent`: one request, or several where the tool elicits input (docs/adr/0047).
+
+Below is `RpcClient`, which repeats one request. `on_input` asks a user between two of them.
+"""
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from inspect import iscoroutinefunction
+from typing import Any
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from smcp_agent.cache import AnswerCache, ToolCache
+from smcp_agent.desktop import DesktopQuery
+from smcp_agent.errors import BadReply, Malformed, NoAnswer
+from smcp_agent.finder import FinderQuery
+from smcp_agent.llm import DEFAULT_TIMEOUT_S
+from smcp_agent.previews import Previews, allowed_chars
+from smcp_agent.results import (
+    MAX_REFUSED_ANSWERS,
+    MAX_ROUNDS,
+    CallResult,
+    OnInput,
+    Responses,
+    answered,
+    call_result,
+    given_up,
+    is_about_answer,
+)
+from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span, seconds_of
+from smcp_proto.schemas import PROGRESS, ToolCallReq, ToolProgress, ToolProgressNotification
+from smcp_proto.validation import refused
+
+
+class ToolCallMethods:
+    """What `SmcpAgent` can do with tools that it knows by Computer and name."""
+
+    name: str
+    office: str
+    _rpc: RpcClient
+    _tools: ToolCache
+    _answers: AnswerCache
+    _previews: Previews
+    _on_input: OnInput | None
+    _on_progress: defaultdict[str, list[Callable[[ToolProgress], None]]]
+    """Of the calls in flight, by their req_id."""
+
+    async def call_tool(
+        self,
+        computer: str,
+        tool: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        req_id: str | None = None,
+        max_chars: int | None = None,
+        on_progress: Callable[[ToolProgress], None] | None = None,
+        on_input: OnInput | None = None,
+    ) -> CallResult:
+        """Call a tool of a Computer and wait for its result.
+
+        Cancelling the awaiting task cancels the call. When the connection breaks, the call is repeated under its
+        req_id, which runs nothing twice. `may_have_run(error)` says whether a call that failed may have run.
+
+        Args:
+            timeout: seconds, up to 3600. A Computer gets whole ones, the next above; the call is cancelled at its time.
+            max_chars: a longer text is cut, and its last content is a link for `read_result`; a tool that says
+                `anthropic/maxResultSizeChars` may give more. None: everything.
+            on_progress: a plain function, called with what the tool reports while it runs, at most ten times a second,
+                if its MCP server reports anything. The loop handles its exceptions.
+            on_input: an async function that answers elicitation and approval requests. The answer is sent with the
+                same `timeout`, under a new req_id; a Computer waits 5 minutes for it. After an answer that does not
+                fit, it is asked again, at most three times (`InputRequest.problem`). None: the call is cancelled, and
+                its result is an error that says what was asked.
+
+        Raises:
+            Malformed: an argument is not what the protocol allows, or an answer not what was asked; `details.field`
+                names it.
+            NotFound: there is no such Computer in the office.
+            BadReply: the Computer elicits without end.
+            TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
+            TooLarge, RateLimited, NotAllowed, Unavailable: as the server says.
+            ConnectionLost: the connection broke, and was not back in time.
+            JoinRefused: it broke, and the office does not take the Agent back.
+            Closed: this `SmcpAgent` is not open, or was closed while the call waited for a connection.
+        """
+        on_input = on_input or self._on_input
+        given: Any = on_input
+        if given is not None and not callable(given):
+            raise refused("on_input", "an async function of one argument")
+        asked: CallResult | None = None  # elicits input, and has no answer yet
+        refusal: Malformed | None = None  # of the last answers
+        responses: Responses = {}
+        rounds = refusals = 0
+        try:
+            while True:
+                try:
+                    result = await self.call_once(
+                        computer,
+                        tool,
+                        params,
+                        timeout=timeout,
+                        req_id=req_id,
+                        max_chars=max_chars,
+                        on_progress=on_progress,
+                        input_state=None if asked is None else asked.input_state,
+                        input_responses=None if asked is None else responses,
+                    )
+                except Malformed as error:
+                    if asked is None or refusals == MAX_REFUSED_ANSWERS or not is_about_answer(error):
+                        raise
+                    refusals, refusal = refusals + 1, error
+                else:
+                    if not result.input_required:
+                        asked = None
+                        return result
+                    asked, refusal, responses = result, None, {}
+                    refusals, rounds = 0, rounds + 1
+                    if rounds > MAX_ROUNDS:
+                        raise BadReply(
+                            f"the Computer {computer!r} elicited more than {MAX_ROUNDS} times in a call of {tool!r}"
+                        )
+                if on_input is None:
+                    return given_up(asked)
+                req_id = None
+                responses = await answered(
+                    asked, on_input, computer, tool, mapping_of("params", params), responses, refusal
+                )
+        finally:
+            if asked is not None:  # the MCP server may wait
+                self.cancel_call(asked.req_id)
+
+    async def call_once(
+        self,
+        computer: str,
+        tool: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        req_id: str | None = None,
+        max_chars: int | None = None,
+        on_progress: Callable[[ToolProgress], None] | None = None,
+        input_state: str | None = None,
+        input_responses: Responses | None = None,
+    ) -> CallResult:
+        """As `call_tool`, but a call that elicits input ends with it: `input_required` of the result.
+
+        For programs that ask their user between two requests, such as a web application. The call waits at its Computer
+        for 5 minutes. To answer, call it again with the same `params`, the result's `input_state`, and
+        `input_responses`: MCP's ElicitResult for each of the result's `input_requests`. Otherwise end it by
+        `cancel_call`. Raises SmcpError: as `call_tool`; Malformed: answers do not fit, and can be given again.
+        """
+        seconds = seconds_of(timeout)
+        given: Any = on_progress
+        if given is not None and (not callable(given) or iscoroutinefunction(given)):
+            raise refused("on_progress", "a plain function of one argument, not an async one")
+        fields: dict[str, Any] = {} if on_progress is None else {PROGRESS: True}
+        answers = {"input_state": input_state, "input_responses": input_responses}
+        request = checked(
+            ToolCallReq,
+            agent=self.name,
+            req_id=uuid4().hex if req_id is None else req_id,
+            computer=computer,
+            tool_name=tool,
+            params=mapping_of("params", params),
+            timeout=math.ceil(seconds),
+            **fields,
+            **{name: value for name, value in answers.items() if value is not None},
+        )
+        if max_chars is not None:
+            max_chars = allowed_chars(max_chars, self._tools.known(computer, tool))
+        result = await self._call(request, seconds, on_progress)
+        return result if max_chars is None or result.input_required else self._previews.cut(result, max_chars)
+
+    def cancel_call(self, req_id: str) -> None:
+        """Cancel a call whose elicitation will not be answered; the office is told in the background."""
+        self._rpc.cancel(req_id, within=GRACE_S, fields={})
+
+    async def _call(
+        self, request: ToolCallReq, seconds: float, on_progress: Callable[[ToolProgress], None] | None
+    ) -> CallResult:
+        """One request, repeated as `RpcClient.send` does."""
+        if on_progress is not None:
+            self._on_progress[request.req_id].append(on_progress)
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        attributes = {"smcp.computer": request.computer, "gen_ai.tool.name": request.tool_name}
+        with request_span("client:tool_call", self.office, self.name, request.req_id, attributes) as traced:
+            data = {**request.model_dump(exclude_unset=True), **traced.fields}
+            try:
+                reply = await self._rpc.send("client:tool_call", data, timeout=seconds, expected=("content", "isError"))
+            except (asyncio.CancelledError, NoAnswer):
+                left = start + request.timeout + GRACE_S - loop.time()
+                self._rpc.cancel(request.req_id, within=max(left, GRACE_S), fields=traced.fields)
+                raise
+            finally:
+                if on_progress is not None:
+                    self._on_progress[request.req_id].remove(on_progress)
+                    if not self._on_progress[request.req_id]:
+                        del self._on_progress[request.req_id]
+                # it reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)
+                if self._answers.entries:
+                    self._answers.outdate(
+                        lambda query, _: (
+                            isinstance(query, DesktopQuery | FinderQuery) and query.computer == request.computer
+                        ),
+                        again=False,
+                    )
+            result = call_result(
+                reply,
+                req_id=request.req_id,
+                trace_id=traced.trace_id,
+                duration_s=loop.time() - start,
+                what=f"the result of {request.tool_name!r} from {replier(request.computer)}",
+            )
+            if result.is_error and not result.input_required:
+                traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
+            return result
+
+    def read_result(self, uri: str, offset: int = 0, *, max_chars: int = 100_000) -> str:
+        """The text from a character on, of a result that `max_chars` cut. Raises NotFound: it is not kept any more."""
+        return self._previews.read(uri, offset, allowed_chars(max_chars)).text
+
+    def _progressed(self, data: Mapping[str, Any]) -> None:
+        try:
+            note = ToolProgressNotification.model_validate(data)
+        except ValidationError:
+            return
+        for on_progress in self._on_progress.get(note.req_id, ()):
+            asyncio.get_running_loop().call_soon(on_progress, note)
