@@ -130,6 +130,9 @@ def test_options_that_were_given_stand_in_the_entry(home: Path, monkeypatch: pyt
     _, out, _ = install("cursor", "--print", "--name", "desk", "--timeout", "90")
     arguments = json.loads(out)["mcpServers"]["smcp"]["args"]
     assert arguments == [*ARGUMENTS, "--name", "desk", "--max-payload", "5000", "--timeout", "90"]
+    _, out, _ = install("cursor", "--print", "--tools", "auto", "--always-list", "git_*", "--always-list", "echo")
+    arguments = json.loads(out)["mcpServers"]["smcp"]["args"][len(ARGUMENTS) :]
+    assert arguments[2:] == ["--tools", "auto", "--always-list", "git_*", "--always-list", "echo"]
 
 
 @pytest.mark.parametrize("client", FILES)

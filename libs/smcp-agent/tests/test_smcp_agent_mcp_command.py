@@ -84,6 +84,17 @@ async def test_a_call_may_take_as_long_as_the_option_says() -> None:
         assert (await hung_up(process))[0] == 0
 
 
+async def test_tools_are_listed_as_the_options_say() -> None:
+    options = ("--tools", "search", "--max-tools", "2", "--always-list", "e*", "--always-list", "s*")
+    async with fake_gateway() as gateway, started(gateway, *options) as process:
+        gateway.computers["red"] = [tool(name) for name in ("echo", "edit", "sing", "walk")]
+        await serving(process)
+        await say(process, "tools/list", 3)
+        listed = json.loads(await line(process.stdout))["result"]["tools"]
+        assert [each["name"] for each in listed] == ["search_tools", "describe_tool", "call_tool", "echo", "edit"]
+        assert (await hung_up(process))[0] == 0
+
+
 async def test_a_client_that_is_gone_ends_it_and_its_calls() -> None:
     async with fake_gateway() as gateway, started(gateway) as process:
         gateway.computers["red"] = [tool("sleep")]

@@ -17,6 +17,7 @@ from smcp_agent import SmcpAgent
 from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
+from smcp_agent.mcp.tools import ToolListing
 from smcp_testing.fake_gateway import FakeGateway
 
 ERAS = pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
@@ -32,7 +33,7 @@ class Bridged:
     async def names(self) -> list[str]:
         return [each.name for each in (await self.client.list_tools(cache_mode="bypass")).tools]
 
-    async def text(self, name: str, **arguments: Any) -> str:
+    async def text(self, name: str, /, **arguments: Any) -> str:
         """What a tool says; `!` before it for an error."""
         result = await self.client.call_tool(name, arguments)
         assert isinstance(result.content[0], types.TextContent)
@@ -41,22 +42,27 @@ class Bridged:
 
 @asynccontextmanager
 async def bridged(
-    gateway: FakeGateway | str, era: str = "legacy", on_input: ElicitationFnT | None = None
+    gateway: FakeGateway | str,
+    era: str = "legacy",
+    on_input: ElicitationFnT | None = None,
+    listing: ToolListing | None = None,
 ) -> AsyncIterator[Bridged]:
     """A bridge with its one client, as `smcp-agent mcp` serves it. `gateway`: or a URL; `on_input`: asks its user."""
     url = gateway if isinstance(gateway, str) else gateway.url
     async with SmcpAgent(url, office="office", name="bridge") as agent:
-        async with _served(OfficeServer(agent).run, agent, era, on_input) as bridge:
+        async with _served(OfficeServer(agent, listing=listing).run, agent, era, on_input) as bridge:
             yield bridge
 
 
 @asynccontextmanager
 async def shared_office(
-    gateway: FakeGateway, may: Callable[[Context, NamedTool], bool] | None = None
+    gateway: FakeGateway,
+    may: Callable[[Context, NamedTool], bool] | None = None,
+    listing: ToolListing | None = None,
 ) -> AsyncIterator[Callable[[str], AbstractAsyncContextManager[Bridged]]]:
     """A bridge for many clients: what it gives connects one of the named era."""
     async with SmcpAgent(gateway.url, office="office", name="bridge") as agent:
-        office = OfficeServer(agent, may=may)
+        office = OfficeServer(agent, may=may, listing=listing)
 
         async def run(streams: tuple[Any, Any]) -> None:
             await office.server.run(*streams, office.server.create_initialization_options())

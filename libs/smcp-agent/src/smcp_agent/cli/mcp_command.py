@@ -16,6 +16,7 @@ from smcp_agent.cli.run_command import FAILED, WRONG_USAGE, Options, run
 from smcp_agent.connecting.options import check_token
 from smcp_agent.errors import Malformed
 from smcp_agent.mcp.client_configs import CLIENTS, VARIABLE, ConfigFileError, read, write
+from smcp_agent.mcp.tools import MAX_TOOLS, ToolListing, ToolMode
 from smcp_proto.schemas import MAX_TIMEOUT_S
 
 NEEDS_EXTRA: Final = "smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"
@@ -26,6 +27,15 @@ TokenFile = Annotated[
 
 CallLimit = Annotated[
     float, typer.Option("--timeout", min=1, max=MAX_TIMEOUT_S, metavar="SECONDS", help="How long a call may take.")
+]
+Tools = Annotated[
+    ToolMode,
+    typer.Option(help="List all tools, or a search of them; auto: the search above --max-tools."),
+]
+MaxTools = Annotated[int, typer.Option(min=1, metavar="N", help="The longest list of tools without a search.")]
+AlwaysList = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Tools that are listed beside the search, too; may be repeated."),
 ]
 
 app = typer.Typer()
@@ -39,7 +49,14 @@ class _OneLine(logging.Formatter):
 
 
 @app.callback(invoke_without_command=True)
-def mcp(context: typer.Context, token_file: TokenFile = None, timeout: CallLimit = MAX_TIMEOUT_S) -> None:
+def mcp(
+    context: typer.Context,
+    token_file: TokenFile = None,
+    timeout: CallLimit = MAX_TIMEOUT_S,
+    tools: Tools = ToolMode.AUTO,
+    max_tools: MaxTools = MAX_TOOLS,
+    always_list: AlwaysList = None,
+) -> None:
     """Offer the office to an MCP client, as an MCP server on standard input and output."""
     if context.invoked_subcommand is not None:
         return
@@ -57,7 +74,8 @@ def mcp(context: typer.Context, token_file: TokenFile = None, timeout: CallLimit
     chosen = _with_token_file(replace(context.obj, json=False), token_file)
 
     async def serve() -> bool:
-        return await serve_stdio(chosen.agent(), timeout=timeout)
+        listing = ToolListing(tools, max_tools, tuple(always_list or ()))
+        return await serve_stdio(chosen.agent(), timeout=timeout, listing=listing)
 
     run(chosen, serve(), endless=True)
 
@@ -95,6 +113,9 @@ def install(
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
     token_file: TokenFile = None,
     timeout: CallLimit = MAX_TIMEOUT_S,
+    tools: Tools = ToolMode.AUTO,
+    max_tools: MaxTools = MAX_TOOLS,
+    always_list: AlwaysList = None,
 ) -> None:
     """Add `smcp-agent mcp` to the file of an MCP client. It shows file and entry first, and keeps a copy."""
     if client not in CLIENTS:
@@ -106,8 +127,16 @@ def install(
     known = CLIENTS[client]
     token = chosen.token if isinstance(chosen.token, str) else None
     arguments = ["mcp", "--url", ",".join(chosen.urls), "--office", chosen.office]
-    more = {"--name": chosen.name, "--max-payload": chosen.max_payload, "--timeout": f"{timeout:g}"}
-    arguments += [str(each) for option in _given(context) if option in more for each in (option, more[option])]
+    more: dict[str, list[object]] = {
+        "--name": [chosen.name],
+        "--max-payload": [chosen.max_payload],
+        "--timeout": [f"{timeout:g}"],
+        "--tools": [tools.value],
+        "--max-tools": [max_tools],
+        "--always-list": [*(always_list or ())],
+    }
+    given = [option for option in _given(context) if option in more]
+    arguments += [str(each) for option in given for value in more[option] for each in (option, value)]
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     wanted = known.entry(_command(), arguments, token)
     print_hint(f"The entry for {known.title}, whose file is {known.path}:")

@@ -6,7 +6,6 @@ no results: what the office refuses, it refuses here (docs/adr/0046).
 """
 
 import asyncio
-import json
 import logging
 import math
 import os
@@ -26,13 +25,14 @@ from mcp.server.stdio import stdio_server
 from smcp_agent import events
 from smcp_agent.cache import Tools
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, NotAllowed, NotFound, SmcpError
-from smcp_agent.llm import NamedTool, error_result, name_tools, object_schema
+from smcp_agent.errors import ConnectionLost, SmcpError
+from smcp_agent.llm import NamedTool, error_result, name_tools
 from smcp_agent.mcp import calls
 from smcp_agent.mcp.prompts import OfficePrompts
 from smcp_agent.mcp.resources import Context, OfficeResources, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions
-from smcp_proto.schemas import MAX_TIMEOUT_S, MCP_TOOL
+from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListing, meant
+from smcp_proto.schemas import MAX_TIMEOUT_S
 
 FIRST_TOOLS_S: Final = 5.0
 """How long the first list waits for Computers that do not answer; their tools are announced when they come."""
@@ -41,7 +41,6 @@ AWAY_S: Final = 10.0
 MAX_KEPT: Final = 4096
 """Names kept for tools that are gone: a Computer with ever new tools costs no more."""
 CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
-ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 CHUNK: Final = 256 * 1024
 
 logger = logging.getLogger(__name__)
@@ -63,6 +62,7 @@ class OfficeServer:
         agent: has entered the office. All clients are this Agent to the office.
         timeout: seconds that a call may take.
         may: whether who sent a request may use a tool. One that he may not use is not listed for him. None: all may.
+        listing: when the list is a search in place of all tools.
     """
 
     server: Server[Any]
@@ -76,13 +76,13 @@ class OfficeServer:
         *,
         timeout: float = MAX_TIMEOUT_S,
         may: Callable[[Context, NamedTool], bool] | None = None,
+        listing: ToolListing | None = None,
     ) -> None:
         self._agent = agent
         self._timeout = timeout
-        self._may = may or (lambda _, __: True)
+        self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListing())
         self.closed = asyncio.Event()
         self._tools: dict[str, Tools] = {}
-        self._named: dict[str, NamedTool] = {}
         self._kept: dict[tuple[str, str], str] = {}
         """The name of each tool, by Computer and own name, also of those that are gone: it stays theirs."""
         self._there = asyncio.Event()
@@ -183,8 +183,8 @@ class OfficeServer:
         self._name()
 
     def _name(self) -> None:
-        named = sorted(name_tools(self._tools, self._kept), key=lambda each: each.name)
-        self._named = {each.name: each for each in named}
+        named = sorted(name_tools(self._tools, RESERVED | self._kept), key=lambda each: each.name)
+        self._listed.put(named)
         there = {(each.computer, each.tool.name): each.name for each in named}
         gone = [pair for pair in self._kept if pair not in there]
         for pair in gone[:-MAX_KEPT]:
@@ -192,23 +192,23 @@ class OfficeServer:
         self._kept |= there
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        tools = [mcp_tool(each) for each in self._named.values() if self._may(context, each)]
-        return fitting("tools/list", context, types.ListToolsResult, "tools", tools)
+        return fitting("tools/list", context, types.ListToolsResult, "tools", self._listed.entries(context))
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
         begun, limit = False, anyio.CancelScope(deadline=self._last_moment())
         self._calls.add(limit)
         try:
+            name, arguments = meant(params.name, params.arguments)
+            if name in (SEARCH, DESCRIBE):
+                return calls.mcp_result(self._listed.run(context, name, arguments))
             async with calls.progress(context) as on_progress:
                 with limit:
                     await self._there.wait()
-                    named = self._named.get(params.name)
-                    if named is None:
-                        raise NotFound(f"there is no tool {params.name!r} in the office now")
-                    if not self._may(context, named):
-                        raise NotAllowed(f"you may not use the tool {params.name!r}")
+                    named = self._listed.find(context, name)
                     begun = True
-                    return await calls.call(self._agent, context, named, timeout=self._timeout, on_progress=on_progress)
+                    return await calls.call(
+                        self._agent, context, named, arguments, timeout=self._timeout, on_progress=on_progress
+                    )
                 raise ConnectionLost(f"the gateway is not connected: {self._why}", may_have_run=begun)
         except SmcpError as error:
             return calls.failed(error_result(error).text)
@@ -226,39 +226,7 @@ class OfficeServer:
         return math.inf if self._there.is_set() else anyio.current_time() + AWAY_S
 
 
-def mcp_tool(named: NamedTool) -> dict[str, Any]:
-    """MCP's Tool, as the MCP server behind the Computer lists it, under its name here."""
-    tool, meta = named.tool, named.tool.meta or {}
-    schema = tool.params_schema
-    own = {key: _parsed(value) for key, value in meta.items() if key not in ("a2c_tool_meta", ANNOTATION, MCP_TOOL)}
-    found = {
-        **_object(meta.get(MCP_TOOL)),  # title and icons; only our Computers tell them
-        "name": named.name,
-        "description": named.description,
-        "inputSchema": schema if schema.get("type") == "object" else object_schema(schema),
-        "outputSchema": tool.return_schema,
-        "annotations": _object(meta.get(ANNOTATION)),
-        "_meta": own,
-    }
-    return {key: value for key, value in found.items() if value}
-
-
-def _object(text: object) -> dict[str, Any]:
-    """The JSON object that a text is; empty where it is none."""
-    found = _parsed(text)
-    return found if isinstance(found, dict) else {}
-
-
-def _parsed(value: object) -> Any:
-    """A value of `_meta` as the MCP server sent it: Computers write objects, and lists of more than texts, as JSON."""
-    with suppress(ValueError, RecursionError):
-        found = json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
-        if isinstance(found, dict) or (isinstance(found, list) and not all(isinstance(each, str) for each in found)):
-            return found
-    return value
-
-
-async def serve_stdio(agent: SmcpAgent, *, timeout: float) -> bool:
+async def serve_stdio(agent: SmcpAgent, *, timeout: float, listing: ToolListing) -> bool:
     """Enter the office and be its MCP server on standard input and output until the client hangs up.
 
     Raises SmcpError: as `SmcpAgent` on entering.
@@ -270,7 +238,7 @@ async def serve_stdio(agent: SmcpAgent, *, timeout: float) -> bool:
         logger.info("in the office %r as %r, with %s", agent.office, agent.name, there)
         try:
             async with stdio_server(stdin) as streams:
-                await OfficeServer(agent, timeout=timeout).run(streams)
+                await OfficeServer(agent, timeout=timeout, listing=listing).run(streams)
         except* (BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
             logger.info("the client is gone")
     return True

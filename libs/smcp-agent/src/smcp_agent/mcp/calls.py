@@ -31,11 +31,15 @@ class CannotAsk(Exception):
 
 
 async def call(
-    agent: SmcpAgent, context: Context, named: NamedTool, *, timeout: float, on_progress: OnProgress | None
+    agent: SmcpAgent,
+    context: Context,
+    named: NamedTool,
+    arguments: Mapping[str, Any] | None,
+    *,
+    timeout: float,
+    on_progress: OnProgress | None,
 ) -> dict[str, Any]:
     """MCP's CallToolResult, or its InputRequiredResult. Raises SmcpError."""
-    sent = context.params or {}
-    arguments = sent.get("arguments")
     if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         try:
             result = await agent.call_tool(
@@ -49,6 +53,7 @@ async def call(
         except CannotAsk as error:
             return failed(str(error))
         return mcp_result(result.raw)
+    sent = context.params or {}
     result = await agent.call_once(
         named.computer,
         named.tool.name,

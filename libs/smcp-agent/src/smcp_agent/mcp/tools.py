@@ -1,0 +1,303 @@
+"""The tools of an office as an MCP client gets them: all of them, or three that search, describe and call the others.
+
+`mcp.bridge`, above, says which tools a client may see, and runs calls. What is here works on those tools alone, and
+asks nobody (docs/adr/0050).
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from smcp_agent.errors import NotAllowed, NotFound, did_you_mean
+from smcp_agent.llm import NamedTool, object_schema, tags
+from smcp_proto.schemas import MCP_TOOL
+from smcp_proto.validation import malformed
+
+if TYPE_CHECKING:  # the command line takes its options from here, and works without the MCP SDK
+    from smcp_agent.mcp.resources import Context
+
+MAX_TOOLS: Final = 40
+"""Models choose worse from longer lists, and definitions fill their context."""
+MAX_FOUND: Final = 50
+MAX_QUERY: Final = 500
+MAX_LINE: Final = 200
+"""Characters of a description among search results, and of the Computers in the description of the search."""
+SEARCH, DESCRIBE, CALL = "search_tools", "describe_tool", "call_tool"
+RESERVED: Final = {("", name): name for name in (SEARCH, DESCRIBE, CALL)}
+"""In the form of `name_tools`: no tool of a Computer gets these names."""
+ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
+ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
+"""In a tool's `_meta`, true: it is listed where others have to be searched. A key of Claude Code's."""
+_K1, _B = 1.2, 0.75
+"""The usual parameters of BM25."""
+_NAME_WEIGHT: Final = 3
+"""A tool named so comes before one whose description says so."""
+_CAMEL: Final = re.compile("([a-z0-9])([A-Z])")
+_WORD: Final = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_぀-ヿ㐀-鿿]+")
+"""Chinese and Japanese have no spaces: each character is a word."""
+
+_Arguments = TypeVar("_Arguments", bound=BaseModel)
+
+
+class ToolMode(StrEnum):
+    """What tools/list gives: all tools, the search, or (auto) the search where there are more than `max_tools`."""
+
+    AUTO = "auto"
+    ALL = "all"
+    SEARCH = "search"
+
+
+@dataclass(frozen=True)
+class ToolListing:
+    """How tools are listed.
+
+    `mode`: of all clients, or of the one that asks. `always`: patterns (`*`, `?`, `[abc]`) of names that are listed in
+    a search, too, before those with `ALWAYS_LOAD`; of both together at most `max_tools`.
+    """
+
+    mode: "ToolMode | Callable[[Context], ToolMode]" = ToolMode.AUTO
+    max_tools: int = MAX_TOOLS
+    always: Sequence[str] = ()
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Search(_Strict):
+    query: str = Field(min_length=1, max_length=MAX_QUERY, description="Words, or a tool's name")
+    limit: int = Field(10, ge=1, le=MAX_FOUND)
+
+
+class _Describe(_Strict):
+    name: str = Field(description="As search_tools gives it")
+
+
+class _Call(_Describe):
+    arguments: dict[str, Any] = Field(default_factory=dict, description="As the tool's inputSchema says")
+
+
+class OfficeTools:
+    """The part of the office's MCP server that lists, finds and searches tools, for who may use them (`may`)."""
+
+    def __init__(self, may: "Callable[[Context, NamedTool], bool]", listing: ToolListing) -> None:
+        self._may = may
+        self._listing = listing
+        self._named: dict[str, NamedTool] = {}
+        self._indexed: dict[str, _Indexed] = {}
+
+    def put(self, tools: Iterable[NamedTool]) -> None:
+        """These are the tools from now on. New ones are indexed when somebody searches."""
+        before, self._indexed = self._indexed, {}
+        self._named = {each.name: each for each in tools}
+        for name, each in self._named.items():
+            if (found := before.get(name)) is not None and found.named.tool is each.tool:
+                self._indexed[name] = found
+
+    def entries(self, context: "Context") -> list[dict[str, Any]]:
+        """The entries of tools/list."""
+        tools = self._visible(context)
+        mode = self._listing.mode if isinstance(self._listing.mode, ToolMode) else self._listing.mode(context)
+        if mode is ToolMode.ALL or (mode is ToolMode.AUTO and len(tools) <= self._listing.max_tools):
+            return [mcp_tool(each) for each in tools]
+        chosen = [each for each in tools if self._matched(each)]
+        chosen += [each for each in tools if not self._matched(each) and _always_loaded(each)]
+        return [*_search_tools(tools), *map(mcp_tool, chosen[: self._listing.max_tools])]
+
+    def find(self, context: "Context", name: str) -> NamedTool:
+        """The tool of this name. Raises NotFound, NotAllowed."""
+        if (named := self._named.get(name)) is None:
+            near = did_you_mean(name, (each.name for each in self._visible(context)))
+            raise NotFound(f"there is no tool {name!r} in the office now.{near}")
+        if not self._may(context, named):
+            raise NotAllowed(f"you may not use the tool {name!r}")
+        return named
+
+    def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound, NotAllowed."""
+        if name == DESCRIBE:
+            return _result(mcp_tool(self.find(context, _checked(_Describe, arguments).name)))
+        given = _checked(_Search, arguments)
+        found = self.search(given.query, self._visible(context))
+        shown = [
+            {"name": each.name, "computer": each.computer, "description": _one_line(each.tool.description)}
+            for each in found[: given.limit]
+        ]
+        return _result({"tools": shown, "total": len(found)})
+
+    def search(self, query: str, tools: Iterable[NamedTool]) -> list[NamedTool]:
+        """The tools that have a word of the query, the best first: those of exactly this name, then by BM25.
+
+        The numbers of BM25 come from these tools alone: nothing follows from tools that a client may not see.
+        """
+        indexed = [self._index(each) for each in tools]
+        wanted, name = sorted(set(_words(query))), _exact(query)
+        average = sum(each.length for each in indexed) / max(1, len(indexed)) or 1
+        rarity = {}
+        for word in wanted:
+            having = sum(word in each.words for each in indexed)
+            rarity[word] = math.log(1 + (len(indexed) - having + 0.5) / (having + 0.5))
+
+        def score(tool: _Indexed) -> float:
+            damping = _K1 * (1 - _B + _B * tool.length / average)
+            counts = ((rarity[word], tool.words[word]) for word in wanted if word in tool.words)
+            return sum(weight * count * (_K1 + 1) / (count + damping) for weight, count in counts)
+
+        ranked = sorted((name not in each.names, -score(each), each.named.name, each.named) for each in indexed)
+        return [named for other, negative, _, named in ranked if negative or not other]
+
+    def _visible(self, context: "Context") -> list[NamedTool]:
+        return [each for each in self._named.values() if self._may(context, each)]
+
+    def _matched(self, named: NamedTool) -> bool:
+        return any(fnmatchcase(named.name, pattern) for pattern in self._listing.always)
+
+    def _index(self, named: NamedTool) -> "_Indexed":
+        found = self._indexed.get(named.name)
+        if found is None:
+            words = Counter(_words(" ".join(_texts(named))))
+            names = (_exact(named.name), _exact(named.tool.name))
+            found = self._indexed[named.name] = _Indexed(named, names, words, words.total())
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Indexed:
+    named: NamedTool
+    names: tuple[list[str], list[str]]
+    words: Counter[str]
+    length: int
+
+
+def meant(name: str, arguments: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any] | None]:
+    """Name and arguments of the tool that is to run: of call_tool those that it was given. Raises Malformed."""
+    if name != CALL:
+        return name, arguments
+    given = _checked(_Call, arguments)
+    return given.name, given.arguments
+
+
+def mcp_tool(named: NamedTool) -> dict[str, Any]:
+    """MCP's Tool, as the MCP server behind the Computer lists it, under its name here."""
+    tool, meta = named.tool, named.tool.meta or {}
+    schema = tool.params_schema
+    own = {key: _parsed(value) for key, value in meta.items() if key not in ("a2c_tool_meta", ANNOTATION, MCP_TOOL)}
+    found = {
+        **_object(meta.get(MCP_TOOL)),  # title and icons; only our Computers tell them
+        "name": named.name,
+        "description": named.description,
+        "inputSchema": schema if schema.get("type") == "object" else object_schema(schema),
+        "outputSchema": tool.return_schema,
+        "annotations": _object(meta.get(ANNOTATION)),
+        "_meta": own,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _object(text: object) -> dict[str, Any]:
+    """The JSON object that a text is; empty where it is none."""
+    found = _parsed(text)
+    return found if isinstance(found, dict) else {}
+
+
+def _parsed(value: object) -> Any:
+    """A value of `_meta` as the MCP server sent it: Computers write objects, and lists of more than texts, as JSON."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(value) if isinstance(value, str) and value[:1] in ("{", "[") else value
+        if isinstance(found, dict) or (isinstance(found, list) and not all(isinstance(each, str) for each in found)):
+            return found
+    return value
+
+
+def _search_tools(tools: Iterable[NamedTool]) -> list[dict[str, Any]]:
+    computers = _one_line(", ".join(sorted({each.computer for each in tools}))) or "none now"
+    reads = {"readOnlyHint": True, "openWorldHint": False}
+    text = {"type": "string"}
+    entry = {"type": "object", "properties": {"name": text, "computer": text, "description": text}}
+    found = {"tools": {"type": "array", "items": entry}, "total": {"type": "integer"}}
+    return [
+        {
+            "name": SEARCH,
+            "description": "Finds tools by words of their names, descriptions, parameters, tags and Computers; the "
+            f"best match first. {DESCRIBE} gives a tool's parameters, {CALL} runs it. Computers: {computers}",
+            "inputSchema": _schema(_Search),
+            "outputSchema": {"type": "object", "properties": found, "required": list(found)},
+            "annotations": reads,
+            "_meta": {ALWAYS_LOAD: True},
+        },
+        {
+            "name": DESCRIBE,
+            "description": f"Gives the whole definition of a tool that {SEARCH} found.",
+            "inputSchema": _schema(_Describe),
+            "outputSchema": {
+                "type": "object",
+                "properties": {"name": text, "description": text, "inputSchema": {"type": "object"}},
+                "required": ["name", "inputSchema"],
+            },
+            "annotations": reads,
+            "_meta": {ALWAYS_LOAD: True},
+        },
+        {
+            "name": CALL,
+            "description": f"Runs a tool that {SEARCH} found, and gives its result.",
+            "inputSchema": _schema(_Call),
+            "_meta": {ALWAYS_LOAD: True},
+        },
+    ]
+
+
+@cache  # pydantic makes it anew each time
+def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    return {key: value for key, value in arguments.model_json_schema().items() if key != "title"}
+
+
+def _always_loaded(named: NamedTool) -> bool:
+    return (named.tool.meta or {}).get(ALWAYS_LOAD) is True
+
+
+def _checked(kind: type[_Arguments], arguments: Mapping[str, Any] | None) -> _Arguments:
+    try:
+        return kind.model_validate(arguments or {})
+    except ValidationError as error:
+        raise malformed(error) from None
+
+
+def _result(found: dict[str, Any]) -> dict[str, Any]:
+    """A result for clients that read its structure, and for those that read its text."""
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return {"content": [{"type": "text", "text": text}], "structuredContent": found}
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
+
+
+def _texts(named: NamedTool) -> list[str]:
+    """What is searched of a tool."""
+    found = [named.tool.name] * _NAME_WEIGHT + [named.name, named.computer, named.tool.description, *tags(named.tool)]
+    found.append(str(_object((named.tool.meta or {}).get(MCP_TOOL)).get("title", "")))
+    parameters = named.tool.params_schema.get("properties")
+    for name, schema in parameters.items() if isinstance(parameters, dict) else ():
+        found += [name, str(schema.get("description", "")) if isinstance(schema, dict) else ""]
+    return found
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, of `snake_case` and of `camelCase`; a plural is as its singular."""
+    words = _WORD.findall(_CAMEL.sub(r"\1 \2", text).casefold())
+    return [word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in words]
+
+
+def _exact(name: str) -> list[str]:
+    return _words(name) or [name]
