@@ -48,7 +48,7 @@ class Heard:
 
 
 def bridge(world: World, office: str = LAB) -> StdioServerParameters:
-    arguments = ["mcp", "--url", world.url(0), "--office", office]
+    arguments = ["mcp", "--url", world.url(0), "--office", office, "--tools", "all"]
     return StdioServerParameters(command=command("smcp-agent"), args=arguments)
 
 
