@@ -261,14 +261,6 @@ EXCEPTIONS: Final = {
         "Error 400: params.a: ",
         "the Computer refuses them before the server is asked, and names the parameter",
     ),
-    **dict.fromkeys(
-        (
-            "elicitation: form, accepted (`trigger-elicitation-request`)",
-            "elicitation: form, declined",
-            "elicitation: URL (`trigger-url-elicitation`)",
-        ),
-        ("needs an answer", "not yet: the model reads what was asked"),
-    ),
     "elicitation: URL by the error -32042": (
         "(MCP error -32042)",
         "the model reads the error: MCP 2026-07-28 has no such error any more",
