@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from smcp_agent import InputAnswer, InputRequest, SmcpAgent
+from smcp_agent.errors import Malformed
 from smcp_computer.computer import Computer
 from smcp_computer.terminal import Terminal
 from smcp_testing.computer_world import native_computer
@@ -329,3 +330,65 @@ async def test_an_answer_for_a_server_that_died_returns_an_error(nats_url: str) 
         assert told["isError"] is True
         assert told["content"][0]["text"] == "MCP server 'eliciting' went away before it answered"
         assert computer.calls.held()["open_elicitations"] == 0
+
+
+@ERAS
+async def test_servers_over_http_elicit(nats_url: str, era: Any) -> None:
+    heard, on_input = answering(lambda request: request.accept({"day": "friday"}))
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(configs.http_eliciting(era))
+        servers = {"eliciting": configs.http("streamable", server.url)}
+        world = await stack.enter_async_context(gateway_world(nats_url))
+        computer = await stack.enter_async_context(native_computer(world, "office", "box", servers))
+        agent = await stack.enter_async_context(SmcpAgent(world.url, office="office", name="anna"))
+        result = await agent.call_tool("box", "book", BOOK, on_input=on_input)
+        assert result.text == "book {'table': 4}: accept {'day': 'friday'}"
+        result = await agent.call_tool("box", "crowd", {"at_once": 3}, on_input=on_input)
+        assert result.text.count("accept") == 3
+        assert len(heard) == 4
+        assert (await agent.call_tool("box", "book", BOOK)).input_required
+        await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+async def test_a_2025_server_that_wants_a_page_to_be_opened_first_is_called_again_when_the_user_agreed(
+    nats_url: str, agrees: bool
+) -> None:
+    heard, on_input = answering(lambda request: request.accept() if agrees else request.decline())
+    async with box(nats_url, "2025") as (world, _), SmcpAgent(world.url, office="office", name="anna") as agent:
+        result = await agent.call_tool("box", "gate", BOOK, on_input=on_input)
+        assert [(each.message, each.url) for each in heard] == [("Sign in", "https://gate.example/1")]
+        declined = "the tool 'gate' was not run: its user did not agree to open a page for it"
+        assert result.text == ("gate {'table': 4}: open" if agrees else declined)
+
+
+async def test_an_unanswered_elicitation_keeps_other_calls_from_eliciting_for_a_limited_time(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, on_input = answering(lambda request: request.accept({"day": "friday"}))
+    async with box(nats_url, "2025") as (world, computer), SmcpAgent(world.url, office="office", name="anna") as agent:
+        asked = await agent.call_once("box", "book", BOOK)
+        other = await agent.call_tool("box", "book", {"table": 5}, on_input=on_input)
+        assert "elicitation refused: different calls run" in other.text
+        assert computer.calls.held()["open_elicitations"] == 1
+        monkeypatch.setattr("smcp_computer.handlers.round_trips.GIVE_WAY_S", 0.0)
+        await agent.call_tool("box", "book", {"table": 5}, on_input=on_input)
+        await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)
+        await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
+        other = await agent.call_tool("box", "book", {"table": 5}, on_input=on_input)
+        assert other.text == "book {'table': 5}: accept {'day': 'friday'}"
+        with pytest.raises(Malformed, match="input_state: is unknown"):
+            await agent.call_once("box", "book", BOOK, input_state=asked.input_state, input_responses={})
+
+
+async def test_calls_that_wait_for_an_answer_hold_limited_parameters(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_computer.elicitation.MAX_PARKED_BYTES", 30)
+    async with box(nats_url, "2025") as (world, _), SmcpAgent(world.url, office="office", name="anna") as agent:
+        assert (await agent.call_once("box", "book", BOOK)).input_required
+        refused = await agent.call_once("box", "book", BOOK | {"note": "a" * 30})
+        assert not refused.input_required
+    async with box(nats_url, "2025") as (world, _), SmcpAgent(world.url, office="office", name="anna") as agent:
+        refused = await agent.call_once("box", "book", {"note": "a" * 30})
+        assert "the calls that wait for an answer have too large parameters together" in refused.text

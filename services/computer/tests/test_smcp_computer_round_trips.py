@@ -39,6 +39,9 @@ class Answering:
         self.identity = identity
         self.elicited = 0
 
+    def give_way(self) -> None:
+        pass
+
     async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult:
         self.elicited += 1
         return types.ElicitResult(action="accept")

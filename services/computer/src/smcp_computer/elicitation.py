@@ -8,7 +8,6 @@ wait, and how they continue, is in `handlers.round_trips` and `handlers.tool_cal
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_urlsafe
 from typing import Any, Final, Protocol
@@ -18,9 +17,10 @@ from pydantic import ValidationError
 
 from smcp_bus import exact_json
 from smcp_computer.mcp.errors import bad_field
-from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone
+from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, compiled
 from smcp_proto import tool_results
+from smcp_proto.elicitation_form import ask_user
 from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolCallReq
 
@@ -31,6 +31,8 @@ MAX_PER_CALL: Final = 32
 """Elicitations of one call in all: a server must not ask for ever."""
 MAX_BYTES: Final = 64 * 1024
 """Size of the elicitations that are sent together, with their `requestState`."""
+MAX_PARKED_BYTES: Final = 32 * 1024 * 1024
+"""Parameters of the calls that MCP servers of the 2025 era hold open: such a call keeps them until it ends."""
 APPROVAL: Final = "a2c_approval"
 """The key of a Computer's approval request: whether a tool may run."""
 
@@ -59,10 +61,13 @@ class CallNames:
     tool_name: str
     params: bytes
     """Their digest."""
+    size: int
+    """Of the parameters, in bytes."""
 
     @classmethod
     def of(cls, request: ToolCallReq) -> "CallNames":
-        return cls(request.agent, request.req_id, request.tool_name, digest(request))
+        params = _canonical(request)
+        return cls(request.agent, request.req_id, request.tool_name, hashlib.sha256(params).digest(), len(params))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +105,9 @@ class OpenElicitations:
         check(elicitation.requests, elicitation.elicited, elicitation.server_state, is_approval=is_approval)
         if len(self._open) >= MAX_OPEN:
             raise ElicitationRefused(f"cannot ask: {MAX_OPEN} elicitations of this Computer wait for an answer already")
+        parked = sum(each.request.size for each, _ in self._open.values() if each.waiting is not None)
+        if elicitation.waiting is not None and parked + elicitation.request.size > MAX_PARKED_BYTES:
+            raise ElicitationRefused("cannot ask: the calls that wait for an answer have too large parameters together")
         state = token_urlsafe()
         timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
         self._open[state] = elicitation, timer
@@ -141,6 +149,12 @@ class OpenElicitations:
         """The Agent has left the office and stays away: nobody will answer what it was asked."""
         for state, (elicitation, _) in list(self._open.items()):
             if elicitation.request.agent == agent:
+                self._drop(state, "cancelled")
+
+    def withdraw(self, waiting: Waiting) -> None:
+        """End a call that waits for an answer."""
+        for state, (elicitation, _) in list(self._open.items()):
+            if elicitation.waiting is waiting:
                 self._drop(state, "cancelled")
 
     def close(self) -> None:
@@ -208,7 +222,11 @@ def _wrong(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[list[
 
 
 def digest(request: ToolCallReq) -> bytes:
-    return hashlib.sha256(exact_json.written(request.params, sort_keys=True)).digest()
+    return hashlib.sha256(_canonical(request)).digest()
+
+
+def _canonical(request: ToolCallReq) -> bytes:
+    return exact_json.written(request.params, sort_keys=True)
 
 
 def _shown(request: Mapping[str, Any]) -> str:
@@ -241,45 +259,9 @@ class InputTerminal:
 
     async def _answer(self, terminal: Terminal, target: Target, params: Mapping[str, Any]) -> Mapping[str, Any]:
         text = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
-        text += printable(str(params.get("message")))
-        if "url" in params:
-            text += f"\nIt wants you to open {printable(str(params['url']))}"
-        words = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline", "": "cancel"}
-        action = await terminal.ask(text, "Answer it? [y/n, Enter: cancel] ", words)
-        schema = params.get("requestedSchema")
-        if action != "accept" or schema is None:
-            return {"action": action}
-        while True:
-            content = {}
-            for name, field in schema.get("properties", {}).items():
-                known = field if isinstance(field, dict) else {}
-                if line := await terminal.line(_described(name, known), f"{printable(name)}: "):
-                    content[name] = _typed(line, known.get("type"))
-            if (wrong := _wrong(schema, content)) is None:
-                return {"action": "accept", "content": content}
-            again = f"{printable('.'.join(wrong[0]) or 'the form')}: {printable(wrong[1])}"
-            if not await terminal.ask(again, "Fill it in again? [Y/n] ", {**YES_OR_NO, "": True}):
-                return {"action": "cancel"}
+        return await ask_user(terminal, text, params, _problem)
 
 
-def _described(name: str, field: Mapping[str, Any]) -> str:
-    consts = [each.get("const") for each in field.get("oneOf", ()) if isinstance(each, dict)]
-    options = ", ".join(printable(str(each)) for each in field.get("enum", consts))
-    described = printable(str(field.get("description") or field.get("title") or name))
-    return f"{described} ({options})" if options else described
-
-
-def _typed(line: str, kind: object) -> Any:
-    """The typed line as a value of that type; or as it is, for the schema to refuse."""
-    words = {**YES_OR_NO, "true": True, "false": False}
-    with suppress(ValueError):
-        match kind:
-            case "boolean":
-                return words.get(line.strip().casefold(), line)
-            case "integer":
-                return int(line)
-            case "number":
-                return float(line)
-            case "array":
-                return [each.strip() for each in line.split(",")]
-    return line
+def _problem(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
+    wrong = _wrong(schema, content)
+    return wrong and f"{printable('.'.join(wrong[0]) or 'the form')}: {printable(wrong[1])}"

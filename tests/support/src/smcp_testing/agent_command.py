@@ -45,8 +45,9 @@ async def ended(process: Any) -> Ended:
     """Wait for its end; no traceback was printed."""
     async with asyncio.timeout(PATIENCE_S):
         out, err = await process.communicate()
-    assert b"Traceback" not in err
-    return process.returncode, out or b"", err.decode()
+    said = (err or b"").decode()
+    assert "Traceback" not in said
+    return process.returncode, out or b"", said
 
 
 async def run(gateway: FakeGateway, *arguments: str) -> Ended:

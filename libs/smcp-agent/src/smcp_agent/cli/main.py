@@ -4,18 +4,27 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 """
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib.metadata import version as version_of
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 import typer
-from typer.core import TyperGroup
 
+from smcp_agent.cli import prompt_commands as prompt_commands  # which adds its commands
+from smcp_agent.cli.app import (
+    Computer,
+    OnlyServer,
+    Server,
+    asks,
+    check_pairs,
+    complete_tool,
+    parse_directory,
+    parse_limit,
+)
+from smcp_agent.cli.app import (
+    app as app,
+)
 from smcp_agent.cli.call_arguments import WORDS, read_parameters, typed, unknown
 from smcp_agent.cli.mcp_command import app as mcp_app
 from smcp_agent.cli.output import (
@@ -36,109 +45,13 @@ from smcp_agent.cli.output import (
     statuses_json,
     working,
 )
-from smcp_agent.cli.run_command import (
-    Answer,
-    Options,
-    ask,
-    completions,
-    follow,
-    no_tools,
-    run,
-)
+from smcp_agent.cli.run_command import Answer, Options, ask, follow, no_tools, run
+from smcp_agent.cli.user_terminal import UserTerminal, is_there
 from smcp_agent.client import SmcpAgent
-from smcp_agent.connecting.options import MAX_PAYLOAD
 from smcp_agent.llm import DEFAULT_TIMEOUT_S
 from smcp_proto.catalog import trace_id
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 
-
-class OptionsAnywhere(TyperGroup):
-    """A group whose own options (`--office`, `--url`, …) may also stand behind the command."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Move them before the command, unless the command has an option of that name."""
-        ours = {name: not getattr(each, "is_flag", False) for each in self.get_params(ctx) for name in each.opts}
-        at = next((at for at, each in enumerate(args) if each in self.commands), len(args))
-        before, command, behind = args[:at], args[at : at + 1], iter(args[at + 1 :])
-        for name in command:
-            theirs = {name for each in self.commands[name].get_params(ctx) for name in each.opts}
-            ours = {name: takes_value for name, takes_value in ours.items() if name not in theirs}
-        rest: list[str] = []
-        for each in behind:
-            if each == "--":
-                rest.append(each)
-                break
-            name, equals, _ = each.partition("=")
-            if name in ours and name.startswith("--"):
-                before.append(each)
-                before.extend([next(behind, "")] if ours[name] and not equals else [])
-            else:
-                rest.append(each)
-        return super().parse_args(ctx, [*before, *command, *rest, *behind])
-
-
-def _parse_limit(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:  # nor is it NaN, which is in no range
-        raise typer.BadParameter(f"{text!r} is not a positive number of seconds")
-    return seconds
-
-
-async def _computers(agent: SmcpAgent) -> list[str]:
-    return list(agent.computers())
-
-
-def _parse_directory(text: str) -> Path:
-    if not text:
-        raise typer.BadParameter("has to name a directory; `.` is this one")
-    return Path(text)
-
-
-def _complete_computer(context: typer.Context, incomplete: str) -> list[str]:
-    return completions(context, incomplete, _computers)
-
-
-def _complete_tool(context: typer.Context, incomplete: str) -> list[str]:
-    computer = context.params.get("computer") or ""
-
-    async def names(agent: SmcpAgent) -> list[str]:
-        return [each.name for each in await agent.get_tools(computer)]
-
-    return completions(context, incomplete, names)
-
-
-Computer = Annotated[
-    str,
-    typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.", autocompletion=_complete_computer),
-]
-Server = Annotated[
-    str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")
-]
-OnlyServer = Annotated[
-    str | None,
-    typer.Option(metavar="SERVER", help="Only those of this MCP server, by its name in the Computer's configuration."),
-]
-Limit = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout",
-        parser=_parse_limit,
-        metavar="SECONDS",
-        help="Give up after this time. A Computer has 30 s for an answer.",
-    ),
-]
-
-app = typer.Typer(
-    name="smcp-agent",
-    help="Use the tools, desktops and documents of the Computers in an office.",
-    no_args_is_help=True,
-    cls=OptionsAnywhere,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-)
 app.add_typer(mcp_app, name="mcp")
 
 
@@ -146,78 +59,6 @@ def main() -> int:
     """Run the command line; its exit code."""
     code: int | None = app(standalone_mode=True)
     return code or 0
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"smcp-agent {version_of('smcp-agent')}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    context: typer.Context,
-    office: Annotated[
-        str, typer.Option(envvar="SMCP_OFFICE", help="The office to join; `smcp up` opens this one.")
-    ] = "home",
-    url: Annotated[
-        str, typer.Option(envvar="SMCP_URL", metavar="URL[,URL]", help="Where a gateway listens, or several.")
-    ] = "http://127.0.0.1:8000",
-    name: Annotated[
-        str | None, typer.Option(envvar="SMCP_AGENT_NAME", help="This Agent's name (default: user@host-pid).")
-    ] = None,
-    token: Annotated[
-        str,
-        typer.Option(
-            envvar="SMCP_TOKEN",
-            metavar="TOKEN",
-            help="A key or JWT, where the gateway asks who you are. Others on this machine can read the command line: "
-            "the variable is safer.",
-        ),
-    ] = "",
-    max_payload: Annotated[
-        int,
-        typer.Option(
-            envvar="SMCP_MAX_PAYLOAD",
-            min=1,
-            metavar="BYTES",
-            help="The largest result; the services have the same setting.",
-        ),
-    ] = MAX_PAYLOAD,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Use the tools, desktops and documents of the Computers in an office."""
-    context.obj = Options.chosen(url, office, name, token, max_payload, as_json=as_json)
-
-
-Question = Callable[..., Awaitable[Answer]]
-
-
-def asks(what: str, name: str | None = None) -> Callable[[Question], Question]:
-    """Define the command of a question. It has the parameters after the Agent, and `--timeout`; `what` is shown
-    meanwhile, with their values.
-    """
-
-    def define(question: Question) -> Question:
-        def command(context: typer.Context, timeout: float | None, **given: Any) -> None:
-            ask(context.obj, working(what.format(**given)), lambda agent: question(agent, **given), timeout=timeout)
-
-        _, *parameters = signature(question).parameters.values()
-        kinds = {"context": typer.Context, **{each.name: each.annotation for each in parameters}, "timeout": Limit}
-        defaults = {each.name: each.default for each in parameters} | {"timeout": None}
-        command.__annotations__ = kinds
-        own = [
-            Parameter(each, Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(each, Parameter.empty))
-            for each, kind in kinds.items()
-        ]
-        command.__signature__ = Signature(own)  # type: ignore[attr-defined]
-        app.command(name or question.__name__, help=question.__doc__)(command)
-        return question
-
-    return define
 
 
 @asks("asking who is in the office", name="list")
@@ -266,7 +107,7 @@ def call(
     computer: Computer,
     tool: Annotated[
         str,
-        typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.", autocompletion=_complete_tool),
+        typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.", autocompletion=complete_tool),
     ],
     words: Annotated[
         list[str] | None,
@@ -278,16 +119,19 @@ def call(
     ] = None,
     params: Annotated[str, typer.Option(metavar="JSON", help="The tool's parameters, a JSON object.")] = "{}",
     timeout: Annotated[
-        float, typer.Option(parser=_parse_limit, metavar="SECONDS", help="How long the call may take.")
+        float, typer.Option(parser=parse_limit, metavar="SECONDS", help="How long the call may take.")
     ] = DEFAULT_TIMEOUT_S,
     output: Annotated[
         Path | None,
         typer.Option(
-            parser=_parse_directory, metavar="DIR", help="Write pictures and other binary content into this directory."
+            parser=parse_directory, metavar="DIR", help="Write pictures and other binary content into this directory."
         ),
     ] = None,
 ) -> None:
-    """Call a tool and print its result. ctrl-C cancels the call. At a terminal, it shows the tool's progress."""
+    """Call a tool and print its result. ctrl-C cancels the call.
+
+    At a terminal, it shows the tool's progress, and asks what the tool or its Computer asks its user.
+    """
     chosen: Options = context.obj
     (given, texts), req_id = read_parameters(params, words or ()), uuid4().hex
     if output is not None:
@@ -306,7 +150,10 @@ def call(
             print_hint(warning, shown.console)
         typed_params = given | typed(texts, schema)
         heard = None if shown.disable else partial(show_progress, shown)
-        result = await agent.call_tool(computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard)
+        asked = UserTerminal(shown).answer if is_there() else None
+        result = await agent.call_tool(
+            computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard, on_input=asked
+        )
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
         files = [] if output is None else save_binaries(result, output, tool)
         if output is not None:
@@ -361,12 +208,6 @@ async def templates(agent: SmcpAgent, computer: Computer, server: OnlyServer = N
     return Answer({"computer": computer, "resourceTemplates": found}, lambda: print_templates(found))
 
 
-def _check_pairs(pairs: list[str] | None) -> list[str]:
-    if not all("=" in each for each in pairs or ()):
-        raise typer.BadParameter("is not of the form ARGUMENT=VALUE", param_hint="--chosen")
-    return pairs or []
-
-
 @asks("asking {computer} for values")
 async def complete(
     agent: SmcpAgent,
@@ -377,7 +218,7 @@ async def complete(
     chosen: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ARGUMENT=VALUE", callback=_check_pairs, help="An argument that is chosen already; repeatable."
+            metavar="ARGUMENT=VALUE", callback=check_pairs, help="An argument that is chosen already; repeatable."
         ),
     ] = None,
     server: Server = None,
@@ -409,7 +250,7 @@ def watch(
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many changes.")] = None,
     seconds: Annotated[
-        float | None, typer.Option("--for", parser=_parse_limit, metavar="SECONDS", help="End after a time.")
+        float | None, typer.Option("--for", parser=parse_limit, metavar="SECONDS", help="End after a time.")
     ] = None,
 ) -> None:
     """What changes in the office, as it comes: Computers, tools, desktops, documents, resources.

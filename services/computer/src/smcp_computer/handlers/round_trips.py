@@ -30,6 +30,10 @@ MAX_KEPT_RESULT: Final = 1024 * 1024
 """The largest result (bytes) that is kept for the Agent's next request: `SMCP_KEEP_RESULTS_BYTES` does not count it."""
 
 
+GIVE_WAY_S: Final = 60.0
+"""How long an unanswered elicitation of a 2025 server may keep other calls on the same connection from eliciting."""
+
+
 @dataclass(eq=False)
 class PendingCall:
     """A tool call, from its first request to its end. While an MCP server of the 2025 era waits for the Agent's answer,
@@ -48,6 +52,8 @@ class PendingCall:
     """Elicitations so far."""
     outcome: bytes | Exception | None = None
     stop: Stop = lambda why: None
+    parked_at: float | None = None
+    """When the Agent was sent an elicitation that it has not answered (loop time)."""
     unanswered: dict[str, tuple[dict[str, Any], "asyncio.Future[types.ElicitResult]"]] = field(default_factory=dict)
     """The elicitations of an MCP server of the 2025 era that have no answer yet."""
 
@@ -82,7 +88,7 @@ class PendingCall:
     def resume(self, request: ToolCallReq, running: RunningCall, record: "CallRecord") -> None:
         """Continue with the request that brings the answers."""
         record.server, record.outcome, record.why = self.record.server, self.record.outcome, self.record.why
-        self.request, self.running, self.record = request, running, record
+        self.request, self.running, self.record, self.parked_at = request, running, record, None
         for key, answer in (request.input_responses or {}).items():
             if key in self.unanswered and not (future := self.unanswered[key][1]).done():
                 future.set_result(types.ElicitResult.model_validate(answer))
@@ -105,6 +111,10 @@ class PendingCall:
         self.record.ended("failed", why)
         return exact_json.written(tool_results.failed(f"the tool {self.tool!r} {why}"))
 
+    def give_way(self) -> None:
+        if self.parked_at is not None and asyncio.get_running_loop().time() > self.parked_at + GIVE_WAY_S:
+            self.calls.elicitations.withdraw(self)
+
     def close(self) -> None:
         for _, answer in self.unanswered.values():
             if not answer.done():
@@ -121,6 +131,7 @@ class PendingCall:
         elicitation = OpenElicitation(names, self.subject, self.target, requests, self.elicited, waiting=self)
         result = exact_json.written(self.calls.elicitations.add(elicitation))
         self.record.ended("input_required")
+        self.parked_at = asyncio.get_running_loop().time()
         self.calls.settle(self, result)
 
     def input_required_result(

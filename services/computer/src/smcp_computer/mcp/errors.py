@@ -104,6 +104,8 @@ class RequestRefused(ServerError):
         self.code = code
         self.said = message[:LONGEST_TEXT] if aloud else f"the MCP server {server!r} failed"
         self.data = data if aloud else None
+        self.pages = data if code == types.URL_ELICITATION_REQUIRED else None
+        """MCP's data of the error by which a server of the 2025 era wants pages to be opened before it runs a tool."""
         what = f"refused the request (MCP error {code})" + (f": {self.said}" if aloud else "")
         super().__init__(server, OUTDATED if code == types.HEADER_MISMATCH else what)
 

@@ -122,6 +122,9 @@ class Elicitor(Protocol):
 
     async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData: ...
 
+    def give_way(self) -> None:
+        """End the call if its elicitation has waited for long: others cannot elicit meanwhile."""
+
 
 class Watch:
     """Wraps the streams of one connection.
@@ -176,6 +179,8 @@ class Watch:
         elicitors = self.elicitors.values()
         if len({each.identity for each in elicitors}) != 1:
             why = "different calls run, and it is not known which of them asks" if elicitors else "no call runs"
+            for each in list(elicitors):
+                each.give_way()
             return types.ErrorData(code=types.INVALID_REQUEST, message=f"elicitation refused: {why}")
         return await min(elicitors, key=lambda each: each.open_count).elicit(params)
 

@@ -18,6 +18,7 @@ import anyio
 import mcp_types as types
 from mcp.client import Client
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from smcp_bus import exact_json
 from smcp_bus.tool_progress import ProgressThrottle
@@ -45,6 +46,7 @@ from smcp_computer.mcp.sdk_adapter import CallSpan, Elicitor, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.transports import open_transport, refused_by_http
 from smcp_computer.redaction import Redactor
+from smcp_proto import tool_results
 from smcp_proto.schemas.config import (
     MCPServerConfig,
     MCPServerStdioConfig,
@@ -161,14 +163,19 @@ class Connection:
             progress: is given what the server reports of it; None: the server is not asked to.
             elicitor: answers the elicitations of a server of the 2025 era. Then only the caller ends the call: its time
                 does not run while it waits for an answer. A server of the 2026 era elicits by its result.
-            answers: the parameters by which a call of the 2026 era continues (`inputResponses`, `requestState`).
+            answers: the parameters by which a call of the 2026 era continues (`inputResponses`, `requestState`). One of
+                the 2025 era is made again, after the pages of its error -32042 were opened.
 
         Raises:
             RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
             TimeoutError: no answer within `timeout` seconds.
         """
         span.goes_to(self._described, self._requests.redactor)
-        params: dict[str, Any] = {"name": tool, "arguments": dict(arguments), **answers}
+        params: dict[str, Any] = {"name": tool, "arguments": dict(arguments)}
+        if self._is_modern:
+            params |= answers
+        elif any(each["action"] != "accept" for each in answers.get("inputResponses", {}).values()):
+            return tool_results.failed(f"the tool {tool!r} was not run: its user did not agree to open a page for it")
         token = next(self._tokens)
         if progress is not None:
             self.watch.followed[token] = progress
@@ -183,10 +190,24 @@ class Connection:
             )
         except ServerTimedOut:
             raise TimeoutError from None
+        except RequestRefused as error:
+            if elicitor is None or not (pages := required_pages(error.pages)):
+                raise
+            return {"resultType": "input_required", "inputRequests": pages}
         finally:
             del self._deadlines[span]
             self.watch.followed.pop(token, None)
             self.watch.elicitors.pop(span, None)
+
+
+def required_pages(data: object) -> dict[str, dict[str, Any]]:
+    """The elicitations in the data of MCP's error -32042, by key; empty where there are none."""
+    try:
+        asked = types.ElicitationRequiredErrorData.model_validate(data).elicitations
+    except ValidationError:
+        return {}
+    params = [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in asked]
+    return {f"page{number}": {"method": "elicitation/create", "params": each} for number, each in enumerate(params, 1)}
 
 
 class ServerCalls:

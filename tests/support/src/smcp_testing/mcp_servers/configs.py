@@ -198,6 +198,17 @@ async def http_context(*, windows: int = 0) -> AsyncIterator[HttpServer]:
 
 
 @asynccontextmanager
+async def http_eliciting(era: Literal["2025", "2026"]) -> AsyncIterator[HttpServer]:
+    """Run a server that elicits over Streamable HTTP while the body runs; see `eliciting`."""
+    server = HttpServer("streamable", ["--era", era], "eliciting")
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.kill()
+
+
+@asynccontextmanager
 async def http_instrumented(kind: Literal["streamable", "sse"], env: Mapping[str, str]) -> AsyncIterator[HttpServer]:
     """Run a toolbox that is traced as `env` says, over HTTP, while the body runs."""
     server = HttpServer(kind, [], "instrumented", env)

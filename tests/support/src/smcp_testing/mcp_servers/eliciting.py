@@ -1,6 +1,6 @@
-"""An MCP server whose tools elicit input of the user, over stdio.
+"""An MCP server whose tools elicit input of the user, over stdio or Streamable HTTP.
 
-    python -m smcp_testing.mcp_servers.eliciting --era 2025|2026 [--log FILE]
+    python -m smcp_testing.mcp_servers.eliciting --era 2025|2026 [--log FILE] [--transport streamable --port PORT]
 
 In the era of 2025 it sends `elicitation/create` while the call runs; in that of 2026 the call ends with
 `input_required`. With `--log` each call that has what it asked for, or was cancelled, is a line of that file.
@@ -10,23 +10,27 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import anyio
 import mcp_types as types
+import uvicorn
 from mcp.server import Server
 from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
 
 DAY = {
     "type": "object",
     "properties": {"day": {"type": "string", "enum": ["monday", "friday"]}, "guests": {"type": "integer"}},
     "required": ["day"],
 }
-TOOLS = ("book", "pay", "insist", "crowd", "think", "die")
+TOOLS = ("book", "pay", "insist", "crowd", "think", "die", "gate")
+"""`gate` wants a page to be opened before it runs (error -32042 of the 2025 era)."""
 
 
 def _elicitation(tool: str, number: int) -> types.InputRequest:
@@ -46,6 +50,7 @@ def _elicitation(tool: str, number: int) -> types.InputRequest:
 class Eliciting:
     def __init__(self, log: Path | None) -> None:
         self._log = log
+        self._asked = False
         self.server: Server[Any] = Server("eliciting", version="1", on_list_tools=self._list, on_call_tool=self._call)
 
     def _write(self, line: str) -> None:
@@ -62,6 +67,12 @@ class Eliciting:
         given = params.arguments or {}
         if params.name == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if params.name == "gate" and not self._asked:
+            self._asked = True
+            page = {"mode": "url", "message": "Sign in", "url": "https://gate.example/1", "elicitationId": "g1"}
+            raise MCPError(types.URL_ELICITATION_REQUIRED, "sign in first", {"elicitations": [page]})
+        if params.name == "gate":
+            return types.CallToolResult(content=[types.TextContent(type="text", text=f"gate {dict(given)}: open")])
         rounds, at_once = int(given.get("times", 1)), int(given.get("at_once", 1))
         if ctx.protocol_version.startswith("2026"):
             done = int(params.request_state or "0")
@@ -87,13 +98,27 @@ class Eliciting:
 
     async def _elicit(self, ctx: Any, request: Any) -> Any:
         result = types.CreateMessageResult if request.method.startswith("sampling") else types.ElicitResult
-        return await ctx.session.send_request(request, result)
+        related = ServerMessageMetadata(related_request_id=ctx.request_id)
+        return await ctx.session.send_request(request, result, metadata=related)
 
     def _result(self, tool: str, given: Mapping[str, Any], answers: list[Any]) -> types.CallToolResult:
         said = [f"{each.action} {each.content}" if each.content else each.action for each in answers]
         text = f"{tool} {dict(given)}: {', '.join(said)}"
         self._write(text)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
+
+    async def serve_http(self, era: str, port: int) -> None:
+        async def handshake_only(ctx: Any, call_next: Any) -> Any:
+            if era == "2025" and ctx.protocol_version.startswith("2026"):
+                raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
+            return await call_next(ctx)
+
+        self.server.middleware.append(handshake_only)
+        app = self.server.streamable_http_app()
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            print(f"http://127.0.0.1:{port}/mcp", flush=True)  # noqa: T201 -- the parent reads it
+            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+            await uvicorn.Server(config).serve(sockets=[listener])
 
     async def serve(self, era: str) -> None:
         options = self.server.create_initialization_options()
@@ -108,5 +133,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", choices=["2025", "2026"], required=True)
     parser.add_argument("--log", type=Path)
+    parser.add_argument("--transport", choices=["streamable"])
+    parser.add_argument("--port", type=int)
     chosen = parser.parse_args()
-    asyncio.run(Eliciting(chosen.log).serve(chosen.era))
+    server = Eliciting(chosen.log)
+    asyncio.run(server.serve_http(chosen.era, chosen.port) if chosen.transport else server.serve(chosen.era))

@@ -1,0 +1,187 @@
+"""The application `smcp-agent`: its options, the parameters that commands share, and `asks`, which defines a command.
+
+The commands are in `main`, `mcp_command` and `prompt_commands`.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version as version_of
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from smcp_agent.cli.output import working
+from smcp_agent.cli.run_command import Answer, Options, ask, completions
+from smcp_agent.client import SmcpAgent
+from smcp_agent.connecting.options import MAX_PAYLOAD
+
+
+class OptionsAnywhere(TyperGroup):
+    """A group whose own options (`--office`, `--url`, …) may also stand behind the command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move them before the command, unless the command has an option of that name."""
+        ours = {name: not getattr(each, "is_flag", False) for each in self.get_params(ctx) for name in each.opts}
+        at = next((at for at, each in enumerate(args) if each in self.commands), len(args))
+        before, command, behind = args[:at], args[at : at + 1], iter(args[at + 1 :])
+        for name in command:
+            theirs = {name for each in self.commands[name].get_params(ctx) for name in each.opts}
+            ours = {name: takes_value for name, takes_value in ours.items() if name not in theirs}
+        rest: list[str] = []
+        for each in behind:
+            if each == "--":
+                rest.append(each)
+                break
+            name, equals, _ = each.partition("=")
+            if name in ours and name.startswith("--"):
+                before.append(each)
+                before.extend([next(behind, "")] if ours[name] and not equals else [])
+            else:
+                rest.append(each)
+        return super().parse_args(ctx, [*before, *command, *rest, *behind])
+
+
+def parse_limit(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:  # nor is it NaN, which is in no range
+        raise typer.BadParameter(f"{text!r} is not a positive number of seconds")
+    return seconds
+
+
+async def _computers(agent: SmcpAgent) -> list[str]:
+    return list(agent.computers())
+
+
+def parse_directory(text: str) -> Path:
+    if not text:
+        raise typer.BadParameter("has to name a directory; `.` is this one")
+    return Path(text)
+
+
+def check_pairs(pairs: list[str] | None) -> list[str]:
+    """Callback of a parameter: texts with a `=`."""
+    if not all("=" in each for each in pairs or ()):
+        raise typer.BadParameter("is not of the form ARGUMENT=VALUE")
+    return pairs or []
+
+
+def complete_computer(context: typer.Context, incomplete: str) -> list[str]:
+    return completions(context, incomplete, _computers)
+
+
+def complete_tool(context: typer.Context, incomplete: str) -> list[str]:
+    computer = context.params.get("computer") or ""
+
+    async def names(agent: SmcpAgent) -> list[str]:
+        return [each.name for each in await agent.get_tools(computer)]
+
+    return completions(context, incomplete, names)
+
+
+Computer = Annotated[
+    str,
+    typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.", autocompletion=complete_computer),
+]
+Server = Annotated[
+    str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")
+]
+OnlyServer = Annotated[
+    str | None,
+    typer.Option(metavar="SERVER", help="Only those of this MCP server, by its name in the Computer's configuration."),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        parser=parse_limit,
+        metavar="SECONDS",
+        help="Give up after this time. A Computer has 30 s for an answer.",
+    ),
+]
+
+app = typer.Typer(
+    name="smcp-agent",
+    help="Use the tools, desktops and documents of the Computers in an office.",
+    no_args_is_help=True,
+    cls=OptionsAnywhere,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"smcp-agent {version_of('smcp-agent')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    office: Annotated[
+        str, typer.Option(envvar="SMCP_OFFICE", help="The office to join; `smcp up` opens this one.")
+    ] = "home",
+    url: Annotated[
+        str, typer.Option(envvar="SMCP_URL", metavar="URL[,URL]", help="Where a gateway listens, or several.")
+    ] = "http://127.0.0.1:8000",
+    name: Annotated[
+        str | None, typer.Option(envvar="SMCP_AGENT_NAME", help="This Agent's name (default: user@host-pid).")
+    ] = None,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="SMCP_TOKEN",
+            metavar="TOKEN",
+            help="A key or JWT, where the gateway asks who you are. Others on this machine can read the command line: "
+            "the variable is safer.",
+        ),
+    ] = "",
+    max_payload: Annotated[
+        int,
+        typer.Option(
+            envvar="SMCP_MAX_PAYLOAD",
+            min=1,
+            metavar="BYTES",
+            help="The largest result; the services have the same setting.",
+        ),
+    ] = MAX_PAYLOAD,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Use the tools, desktops and documents of the Computers in an office."""
+    context.obj = Options.chosen(url, office, name, token, max_payload, as_json=as_json)
+
+
+Question = Callable[..., Awaitable[Answer]]
+
+
+def asks(what: str, name: str | None = None, group: typer.Typer | None = None) -> Callable[[Question], Question]:
+    """Define the command of a question. It has the parameters after the Agent, and `--timeout`; `what` is shown
+    meanwhile, with their values.
+    """
+
+    def define(question: Question) -> Question:
+        def command(context: typer.Context, timeout: float | None, **given: Any) -> None:
+            ask(context.obj, working(what.format(**given)), lambda agent: question(agent, **given), timeout=timeout)
+
+        _, *parameters = signature(question).parameters.values()
+        kinds = {"context": typer.Context, **{each.name: each.annotation for each in parameters}, "timeout": Limit}
+        defaults = {each.name: each.default for each in parameters} | {"timeout": None}
+        command.__annotations__ = kinds
+        own = [
+            Parameter(each, Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(each, Parameter.empty))
+            for each, kind in kinds.items()
+        ]
+        command.__signature__ = Signature(own)  # type: ignore[attr-defined]
+        (group or app).command(name or question.__name__, help=question.__doc__)(command)
+        return question
+
+    return define

@@ -1,0 +1,102 @@
+"""Elicitations that are asked line by line; the lines that are typed are scripted."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import pytest
+
+from smcp_proto.elicitation_form import ask_user, described, typed
+
+T = TypeVar("T")
+
+FORM = {
+    "message": "Which day?",
+    "requestedSchema": {
+        "type": "object",
+        "properties": {
+            "day": {"type": "string", "enum": ["monday", "friday"], "description": "The day"},
+            "guests": {"type": "integer", "default": 2},
+            "window": {"type": "boolean"},
+        },
+        "required": ["day"],
+    },
+}
+
+
+class Typing:
+    """A user who types these lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = list(lines)
+        self.shown: list[str] = []
+
+    async def ask(self, text: str, prompt: str, answers: Mapping[str, T]) -> T:
+        return answers[await self.line(text, prompt)]
+
+    async def line(self, text: str, prompt: str) -> str:
+        self.shown.append(text)
+        return self.lines.pop(0)
+
+
+async def test_a_form_shows_each_field_with_its_options_type_and_default() -> None:
+    user = Typing("y", "friday", "", "yes")
+    answer = await ask_user(user, "The tool asks: ", FORM)
+    assert answer == {"action": "accept", "content": {"day": "friday", "guests": 2, "window": True}}
+    assert user.shown == [
+        "The tool asks: Which day?",
+        "The day (monday, friday; required)",
+        "guests (integer; default: 2)",
+        "window (boolean)",
+    ]
+
+
+async def test_a_form_that_does_not_fit_is_filled_in_again_or_dismissed() -> None:
+    def problem(_: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
+        return "day: is missing" if "day" not in content else None
+
+    user = Typing("y", "", "", "", "", "monday", "3", "")
+    answer = await ask_user(user, "", FORM, problem)
+    assert answer == {"action": "accept", "content": {"day": "monday", "guests": 3}}
+    assert user.shown[4] == "day: is missing"
+    assert await ask_user(Typing("y", "", "", "", "n"), "", FORM, problem) == {"action": "cancel"}
+
+
+@pytest.mark.parametrize(("word", "action"), [("y", "accept"), ("no", "decline"), ("", "cancel")])
+async def test_a_page_is_named_and_needs_no_form(word: str, action: str) -> None:
+    user = Typing(word)
+    assert await ask_user(user, "", {"message": "Pay", "url": "https://pay.example/\x1b[2J"}) == {"action": action}
+    assert "It wants you to open https://pay.example/" in user.shown[0]
+    assert "\x1b" not in user.shown[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        ({"type": "string"}, "day"),
+        ({"title": "Day"}, "Day"),
+        ({"oneOf": [{"const": "m", "title": "Monday"}, {"const": "f"}, 5]}, "day (m = Monday, f)"),
+        ({"type": "array", "items": {"anyOf": [{"const": "m"}]}}, "day (one or more, with commas: m)"),
+        ({"enum": 5, "items": 6}, "day"),
+    ],
+)
+def test_a_field_is_described_in_one_line(field: dict[str, Any], shown: str) -> None:
+    assert described("day", field, required=False) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "value"),
+    [
+        ("2", "integer", 2),
+        ("two", "integer", "two"),
+        ("2.5", "number", 2.5),
+        ("Yes", "boolean", True),
+        ("perhaps", "boolean", "perhaps"),
+        ("a, b", "array", ["a", "b"]),
+        ("2", "string", "2"),
+        ("2", None, "2"),
+    ],
+)
+def test_a_line_becomes_a_value_of_the_type_or_stays_a_text_for_the_schema_to_refuse(
+    line: str, kind: str | None, value: object
+) -> None:
+    assert typed(line, kind) == value
