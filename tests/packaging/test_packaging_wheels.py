@@ -26,6 +26,7 @@ NEEDED = {
     "smcp-agent": ("smcp-proto", "smcp-agent"),
     "smcp-computer": (*SERVICE, "smcp-agent", "smcp-computer"),
     "smcp-gateway": (*SERVICE, "smcp-auth", "smcp-gateway"),
+    "smcp-mcp": (*SERVICE, "smcp-auth", "smcp-agent", "smcp-mcp"),
     "smcp-registry": (*SERVICE, "smcp-registry"),
     "smcp": (*SERVICE, "smcp-auth", "smcp-agent", "smcp-computer", "smcp-gateway", "smcp-registry", "smcp-standalone"),
 }
@@ -70,7 +71,7 @@ def test_a_command_from_its_wheel_prints_its_version(wheelhouse: Wheelhouse, tmp
     version = wheelhouse.wheels[NEEDED[command][-1]].name.split("-")[1]
     assert run(commands / command, "--version", cwd=tmp_path).strip() == f"{command} {version}"
     assert "--version" in run(commands / command, "--help", cwd=tmp_path, environment={"COLUMNS": "200"})
-    if command in ("smcp-gateway", "smcp-registry"):
+    if command in ("smcp-gateway", "smcp-mcp", "smcp-registry"):
         assert "the configuration is valid" in run(commands / command, "--check-config", cwd=tmp_path)
     ours = {name for name in wheelhouse.installed(commands) if name.startswith("smcp")}
     assert ours == set(NEEDED[command])

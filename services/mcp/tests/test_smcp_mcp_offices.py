@@ -8,7 +8,7 @@ import pytest
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.mcp_service import mcp_service, office_client
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 HEADERS = {"Accept": "application/json, text/event-stream"}
@@ -34,7 +34,8 @@ async def test_clients_of_both_eras_share_the_one_agent_of_an_office() -> None:
         ):
             assert set(await asyncio.gather(first.text("echo"), second.text("echo"))) == {"echo"}
             await gateway.enter("blue", [tool("look")])
-            await eventually(lambda: first.heard)
+            async with within(0.2):
+                await eventually(lambda: first.heard)
             assert await first.names() == await second.names() == ["echo", "look"]
         assert len(gateway.seen("server:join_office")) == 1
 
