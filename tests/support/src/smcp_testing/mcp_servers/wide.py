@@ -50,8 +50,8 @@ async def _serve(count: int) -> None:
         return types.CallToolResult(content=[text], structured_content=given)
 
     server: Server[Any] = Server("wide", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
-    async with stdio_server() as streams:
-        await server.run(*streams, server.create_initialization_options())
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
 
 
 def main() -> None:
