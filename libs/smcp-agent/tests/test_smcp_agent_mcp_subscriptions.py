@@ -106,7 +106,7 @@ async def test_a_tool_that_a_client_may_not_use_is_neither_listed_nor_called_for
         async with shared_office(gateway, may) as client, client(era) as bridge:
             assert await bridge.names() == ["echo"]
             assert await bridge.text("echo") == "echo"
-            assert await bridge.text("wipe") == "!Error 403: you may not use the tool 'wipe'"
+            assert await bridge.text("wipe") == "!Error 403: the token is not for this tool"
         assert [call["tool_name"] for call in gateway.seen("client:tool_call")] == ["echo"]
 
 

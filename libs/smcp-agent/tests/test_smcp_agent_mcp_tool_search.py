@@ -289,7 +289,7 @@ async def test_what_a_client_may_not_use_is_not_found_described_called_or_sugges
             assert listed[0].description.endswith("Computers: red")
             assert await found(bridge, "echo wipe secret like") == ["echo"]
             for via in ("describe_tool", "call_tool"):
-                assert await bridge.text(via, name="wipe") == "!Error 403: you may not use the tool 'wipe'"
+                assert await bridge.text(via, name="wipe") == "!Error 403: the token is not for this tool"
                 assert await bridge.text(via, name="wip") == "!Error 404: there is no tool 'wip' in the office now."
             assert await bridge.text("call_tool", name="echo") == "echo"
         assert [call["tool_name"] for call in gateway.seen("client:tool_call")] == ["echo"]

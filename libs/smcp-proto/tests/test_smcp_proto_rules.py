@@ -14,7 +14,7 @@ from smcp_testing.page_fields import ABSENT, CONFIG, FIELDS, HTTP, SERVER_NAME, 
 BEYOND_THE_PAGES = {
     "ToolCallReq": {
         *("traceparent", "a2c_progress", "a2c_progress_event", "a2c_repeat"),
-        *("input_state", "input_responses"),
+        *("input_state", "input_responses", "a2c_on_behalf"),
     },
     "AgentCallData": {"traceparent"},
     "GetToolsReq": {"traceparent"},

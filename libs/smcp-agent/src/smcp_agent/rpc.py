@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -37,7 +38,7 @@ from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.catalog import TRACE_ID_KEY, trace_id
 from smcp_proto.errors import GONE
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
-from smcp_proto.schemas.tools import MAX_TIMEOUT_S, REPEAT, UNKNOWN_REPEAT
+from smcp_proto.schemas.tools import MAX_TIMEOUT_S, ON_BEHALF, REPEAT, UNKNOWN_REPEAT, OnBehalf
 from smcp_proto.validation import malformed, refused
 
 GRACE_S: Final = 2.0
@@ -56,6 +57,25 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+_on_behalf: ContextVar[Mapping[str, Any]] = ContextVar("on_behalf", default={})  # noqa: B039 -- nobody changes it
+
+
+@contextmanager
+def on_behalf_of(user: OnBehalf) -> Iterator[None]:
+    """Calls of tools in the block, and their cancels, are those of a user for whom this Agent calls. The Agent's key or
+    token needs `delegates`."""
+    token = _on_behalf.set({ON_BEHALF: user.model_dump(mode="json", exclude_unset=True)})
+    try:
+        yield
+    finally:
+        _on_behalf.reset(token)
+
+
+def user_fields() -> Mapping[str, Any]:
+    """The fields of a call that say for whom it is, or none."""
+    return _on_behalf.get()
 
 
 class McpAnswer(NamedTuple):
@@ -157,14 +177,14 @@ class RpcClient:
             may_have_run = tries.sent_at is not None
             raise ConnectionLost("the connection was not back in time", may_have_run=may_have_run) from None
 
-    def cancel(self, req_id: str, *, within: float, fields: Mapping[str, str]) -> None:
+    def cancel(self, req_id: str, *, within: float, fields: Mapping[str, Any]) -> None:
         """Tell the office in the background that nobody waits for this call any more.
 
         `within` is the time (seconds) that the call would have had; `fields` make the cancel part of the call's trace.
         """
         if self._link.failed:
             return
-        data = {"agent": self._agent, "req_id": req_id, **fields}
+        data = {"agent": self._agent, "req_id": req_id, **user_fields(), **fields}
         task = self._spawn(self._cancel(data, min(within, QUERY_S)))
         self._cancels.add(task)
         task.add_done_callback(self._cancels.discard)
@@ -174,7 +194,7 @@ class RpcClient:
         if self._cancels:
             await asyncio.wait(self._cancels, timeout=FLUSH_S)
 
-    async def _cancel(self, data: dict[str, str], within: float) -> None:
+    async def _cancel(self, data: dict[str, Any], within: float) -> None:
         try:
             async with asyncio.timeout(within):
                 while True:

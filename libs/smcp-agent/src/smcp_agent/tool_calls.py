@@ -30,7 +30,7 @@ from smcp_agent.results import (
     given_up,
     is_about_answer,
 )
-from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span, seconds_of
+from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span, seconds_of, user_fields
 from smcp_proto.schemas import PROGRESS, ToolCallReq, ToolProgress, ToolProgressNotification
 from smcp_proto.validation import refused
 
@@ -189,7 +189,7 @@ class ToolCallMethods:
         start = loop.time()
         attributes = {"smcp.computer": request.computer, "gen_ai.tool.name": request.tool_name}
         with request_span("client:tool_call", self.office, self.name, request.req_id, attributes) as traced:
-            data = {**request.model_dump(exclude_unset=True), **traced.fields}
+            data = {**request.model_dump(exclude_unset=True), **user_fields(), **traced.fields}
             try:
                 reply = await self._rpc.send("client:tool_call", data, timeout=seconds, expected=("content", "isError"))
             except (asyncio.CancelledError, NoAnswer):

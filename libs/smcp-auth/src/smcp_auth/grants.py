@@ -73,6 +73,9 @@ class Grants(BaseModel):
     """For an Agent: the tools that it may see and call, by the names under which Computers list them."""
     read_only: bool = Field(default=False, strict=True)
     """For an Agent: only tools of which their server says `readOnlyHint: true`."""
+    delegates: bool = Field(default=False, strict=True)
+    """For an Agent: it may call tools for others, and says for whom (`a2c_on_behalf`). Their rights are then its own
+    to check, and are narrowed by these."""
     quota: Quota | None = None
     """What it may ask for at a time and in a second, in place of the settings."""
 
@@ -105,16 +108,17 @@ class Principal:
         return Rights(holder=self.subject, computers=grants.computers, tools=grants.tools, read_only=grants.read_only)
 
 
-def decide(grants: Grants, *, office: str, role: Role, name: str) -> NotAllowed | None:
+def decide(grants: Grants, *, office: str, role: Role, name: str | None) -> NotAllowed | None:
     """The refusal (`details.field`) of a seat that is not granted; None: it is.
 
-    The office is checked first: somebody without access to it learns nothing else.
+    Without a name only office and role are checked. The office is checked first: somebody without access to it learns
+    nothing else.
     """
     if not any(matches(pattern, office) for pattern in grants.offices):
         return NotAllowed("the token is not for this office", details={"field": "office_id"})
     if role not in grants.roles:
         return NotAllowed(f"the token is not for the role {role!r}", details={"field": "role"})
-    if not any(matches(pattern, name) for pattern in grants.names):
+    if name is not None and not any(matches(pattern, name) for pattern in grants.names):
         return NotAllowed("the token is not for this name", details={"field": "name"})
     return None
 

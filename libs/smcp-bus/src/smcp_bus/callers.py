@@ -23,6 +23,7 @@ from smcp_bus.bus import NO_HEADERS, Headers
 from smcp_bus.headers import RIGHTS, SUBJECT, TRACEPARENT, TRACESTATE
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import Role, matches
+from smcp_proto.schemas.tools import OnBehalf
 
 CALLER_KEY: Final = "caller_key"
 """The field of `auth` in Socket.IO's CONNECT."""
@@ -75,6 +76,19 @@ class Rights(BaseModel):
                 "the token is for tools that only read (readOnlyHint), and this one may change something",
                 details={"field": "tool_name"},
             )
+
+    def narrowed(self, user: OnBehalf) -> "Rights":
+        """The rights of a user for whom the holder of these asks.
+
+        Two lists of patterns are not one: where both restrict, the gateway checks names against these rights, too. A
+        Computer is told to check that a call uses the listed name, so that both check the same one.
+        """
+        return Rights(
+            holder=user.subject,
+            computers=self.computers if user.computers is None else tuple(user.computers),
+            tools=self.tools if user.tools is None else tuple(user.tools),
+            read_only=self.read_only or user.read_only is True,
+        )
 
 
 NOTHING: Final = Rights(holder="", computers=(), tools=())

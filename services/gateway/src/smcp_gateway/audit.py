@@ -125,7 +125,7 @@ class Audit:
                 "refusal",
                 str(answer.error),
                 office=caller.office,
-                subject=_subject(session, caller),
+                subject=_subject(caller),
                 role=caller.role,
                 name=caller.name,
                 address=session.address,
@@ -162,7 +162,7 @@ class Audit:
         """A member gave up its seat. What the registry takes away, it records itself."""
         office, role, name = seat
         event = Event("leave", outcome, office=office, role=role, name=name, address=session.address)
-        event.subject, event.req_id = _subject(session, session.caller()), req_id or None
+        event.subject, event.req_id = _subject(session.caller()), req_id or None
         self.trail.write(event)
 
     def waits_for(self, session: str) -> bool:
@@ -240,7 +240,7 @@ def _event(
     else:
         event = Event("cancel", "ok")
     event.office = caller.office or office_of(call)
-    event.subject = _subject(session, caller)
+    event.subject = _subject(caller)
     event.role = caller.role or payload.get("role")
     event.name = caller.name or payload.get("name")
     event.address = None if session is None else session.address
@@ -254,11 +254,9 @@ def _event(
     return event
 
 
-def _subject(session: Session | None, caller: Caller) -> str | None:
-    """As the key or the token says it; of a session that has ended, its hash."""
-    if session is None or session.principal is None:
-        return caller.subject or None
-    return session.principal.subject
+def _subject(caller: Caller) -> str | None:
+    """As the key or the token says it: that of the user for whom an Agent calls, if it does."""
+    return (caller.subject or None) if caller.rights is None else caller.rights.holder
 
 
 def _asked(call: Call) -> tuple[Any, ...]:

@@ -70,6 +70,9 @@ def add(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Allow only tools that their MCP server marks as read-only.")
     ] = False,
+    delegates: Annotated[
+        bool, typer.Option("--delegates", help="For smcp-mcp: the Agent may call tools for users, and says for whom.")
+    ] = False,
     subject: Annotated[
         str | None,
         typer.Option(help="Who holds it: with a new key of one subject he takes up the seat of the old one."),
@@ -94,6 +97,7 @@ def add(
             computers=computer,
             tools=tool,
             read_only=read_only,
+            delegates=delegates,
         )
     except ValidationError as error:
         raise SettingsError(*_problems(error)) from None
@@ -209,6 +213,7 @@ def _line(entry: KeyEntry) -> str:
         until = f"expired {entry.expires.isoformat()}"
     offices, names = (", ".join(patterns) for patterns in (entry.offices, entry.names))
     roles, only = ", ".join(entry.roles), "  read-only" if entry.read_only else ""
+    only += "  delegates" if entry.delegates else ""
     for what, patterns in (("computers", entry.computers), ("tools", entry.tools)):
         only += "" if patterns == ANY else f"  {what}: {', '.join(patterns)}"
     return f"{entry.id}  {entry.subject}  offices: {offices}  roles: {roles}  names: {names}{only}  {until}"

@@ -59,10 +59,11 @@ async def shared_office(
     gateway: FakeGateway,
     may: Callable[[Context, NamedTool], bool] | None = None,
     listing: ToolListing | None = None,
+    may_ask: Callable[[Context, str], bool] | None = None,
 ) -> AsyncIterator[Callable[[str], AbstractAsyncContextManager[Bridged]]]:
     """A bridge for many clients: what it gives connects one of the named era."""
     async with SmcpAgent(gateway.url, office="office", name="bridge") as agent:
-        office = OfficeServer(agent, may=may, listing=listing)
+        office = OfficeServer(agent, may=may, may_ask=may_ask, listing=listing)
 
         async def run(streams: tuple[Any, Any]) -> None:
             await office.server.run(*streams, office.server.create_initialization_options())

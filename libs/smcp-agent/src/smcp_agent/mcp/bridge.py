@@ -62,6 +62,7 @@ class OfficeServer:
         agent: has entered the office. All clients are this Agent to the office.
         timeout: seconds that a call may take.
         may: whether who sent a request may use a tool. One that he may not use is not listed for him. None: all may.
+        may_ask: the same of a Computer, by its name, for resources, prompts and completion.
         listing: when the list is a search in place of all tools.
     """
 
@@ -76,6 +77,7 @@ class OfficeServer:
         *,
         timeout: float = MAX_TIMEOUT_S,
         may: Callable[[Context, NamedTool], bool] | None = None,
+        may_ask: Callable[[Context, str], bool] | None = None,
         listing: ToolListing | None = None,
     ) -> None:
         self._agent = agent
@@ -98,7 +100,7 @@ class OfficeServer:
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
         )
-        resources = OfficeResources(agent, self.server)
+        resources = OfficeResources(agent, self.server, may_ask or (lambda _, __: True))
         OfficePrompts(agent, self.server, resources)
         self._subscriptions = ClientSubscriptions(agent, self.server, resources)
 

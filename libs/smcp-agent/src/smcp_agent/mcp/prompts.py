@@ -32,14 +32,14 @@ class OfficePrompts:
         server.add_request_handler("completion/complete", types.CompleteRequestParams, self._complete)
 
     async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListPromptsResult:
-        listed = await self._listed()
+        listed = await self._listed(context)
         return fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed)
 
-    async def _listed(self) -> list[dict[str, Any]]:
+    async def _listed(self, context: Context) -> list[dict[str, Any]]:
         async def of(computer: str) -> list[Prompt]:
             return [each async for each in self._agent.iter_prompts(computer)]
 
-        found = await of_all(self._agent, "prompts", of)
+        found = await of_all(self._resources.computers(context), "prompts", of)
         there = {_place(computer, each): each for computer, prompts in found.items() for each in prompts}
         silent = set(self._agent.computers()) - found.keys()
         self._named = {name: at for name, at in self._named.items() if at in there or at[0] in silent}
@@ -51,8 +51,8 @@ class OfficePrompts:
                     break
         return list(listed.values())
 
-    async def _get(self, _: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        computer, server, own = await self._find(params.name)
+    async def _get(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        computer, server, own = await self._find(context, params.name)
         try:
             found = await self._agent.get_prompt(computer, own, params.arguments, server=server)
         except SmcpError as error:
@@ -62,24 +62,25 @@ class OfficePrompts:
         except ValidationError:
             raise MCPError(types.INTERNAL_ERROR, f"the prompt {params.name!r} is not valid in MCP") from None
 
-    async def _complete(self, _: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+    async def _complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         argument, value = params.argument.name, params.argument.value
         chosen = params.context.arguments if params.context is not None else None
         if isinstance(params.ref, types.ResourceTemplateReference):
-            found = await self._resources.complete(params.ref.uri, argument, value, chosen)
+            found = await self._resources.complete(context, params.ref.uri, argument, value, chosen)
         else:
-            computer, server, own = await self._find(params.ref.name)
+            computer, server, own = await self._find(context, params.ref.name)
             try:
                 found = await self._agent.complete_prompt(computer, own, argument, value, chosen=chosen, server=server)
             except SmcpError as error:
                 raise mcp_error(error) from None
         return types.CompleteResult.model_validate({"completion": found})
 
-    async def _find(self, name: str) -> _Place:
+    async def _find(self, context: Context, name: str) -> _Place:
         if name not in self._named:
-            await self._listed()
+            await self._listed(context)
         if name not in self._named:
             raise MCPError(types.INVALID_PARAMS, f"there is no prompt {name!r} in the office now")
+        self._resources.check(context, self._named[name][0])
         return self._named[name]
 
 

@@ -18,7 +18,7 @@ from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, McpError, NotFound, SmcpError
+from smcp_agent.errors import ConnectionLost, McpError, NotAllowed, NotFound, SmcpError
 from smcp_agent.resources import Completion
 from smcp_proto.errors import SmcpCode
 
@@ -48,7 +48,7 @@ def fitting(method: str, context: Context, kind: type[_List], key: str, items: S
     return kind.model_validate({key: [item for item in items if fits(item)]})
 
 
-async def of_all(agent: SmcpAgent, what: str, ask: Callable[[str], Awaitable[_Answer]]) -> dict[str, _Answer]:
+async def of_all(computers: Sequence[str], what: str, ask: Callable[[str], Awaitable[_Answer]]) -> dict[str, _Answer]:
     """The answers of the Computers that answer, by name."""
     found: dict[str, _Answer] = {}
 
@@ -60,7 +60,6 @@ async def of_all(agent: SmcpAgent, what: str, ask: Callable[[str], Awaitable[_An
             why = str(error) or f"no answer within {LIST_S:g} s"
             logger.warning("the %s of %r are left out: %s", what, computer, why)
 
-    computers = agent.computers()
     await asyncio.gather(*map(one, computers))
     return {computer: found[computer] for computer in computers if computer in found}
 
@@ -73,10 +72,15 @@ def mcp_error(error: SmcpError, message: str | None = None) -> MCPError:
 
 
 class OfficeResources:
-    """The part of the office's MCP server that lists and reads resources."""
+    """The part of the office's MCP server that lists and reads resources.
 
-    def __init__(self, agent: SmcpAgent, server: Server[Any]) -> None:
+    Args:
+        may_ask: whether the client of a request may ask a Computer.
+    """
+
+    def __init__(self, agent: SmcpAgent, server: Server[Any], may_ask: Callable[[Context, str], bool]) -> None:
         self._agent = agent
+        self._may_ask = may_ask
         self._owners: dict[str, str] = {}
         """The Computer of each URI that is listed as it is."""
         server.add_request_handler("resources/list", types.PaginatedRequestParams, self._list)
@@ -84,7 +88,7 @@ class OfficeResources:
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, self._read)
 
     async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
-        found = await of_all(self._agent, "resources", self._agent.resources)
+        found = await of_all(self.computers(context), "resources", self._agent.resources)
         own = {computer: {each["uri"]: each for each in resources} for computer, resources in found.items()}
         silent = set(self._agent.computers()) - own.keys()
         self._owners = {uri: of for uri, of in self._owners.items() if of in silent or uri in own.get(of, ())}
@@ -101,35 +105,48 @@ class OfficeResources:
         async def of(computer: str) -> list[Mapping[str, Any]]:
             return [each async for each in self._agent.iter_resource_templates(computer)]
 
-        found = await of_all(self._agent, "templates", of)
+        found = await of_all(self.computers(context), "templates", of)
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
         kind = types.ListResourceTemplatesResult
         return fitting("resources/templates/list", context, kind, "resourceTemplates", list(listed.values()))
 
-    async def _read(self, _: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        found = (await self._first(params.uri, self._agent.read_contents))[2].raw
+    async def _read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        found = (await self._first(context, params.uri, self._agent.read_contents))[2].raw
         contents = [{**each, "uri": _as_asked(each["uri"], params.uri)} for each in found["contents"]]
         try:
             return types.ReadResourceResult.model_validate({**found, "contents": contents})
         except ValidationError:
             raise MCPError(types.INTERNAL_ERROR, f"the content of {params.uri} is not valid in MCP") from None
 
-    async def complete(self, template: str, argument: str, value: str, chosen: Mapping[str, str] | None) -> Completion:
+    async def complete(
+        self, context: Context, template: str, argument: str, value: str, chosen: Mapping[str, str] | None
+    ) -> Completion:
         """What an argument of a template may be, by the first Computer that knows. Raises MCPError."""
 
         async def ask(computer: str, own: str) -> Completion:
             return await self._agent.complete(computer, own, argument, value, chosen=chosen)
 
-        return (await self._first(template, ask))[2]
+        return (await self._first(context, template, ask))[2]
 
-    async def subscribe(self, uri: str) -> tuple[str, str]:
+    async def subscribe(self, context: Context, uri: str) -> tuple[str, str]:
         """Subscribe to a resource at its Computer; returns the Computer and the URI there. Raises MCPError."""
-        return (await self._first(uri, self._agent.subscribe_resource))[:2]
+        return (await self._first(context, uri, self._agent.subscribe_resource))[:2]
 
-    async def _first(self, uri: str, ask: Callable[[str, str], Awaitable[_Answer]]) -> tuple[str, str, _Answer]:
+    def computers(self, context: Context) -> list[str]:
+        """The Computers that the client of this request may ask."""
+        return [computer for computer in self._agent.computers() if self._may_ask(context, computer)]
+
+    def check(self, context: Context, computer: str) -> None:
+        """Raises MCPError: the client of this request may not ask that Computer."""
+        if not self._may_ask(context, computer):
+            raise mcp_error(NotAllowed("the token is not for this Computer"))
+
+    async def _first(
+        self, context: Context, uri: str, ask: Callable[[str, str], Awaitable[_Answer]]
+    ) -> tuple[str, str, _Answer]:
         """The first answer to a question about a URI, with its Computer and the URI there. Raises MCPError."""
         refused: SmcpError = NotFound("there is no Computer in the office")
-        computers, own = self._candidates(uri)
+        computers, own = self._candidates(context, uri)
         for computer in computers:
             try:
                 return computer, own, await ask(computer, own)
@@ -142,15 +159,16 @@ class OfficeResources:
         )
         raise mcp_error(refused, "no Computer of the office has this resource" if nowhere else None) from None
 
-    def _candidates(self, uri: str) -> tuple[list[str], str]:
+    def _candidates(self, context: Context, uri: str) -> tuple[list[str], str]:
         if uri.startswith(SCHEME):
-            computer, _, own = uri.removeprefix(SCHEME).partition("/")
-            return [unquote(computer)], own
-        if uri in self._owners:
+            quoted, _, own = uri.removeprefix(SCHEME).partition("/")
+            self.check(context, computer := unquote(quoted))
+            return [computer], own
+        if uri in self._owners and self._may_ask(context, self._owners[uri]):
             return [self._owners[uri]], uri
         host = uri.split("/", 3)[:3]
         near = {computer for listed, computer in self._owners.items() if listed.split("/", 3)[:3] == host}
-        return sorted(self._agent.computers(), key=lambda computer: computer not in near), uri
+        return sorted(self.computers(context), key=lambda computer: computer not in near), uri
 
 
 def _as_asked(uri: str, requested: str) -> str:

@@ -87,7 +87,7 @@ class ClientSubscriptions:
         session = id(context.session.client_params)
         if session not in self._sessions:
             raise MCPError(types.INVALID_REQUEST, "resources/subscribe has to come after notifications/initialized")
-        await self._watch(params.uri, session)
+        await self._watch(context, params.uri, session)
         return types.EmptyResult()
 
     async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
@@ -102,7 +102,7 @@ class ClientSubscriptions:
         try:
             for uri in params.notifications.resource_subscriptions or ():
                 try:
-                    await self._watch(uri, stream)
+                    await self._watch(context, uri, stream)
                     watched.append(uri)
                 except MCPError as error:
                     logger.warning("%s cannot be watched: %s", uri, error.error.message)
@@ -110,9 +110,10 @@ class ClientSubscriptions:
         finally:  # a client that closes its stream cancels this
             await self._release(stream, watched)
 
-    async def _watch(self, uri: str, watcher: object) -> None:
+    async def _watch(self, context: Context, uri: str, watcher: object) -> None:
         if uri not in self._watched:
-            self._watched[uri] = await self._resources.subscribe(uri)
+            self._watched[uri] = await self._resources.subscribe(context, uri)
+        self._resources.check(context, self._watched[uri][0])  # another client may have subscribed to it
         self._watchers[uri].add(watcher)
 
     async def _unwatch(self, uri: str, watcher: object) -> None:

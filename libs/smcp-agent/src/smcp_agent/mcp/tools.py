@@ -120,7 +120,7 @@ class OfficeTools:
             near = did_you_mean(name, (each.name for each in self._visible(context)))
             raise NotFound(f"there is no tool {name!r} in the office now.{near}")
         if not self._may(context, named):
-            raise NotAllowed(f"you may not use the tool {name!r}")
+            raise NotAllowed("the token is not for this tool")
         return named
 
     def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PlainValidator
+from pydantic import ConfigDict, Field, PlainValidator
 
-from smcp_proto.member_names import Name
-from smcp_proto.schemas.base import AgentCallData, Attributes, ReqId, ToolName, Wire, absent
+from smcp_proto.member_names import LONGEST, Name, Pattern
+from smcp_proto.schemas.base import NO_CONTROL_CHARACTERS, AgentCallData, Attributes, ReqId, ToolName, Wire, absent
 
 MAX_TIMEOUT_S: Final = 3600
 """The longest call."""
@@ -34,6 +34,31 @@ _Repeat = bool | Annotated[int, Field(ge=0)]
 Repeat = Annotated[_Repeat, PlainValidator(_check_repeat, json_schema_input_type=_Repeat)]
 
 
+ON_BEHALF: Final = "a2c_on_behalf"
+"""The field of `ToolCallReq` and of its cancel with an `OnBehalf`; gateways alone read it."""
+Patterns = Annotated[list[Pattern], Field(min_length=1, max_length=64)]
+
+
+class OnBehalf(Wire):
+    """The user for whom an Agent calls a tool, where its key or token has `delegates`. Not in the protocol.
+
+    The Computer and the audit trail are told this subject in place of the Agent's own. What the call may do is what
+    both may. Unknown fields are refused: they could be restrictions.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    identity: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    """The hash of the user's kind of credential, issuer and subject, by which Computers keep calls."""
+    subject: Annotated[str, Field(min_length=1, max_length=LONGEST, pattern=NO_CONTROL_CHARACTERS)]
+    """As the user's key or token says it."""
+    computers: Patterns | None = absent()
+    tools: Patterns | None = absent()
+    """Patterns of the Computers and tools that the user may use; absent: any."""
+    read_only: bool | None = absent()
+    """True: only tools that only read."""
+
+
 class ToolCallReq(AgentCallData):
     """`client:tool_call`."""
 
@@ -53,6 +78,8 @@ class ToolCallReq(AgentCallData):
     """Not in the protocol: `state` of the result with `meta.a2c_input_required` that this request answers."""
     input_responses: dict[str, dict[str, Any]] | None = absent()
     """Not in the protocol: MCP's ElicitResult for each of its `requests`, by their keys."""
+    a2c_on_behalf: OnBehalf | None = absent()
+    """Not in the protocol: the user for whom the Agent calls, where its key or token has `delegates`."""
 
 
 FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import orjson
 from opentelemetry.trace import Span, use_span
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import BodyTooLarge, BusError, Headers, NoResponder, NotConnected, Reply, RequestTimedOut
-from smcp_bus.callers import to_headers, without_tools
+from smcp_bus.callers import Rights, to_headers, without_tools
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import ERROR, NOT_RUN, PROGRESS, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
@@ -45,8 +45,8 @@ from smcp_proto.errors import (
     no_such_computer,
 )
 from smcp_proto.schemas import AgentCallData
-from smcp_proto.schemas.tools import REPEAT, TOLD_OF_PROGRESS, ToolCallReq
-from smcp_proto.validation import mended
+from smcp_proto.schemas.tools import ON_BEHALF, REPEAT, TOLD_OF_PROGRESS, OnBehalf, ToolCallReq
+from smcp_proto.validation import malformed, mended, refused
 
 _log = logging.getLogger("smcp_gateway.relay")
 _below: Final = partial(use_span, record_exception=False, set_status_on_exception=False)
@@ -106,11 +106,11 @@ class Relay:
             pending.happened("smcp.repeat")
         if isinstance(request, ToolCallReq) and request.a2c_progress is True:
             pending.progress = self._progress(pending)
-        rights = caller.rights
-        if rights is not None:
-            rights.check_computer(pending.computer, _target_field(request))
-            if isinstance(request, ToolCallReq):
-                rights.check_tool(request.tool_name)
+        _check(caller.rights, request)
+        if isinstance(request, ToolCallReq) and request.a2c_on_behalf is not None:
+            self._delegate(call, request.a2c_on_behalf)
+            _check(call.caller.rights, request)
+        rights = call.caller.rights
         try:
             answer = await self.calls.run(pending, self._relay(pending, call))
         finally:
@@ -138,6 +138,11 @@ class Relay:
         Raises:
             Unavailable: no registry answers; the call goes on.
         """
+        if (user := call.payload.get(ON_BEHALF)) is not None:
+            try:
+                self._delegate(call, OnBehalf.model_validate(user))
+            except ValidationError as error:
+                raise refused(ON_BEHALF, malformed(error).message) from None
         caller = call.caller
         assert caller.office is not None
         assert caller.name is not None
@@ -153,6 +158,15 @@ class Relay:
         except (SmcpError, BusError):
             self.calls.take_back_cancel(cancelled)  # but not those that an earlier cancel has sent
             raise
+
+    def _delegate(self, call: Call, user: OnBehalf) -> None:
+        """Put a user in the place of the Agent that calls for him. Raises Malformed: the Agent may not do that."""
+        session = self.sessions.get(call.caller.session)
+        principal = None if session is None else session.principal
+        if principal is None or not principal.grants.delegates:
+            raise refused(ON_BEHALF, "is only for an Agent whose key or token has `delegates`")
+        call.caller = replace(call.caller, subject=user.identity, rights=principal.rights.narrowed(user))
+        call.payload = {name: value for name, value in call.payload.items() if name != ON_BEHALF}
 
     def _progress(self, pending: PendingCall) -> ProgressThrottle:
         def send(body: bytes) -> None:
@@ -280,6 +294,13 @@ class Relay:
 
 def _not_available() -> Unavailable:
     return Unavailable("the Computer is not available now", details={"may_have_run": False})
+
+
+def _check(rights: Rights | None, request: BaseModel) -> None:
+    if rights is not None:
+        rights.check_computer(_target(request), _target_field(request))
+        if isinstance(request, ToolCallReq):
+            rights.check_tool(request.tool_name)
 
 
 def _target_field(request: BaseModel) -> str:

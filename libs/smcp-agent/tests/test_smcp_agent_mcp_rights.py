@@ -1,0 +1,85 @@
+"""An MCP client that may ask some Computers of an office only: of the others it gets no resources and no prompts."""
+
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from smcp_agent.mcp.resources import Context
+from smcp_testing.bridged import ERAS, shared_office
+from smcp_testing.context_computer import WINDOW, computers_at
+from smcp_testing.fake_gateway import fake_gateway
+from smcp_testing.mcp_servers.shelf import HOST, document
+
+REFUSED = "error 403: the token is not for this Computer"
+REPORT = f"dpe://{HOST}/report"
+
+
+def only_red(context: Context, computer: str) -> bool:
+    return computer == "red"
+
+
+async def text_of(client: Any, uri: str) -> str:
+    (content,) = (await client.client.read_resource(uri)).contents
+    assert isinstance(content, types.TextResourceContents)
+    return content.text
+
+
+@ERAS
+async def test_a_client_gets_no_resources_of_computers_that_it_may_not_ask(era: str) -> None:
+    async with fake_gateway() as gateway:
+        made = computers_at(gateway, "blue", "red")
+        made["blue"].shelf.put_document(document("report"))
+        async with shared_office(gateway, may_ask=only_red) as client, client(era) as bridge:
+            listed = (await bridge.client.list_resources()).resources
+            assert [each.uri for each in listed] == [WINDOW]
+            assert await text_of(bridge, WINDOW) == "red"
+            for uri in (f"smcp://blue/{WINDOW}", f"smcp://nobody/{WINDOW}"):
+                with pytest.raises(MCPError, match=REFUSED):
+                    await bridge.client.read_resource(uri)
+            with pytest.raises(MCPError, match="no Computer of the office has this resource"):
+                await bridge.client.read_resource(REPORT)
+            reference = types.ResourceTemplateReference(
+                uri=f"smcp://blue/dpe://{HOST}/{{doc_ref}}/pages/{{page_index}}"
+            )
+            with pytest.raises(MCPError, match=REFUSED):
+                await bridge.client.complete(reference, {"name": "doc_ref", "value": ""})
+        assert made["blue"].seen("client:resources/read") == []
+
+
+@ERAS
+async def test_a_client_gets_no_prompts_of_computers_that_it_may_not_ask(era: str) -> None:
+    may_ask_blue = True
+
+    def may_ask(context: Context, computer: str) -> bool:
+        return computer == "red" or may_ask_blue
+
+    async with fake_gateway() as gateway:
+        made = computers_at(gateway, "blue", "red")
+        made["blue"].prompts = [{"name": "greet"}]
+        made["red"].prompts = [{"name": "greet"}]
+        async with shared_office(gateway, may_ask=may_ask) as client, client(era) as bridge:
+            listed = (await bridge.client.list_prompts()).prompts
+            assert [each.name for each in listed] == ["greet", "red__greet"]
+            may_ask_blue = False
+            listed = (await bridge.client.list_prompts()).prompts
+            assert [each.name for each in listed] == ["red__greet"]
+            with pytest.raises(MCPError, match=REFUSED):
+                await bridge.client.get_prompt("greet", {})
+            with pytest.raises(MCPError, match=REFUSED):
+                await bridge.client.complete(types.PromptReference(name="greet"), {"name": "who", "value": ""})
+        assert made["blue"].seen("client:prompts/get") == []
+
+
+async def test_a_client_cannot_watch_what_another_one_watches_at_a_computer_that_it_may_not_ask() -> None:
+    allowed = {"blue", "red"}
+    request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=WINDOW))
+    async with fake_gateway() as gateway:
+        computers_at(gateway, "blue", "red")
+        async with shared_office(gateway, may_ask=lambda _, computer: computer in allowed) as client:
+            async with client("legacy") as first, client("legacy") as second:
+                await first.client.session.send_request(request, types.EmptyResult)
+                allowed.clear()
+                with pytest.raises(MCPError, match=REFUSED):
+                    await second.client.session.send_request(request, types.EmptyResult)
