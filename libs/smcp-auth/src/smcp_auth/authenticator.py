@@ -24,6 +24,8 @@ HEADER: Final = "Authorization"
 HEADER_FORM: Final = f"the header {HEADER}: Bearer"
 _BEARER: Final = re.compile(r"bearer +(?P<token>\S.*?)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}")
+_UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
+"""Characters that are not allowed there (RFC 6750, 3)."""
 _KEY_ID: Final = 32
 """Characters of a key's id, at most."""
 
@@ -105,11 +107,14 @@ class Authenticator:
     def _is_revoked(self, principal: Principal) -> bool:
         return self.revoked is not None and self.revoked.value.holds(principal)
 
-    async def authenticate(self, token: str | None, source: str, *, sent_in: str = HEADER_FORM) -> Principal:
+    async def authenticate(
+        self, token: str | None, source: str, *, sent_in: str = HEADER_FORM, audience: str | None = None
+    ) -> Principal:
         """The holder of a token.
 
         Args:
             source: the address that a wrong token is counted under.
+            audience: the one of a JWT may be this in place of the settings'.
             sent_in: where the client may send its token, for the message that it sent none.
 
         Raises:
@@ -118,7 +123,7 @@ class Authenticator:
             Unavailable: the token cannot be checked now.
         """
         try:
-            return await self._holder_of(token, sent_in)
+            return await self._holder_of(token, sent_in, audience)
         except NotAuthenticated as error:
             self._count(source, token or "", error)
             raise
@@ -137,7 +142,7 @@ class Authenticator:
             why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message
             _log.info("a client was refused: %s", why, extra={"address": source})
 
-    async def _holder_of(self, token: str | None, sent_in: str) -> Principal:
+    async def _holder_of(self, token: str | None, sent_in: str, audience: str | None) -> Principal:
         if not token:
             raise NotAuthenticated(f"a token is needed: {sent_in}")
         if not _TOKEN.fullmatch(token):
@@ -145,7 +150,7 @@ class Authenticator:
         if not token.startswith(PREFIX):
             if self.tokens is None:
                 raise NotAccepted("it is no API key, and no JWT is accepted here")
-            holder = await self.tokens.verify(token)
+            holder = await self.tokens.verify(token, audience=audience)
             if self._is_revoked(holder):
                 raise NotAuthenticated(REVOKED)
             return holder
@@ -161,6 +166,11 @@ def bearer_token(header: str) -> str | None:
     """The token of a header `Authorization`; None: it has none."""
     bearer = _BEARER.fullmatch(header)
     return None if bearer is None else bearer["token"]
+
+
+def quoted(text: str) -> str:
+    """As a quoted parameter of the header `WWW-Authenticate` may hold it."""
+    return _UNQUOTED.sub("?", text)
 
 
 def _key_id(token: str) -> str:

@@ -81,6 +81,12 @@ def counted_as(address: str, trusted: Sequence[Network] = ()) -> str | None:
     return address[:64] if parsed is None else str(parsed)
 
 
+def source_of(remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
+    """The address that a request is counted under. Arguments: those of `client_address`."""
+    address = client_address(remote, forwarded, trusted)
+    return counted_as(address) or address
+
+
 def _without_port(hop: str) -> str:
     # some proxies add the port, by which each connection would count as another address
     if hop.startswith("["):

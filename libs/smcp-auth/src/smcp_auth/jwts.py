@@ -257,8 +257,8 @@ class JwtVerifier:
     jwks: Jwks | None = None
     """The public keys; None: tokens signed with them are refused."""
 
-    async def verify(self, token: str) -> Principal:
-        """The token's holder.
+    async def verify(self, token: str, *, audience: str | None = None) -> Principal:
+        """The token's holder. `audience`: it may be for this one, too (RFC 8707).
 
         Raises:
             NotAuthenticated: the token is not accepted. The message says why if its signature is right; else only
@@ -270,7 +270,7 @@ class JwtVerifier:
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             raise NotAccepted("it is no JWT") from None
         algorithm, key = await self._key(header)
-        return self._principal(self._claims(token, key, algorithm))
+        return self._principal(self._claims(token, key, algorithm, audience))
 
     async def _key(self, header: Mapping[str, Any]) -> tuple[str, Any]:
         """The algorithm and the key to check it with."""
@@ -289,13 +289,13 @@ class JwtVerifier:
             raise NotAccepted(f"the issuer's set has {which} for {algorithm}")
         return algorithm, found.key
 
-    def _claims(self, token: str, key: Any, algorithm: str) -> Mapping[str, Any]:
+    def _claims(self, token: str, key: Any, algorithm: str, audience: str | None) -> Mapping[str, Any]:
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
                 algorithms=[algorithm],
-                audience=self.audience,
+                audience=[self.audience] if audience is None else [self.audience, audience],
                 issuer=self.issuer,
                 leeway=self.leeway_s,
                 options={"require": ["exp", "aud", "sub"]},

@@ -7,15 +7,15 @@ by `smcp_service.http_limits`.
 """
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from aiohttp import web
 
-from smcp_auth.authenticator import HEADER, HEADER_FORM, Authenticator, bearer_token
-from smcp_auth.client_addresses import Network, client_address, counted_as
+from smcp_auth import client_addresses
+from smcp_auth.authenticator import HEADER, HEADER_FORM, Authenticator, bearer_token, quoted
+from smcp_auth.client_addresses import Network
 from smcp_auth.grants import Principal
 from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
 
@@ -26,8 +26,6 @@ CONNECT_S: Final = 10.0
 _PRINCIPAL: Final = web.RequestKey("principal", Principal)
 _PRESENTED: Final = web.RequestKey("token", str)
 """The token of the request's header."""
-_UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
-"""Characters that are not allowed in a quoted parameter of a header (RFC 6750, 3)."""
 
 
 async def check(authenticator: Authenticator, request: web.Request) -> None:
@@ -75,7 +73,7 @@ def refusal_response(error: SmcpError) -> web.Response:
     headers = {"Cache-Control": "no-store"}
     match error:
         case NotAuthenticated():
-            description = _UNQUOTED.sub("?", error.message)
+            description = quoted(error.message)
             headers["WWW-Authenticate"] = f'Bearer error="invalid_token", error_description="{description}"'
         case RateLimited(details={"retry_after_s": wait}):
             headers["Retry-After"] = str(wait)
@@ -87,8 +85,7 @@ def refusal_response(error: SmcpError) -> web.Response:
 
 def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
     """The address that a request is counted under."""
-    address = client_address(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
-    return counted_as(address) or address
+    return client_addresses.source_of(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
 
 
 class Arrivals:

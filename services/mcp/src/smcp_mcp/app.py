@@ -66,6 +66,12 @@ class McpEndpoint:
         if not await exchange.read(settings.max_request):
             await exchange.refuse(413, f"the body has more than {settings.max_request} bytes", code=INVALID_REQUEST)
             return "refused"
+        served = self._served_or_failed(exchange, office)
+        if (outcome := await self._access.while_valid(request, served, streams=exchange.streams)) is None:
+            await exchange.break_off("the token was revoked, or has expired")
+        return outcome or "failed"
+
+    async def _served_or_failed(self, exchange: Exchange, office: str) -> str:
         try:
             return await self._served(exchange, office)
         except SeatTaken as taken:
@@ -128,7 +134,8 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
     host, port = settings.mcp_host, settings.mcp_port
     access = Access(settings)
     async with background() as tasks, open_peers(settings.peers) as peers:
-        offices = Offices(settings, access.may, tasks)
+        offices = Offices(settings, access, tasks)
+        tasks.start(access.run(), name="access")
         endpoint = McpEndpoint(settings, access, offices, peers)
         metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices))
         metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")

@@ -1,23 +1,67 @@
-"""Who may use an office, and which of its tools. Without configured authentication: everybody."""
+"""Who may use an office, and which of its Computers and tools. Without configured authentication: everybody.
 
+To MCP clients this is an OAuth 2.1 resource server: they send API keys, or JWTs of the issuer, as to a gateway
+(`smcp_auth`). The metadata by which they find the issuer are of RFC 9728. Above is `app`, which asks for each request.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final
+
+import anyio
+from mcp.server import Server
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp_types import INVALID_REQUEST
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.resources import Context
+from smcp_agent.rpc import on_behalf_of
+from smcp_auth.authenticator import HEADER, bearer_token, open_authenticator, quoted
+from smcp_auth.client_addresses import source_of
+from smcp_auth.grants import Principal, decide
+from smcp_bus.callers import ANY, NOTHING, Rights, is_read_only
 from smcp_mcp.settings import McpSettings
-from smcp_service.settings import SettingsError
+from smcp_proto.errors import NotAllowed, NotAuthenticated, RateLimited, SmcpError
+from smcp_proto.schemas.tools import OnBehalf
+
+METADATA: Final = "/.well-known/oauth-protected-resource"
+"""The path of a resource's metadata is this one, and then the path of the resource (RFC 9728, 3.1)."""
+LOOK_S: Final = 1.0
+"""Between two looks at which tokens have expired or were revoked, as at gateways."""
+CALLS: Final = "tools/call"
+
+
+class _User(AuthenticatedUser):
+    """The holder of a request's token. The MCP SDK lets nobody but the one who opened a session use it."""
+
+    def __init__(self, principal: Principal) -> None:
+        super().__init__(AccessToken(token="", client_id=principal.identity, scopes=[]))
+        self.principal = principal
 
 
 class Access:
-    """Decides for each request, also for one that a peer passed on."""
+    """Decides for each request, also for one that a peer passed on. Raises UnusableFile: a file cannot be read."""
 
     def __init__(self, settings: McpSettings) -> None:
-        if settings.auth_configured:
-            raise SettingsError("SMCP_AUTH_…: smcp-mcp does not know keys and tokens yet")
+        self._authenticator = open_authenticator(settings)
+        self._public_url = settings.mcp_public_url
+        self._issuer = settings.auth_issuer if settings.auth_with_tokens and settings.mcp_public_url else None
+        self._open: dict[anyio.CancelScope, tuple[Principal, bool]] = {}
         self.routes: list[BaseRoute] = []
         """What is served beside `/mcp/{office}` for clients that look for the way to a token."""
+        if self._issuer is not None:
+            self.routes.append(Route(f"{METADATA}/mcp/{{office:path}}", self._metadata))
+
+    async def run(self) -> None:
+        """Refresh keys, and end what began with a token that is not valid any more, until cancelled."""
+        if self._authenticator is not None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._authenticator.run())
+                tasks.create_task(self._end_invalid())
 
     async def refusal(self, request: Request, office: str) -> Response | None:
         """The answer for a caller who may not use the office.
@@ -25,8 +69,129 @@ class Access:
         Of one who may, `request.scope["user"]` is set: the MCP SDK binds a session to it, and `may` finds it in its
         context's request.
         """
+        if self._authenticator is None:
+            return None
+        address = "" if request.client is None else request.client.host
+        source = source_of(address, request.headers.getlist("X-Forwarded-For"), self._authenticator.proxies)
+        token = bearer_token(request.headers.get(HEADER, ""))
+        try:
+            principal = await self._authenticator.authenticate(token, source, audience=self._resource(request))
+            if (refused := decide(principal.grants, office=office, role="agent", name=None)) is not None:
+                raise refused
+        except SmcpError as error:
+            return self._refused(request, error, has_token=token is not None)
+        request.scope["user"] = _User(principal)
+        return None
+
+    async def while_valid(self, request: Request, answer: Awaitable[str], *, streams: bool) -> str | None:
+        """The outcome of an answer; None: it was cancelled, as the request's token was revoked, or expired where the
+        answer `streams` notifications. A call was allowed when it began, and has a time-out of its own."""
+        scope = anyio.CancelScope()
+        user = request.scope.get("user")
+        if isinstance(user, _User):
+            self._open[scope] = user.principal, streams
+        try:
+            with scope:
+                return await answer
+        finally:
+            self._open.pop(scope, None)
         return None
 
     def may(self, context: Context, tool: NamedTool) -> bool:
         """Whether the caller of this MCP request may see and call the tool."""
-        return True
+        rights = self._rights(context)
+        return rights is None or (
+            rights.may_ask(tool.computer)
+            and rights.may_name(tool.tool.name)
+            and (not rights.read_only or is_read_only({"meta": tool.tool.meta}))
+        )
+
+    def may_ask(self, context: Context, computer: str) -> bool:
+        """Whether he may have resources and prompts of that Computer."""
+        rights = self._rights(context)
+        return rights is None or rights.may_ask(computer)
+
+    def call_for_users(self, server: Server[Any]) -> None:
+        """Have the server say to the gateway for which user it calls a tool."""
+        entry = server.get_request_handler(CALLS)
+        if entry is None or self._authenticator is None:
+            return
+
+        async def call(context: Context, params: Any) -> Any:
+            principal = _user_of(context)
+            if principal is None:  # `may` refuses
+                return await entry.handler(context, params)
+            with on_behalf_of(_on_behalf(principal)):
+                return await entry.handler(context, params)
+
+        server.add_request_handler(CALLS, entry.params_type, call)
+
+    async def _end_invalid(self) -> None:
+        assert self._authenticator is not None
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._authenticator.refresh()
+            for scope, (principal, streams) in self._open.items():
+                ended = self._authenticator.ended(principal) is not None
+                if ended and (streams or not self._authenticator.may_return(principal)):
+                    scope.cancel()
+
+    def _rights(self, context: Context) -> Rights | None:
+        """None: everything is allowed, without authentication."""
+        if self._authenticator is None:
+            return None
+        principal = _user_of(context)
+        return NOTHING if principal is None else principal.rights
+
+    def _resource(self, request: Request) -> str | None:
+        """The identifier of the office for OAuth: the URL under which the client knows it."""
+        return None if self._public_url is None else f"{self._public_url}{_path(request)}"
+
+    async def _metadata(self, request: Request) -> Response:
+        resource = f"{self._public_url}{_path(request).removeprefix(METADATA)}"
+        office = request.path_params["office"]
+        return JSONResponse(
+            {
+                "resource": resource,
+                "resource_name": f"Office {office}",
+                "authorization_servers": [self._issuer],
+                "bearer_methods_supported": ["header"],
+            }
+        )
+
+    def _refused(self, request: Request, error: SmcpError, *, has_token: bool) -> Response:
+        headers = {"Cache-Control": "no-store"}
+        parameters = {}
+        if self._issuer is not None:
+            parameters["resource_metadata"] = f"{self._public_url}{METADATA}{_path(request)}"
+        match error:
+            case NotAuthenticated() | NotAllowed():
+                if has_token:
+                    kind = "invalid_token" if isinstance(error, NotAuthenticated) else "insufficient_scope"
+                    parameters |= {"error": kind, "error_description": quoted(error.message)}
+                said = ", ".join(f'{name}="{value}"' for name, value in parameters.items())
+                headers["WWW-Authenticate"] = f"Bearer {said}".rstrip()
+            case RateLimited(details={"retry_after_s": wait}):
+                headers["Retry-After"] = str(wait)
+            case _:
+                headers["Retry-After"] = "1"
+        body = {"code": INVALID_REQUEST, "message": f"error {int(error.code)}: {error.message}"}
+        return JSONResponse({"jsonrpc": "2.0", "id": None, "error": body}, status_code=int(error.code), headers=headers)
+
+
+def _user_of(context: Context) -> Principal | None:
+    user = None if context.request is None else context.request.scope.get("user")
+    return user.principal if isinstance(user, _User) else None
+
+
+def _on_behalf(principal: Principal) -> OnBehalf:
+    rights = principal.rights
+    fields: dict[str, Any] = {"identity": principal.identity, "subject": principal.subject}
+    for name, patterns in (("computers", rights.computers), ("tools", rights.tools)):
+        fields |= {} if patterns == ANY else {name: list(patterns)}
+    return OnBehalf.model_validate(fields | ({"read_only": True} if rights.read_only else {}))
+
+
+def _path(request: Request) -> str:
+    """The path as the client wrote it: two ways to write it are two URLs, and a token is for one."""
+    return bytes(request.scope["raw_path"]).decode("ascii")

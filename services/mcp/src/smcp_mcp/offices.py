@@ -5,7 +5,6 @@ of other offices on (docs/adr/0048).
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -14,9 +13,8 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from smcp_agent import JoinRefused, RejoinRefused, SmcpAgent, SmcpError, Unavailable
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
 from smcp_agent.events import Event
-from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.bridge import OfficeServer
-from smcp_agent.mcp.resources import Context
+from smcp_mcp.auth import Access
 from smcp_mcp.exchange import Exchange
 from smcp_mcp.settings import McpSettings
 from smcp_service.lifecycle import Background
@@ -81,11 +79,11 @@ class HeldOffice:
 
 
 class Offices:
-    """Joins offices, and holds them while they are used. `may`: see `OfficeServer`."""
+    """Joins offices, and holds them while they are used."""
 
-    def __init__(self, settings: McpSettings, may: Callable[[Context, NamedTool], bool], tasks: Background) -> None:
+    def __init__(self, settings: McpSettings, access: Access, tasks: Background) -> None:
         self._settings = settings
-        self._may = may
+        self._access = access
         self._tasks = tasks
         self._held: dict[str, HeldOffice] = {}
         self._joining: dict[str, asyncio.Future[HeldOffice]] = {}
@@ -162,7 +160,8 @@ class Offices:
 
     async def _serve(self, agent: SmcpAgent, joined: asyncio.Future[HeldOffice]) -> None:
         settings = self._settings
-        office = OfficeServer(agent, may=self._may)
+        office = OfficeServer(agent, may=self._access.may, may_ask=self._access.may_ask)
+        self._access.call_for_users(office.server)
         manager = StreamableHTTPSessionManager(
             office.server, session_idle_timeout=settings.mcp_idle_s, max_request_body_size=settings.max_request
         )

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
@@ -14,6 +14,8 @@ from smcp_agent.errors import Malformed, TokenUnavailable
 from smcp_auth.settings import AuthSettings, check_auth
 from smcp_proto.member_names import Name
 from smcp_service.settings import MIB, BindHost, Port, Seconds, SettingsError, listed
+
+_HTTP: Final = ("http", "https")
 
 
 def _gateways(value: str) -> str:
@@ -30,7 +32,7 @@ def _gateways(value: str) -> str:
 def _peers(value: str) -> str:
     for url in listed(value):
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+        if parts.scheme not in _HTTP or not parts.hostname or parts.path.strip("/"):
             raise ValueError(f"{url!r} is not a URL without a path, such as http://smcp-mcp-peers:8001")
         _ = parts.port  # raises a ValueError of its own when it is not a port
     return value
@@ -42,6 +44,14 @@ def _token(value: SecretStr) -> SecretStr:
     except Malformed as error:
         raise ValueError(error.message.partition(": ")[2]) from None
     return value
+
+
+def _public_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in _HTTP or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError("has to be a URL without a path, such as https://mcp.example.com")
+    _ = parts.port  # raises a ValueError of its own when it is not a port
+    return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
 class McpSettings(AuthSettings):
@@ -58,6 +68,11 @@ class McpSettings(AuthSettings):
     )
     mcp_host: BindHost = Field(default="127.0.0.1", description="where MCP clients connect")
     mcp_port: Port = Field(default=8001, description="port for MCP clients, at /mcp/{office}; 0 takes any free one")
+    mcp_public_url: Annotated[str, AfterValidator(_public_url)] | None = Field(
+        default=None,
+        description="the URL under which clients reach it, without /mcp/...: by it they find the issuer of JWTs, and a "
+        "JWT may be for one office alone (`aud`)",
+    )
     mcp_name: Name = Field(default="smcp-mcp", description="the Agent's name in offices; the same at all replicas")
     mcp_idle_s: Annotated[Seconds, Field(gt=0, le=86400)] = Field(
         default=300.0, description="an office without a request or open stream for so long is left"
@@ -92,6 +107,12 @@ def check_access(settings: McpSettings) -> None:
     check_auth(settings, "SMCP_MCP_HOST", settings.mcp_host)
     if settings.token is not None and settings.token_file is not None:
         raise SettingsError("SMCP_TOKEN_FILE: is given beside SMCP_TOKEN: there can be one token")
+    if (
+        settings.auth_with_tokens
+        and settings.mcp_public_url
+        and urlsplit(settings.auth_issuer or "").scheme not in _HTTP
+    ):
+        raise SettingsError("SMCP_AUTH_ISSUER: has to be a URL with SMCP_MCP_PUBLIC_URL: clients ask there for a token")
 
 
 def _read(path: Path) -> str:

@@ -1,0 +1,270 @@
+"""Who may use an office over HTTP, and which of its tools, by real keys and JWTs; the gateway is scripted."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls
+from mcp.shared.auth import ProtectedResourceMetadata
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+from starlette.datastructures import Headers
+
+from smcp_auth import api_keys as key_file
+from smcp_auth.api_keys import new_key
+from smcp_mcp.settings import McpSettings, check_access
+from smcp_service.settings import SettingsError
+from smcp_testing import issuer
+from smcp_testing.bridged import ERAS
+from smcp_testing.context_computer import WINDOW, computers_at
+from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.issuer import ISSUER, shared_token
+from smcp_testing.mcp_service import Service, mcp_service, office_client
+from smcp_testing.waiting import eventually
+
+SECRET = "a shared secret of the tests, long enough"
+PUBLIC = "https://mcp.example"
+PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+LAB = {"offices": ["lab-*"], "roles": ["agent"]}
+READS = {"MCP_TOOL_ANNOTATION": '{"readOnlyHint": true}'}
+
+
+def token(**claims: Any) -> str:
+    return shared_token(SECRET, **{"smcp": LAB, **claims})
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
+
+
+def key_of(path: Path, **more: Any) -> str:
+    key, entry = new_key(**{"subject": None, "names": ["*"], **LAB, **more})
+    key_file.add(path, entry)
+    return key
+
+
+@asynccontextmanager
+async def with_tokens(gateway_url: str, **more: Any) -> AsyncIterator[Service]:
+    settings = issuer.settings(auth_secret=SECRET, mcp_public_url=PUBLIC)
+    async with mcp_service(gateway_url, **settings, **more) as service:
+        yield service
+
+
+async def post(url: str, body: Any = PING, **headers: str) -> tuple[int, Headers, Any]:
+    """Status, headers and JSON of the answer."""
+    async with aiohttp.ClientSession() as http:
+        async with http.post(url, json=body, headers={**ACCEPT, **headers}) as answer:
+            text = await answer.text()
+            is_json = answer.content_type == "application/json"
+            return answer.status, Headers(dict(answer.headers)), json.loads(text) if is_json else text
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "said"),
+    [
+        (None, 401, ""),
+        ("nonsense", 401, 'error="invalid_token"'),
+        (shared_token("another secret of the tests, long enough", smcp=LAB), 401, 'error="invalid_token"'),
+        (token(exp=time.time() - 1), 401, "the token has expired"),
+        (token(aud="somebody-else"), 401, "the token is not for the audience"),
+        (token(aud=f"{PUBLIC}/mcp/lab-2"), 401, "the token is not for the audience"),
+        (token(aud=PUBLIC), 401, "the token is not for the audience"),
+        (token(smcp={"offices": ["kitchen"]}), 403, 'error="insufficient_scope"'),
+        (token(smcp={**LAB, "roles": ["computer"]}), 403, 'error="insufficient_scope"'),
+    ],
+)
+async def test_a_client_without_a_right_token_is_refused(sent: str | None, status: int, said: str) -> None:
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        answer = await post(service.office("lab-1"), **(bearer(sent) if sent else {}))
+        assert answer[0] == status
+        challenge = answer[1]["WWW-Authenticate"]
+        metadata = f'resource_metadata="{PUBLIC}/.well-known/oauth-protected-resource/mcp/lab-1"'
+        assert challenge.startswith(f"Bearer {metadata}")
+        assert said in challenge
+        assert ("error=" in challenge) is (sent is not None)
+        assert answer[2]["error"]["message"].startswith(f"error {status}: ")
+        assert not gateway.received
+
+
+@pytest.mark.parametrize("audience", [issuer.AUDIENCE, f"{PUBLIC}/mcp/lab-1", ["x", f"{PUBLIC}/mcp/lab-1"]])
+@ERAS
+async def test_a_token_for_the_office_or_the_audience_of_the_settings_is_accepted(era: str, audience: Any) -> None:
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        gateway.computers["red"] = [tool("echo")]
+        async with office_client(service.office("lab-1"), era, **bearer(token(aud=audience))) as client:
+            assert await client.text("echo") == "echo"
+
+
+async def test_the_metadata_name_the_office_and_the_issuer_where_the_mcp_sdk_looks_for_them() -> None:
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service, aiohttp.ClientSession() as http:
+        asked = service.office("lab%201")
+        first, *_ = build_protected_resource_metadata_discovery_urls(None, asked)
+        async with http.get(first) as answer:
+            found = ProtectedResourceMetadata.model_validate_json(await answer.text())
+        assert str(found.resource) == f"{PUBLIC}/mcp/lab%201"
+        assert [str(each).rstrip("/") for each in found.authorization_servers] == [ISSUER]
+        assert found.resource_name == "Office lab 1"
+
+
+async def test_keys_are_accepted_and_name_no_issuer(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    key = key_of(keys)
+    async with fake_gateway() as gateway, mcp_service(gateway.url, auth_keys=keys, mcp_public_url=PUBLIC) as service:
+        gateway.computers["red"] = [tool("echo")]
+        async with office_client(service.office("lab-1"), **bearer(key)) as client:
+            assert await client.names() == ["echo"]
+        status, headers, _ = await post(service.office("lab-1"))
+        assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+        async with aiohttp.ClientSession() as http:
+            async with http.get(f"{service.url}/.well-known/oauth-protected-resource/mcp/lab-1") as answer:
+                assert answer.status == 404
+
+
+async def test_wrong_tokens_are_throttled_and_right_ones_are_not() -> None:
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        url = service.office("lab-1")
+        statuses = [(await post(url, **bearer("wrong")))[0] for _ in range(21)]
+        assert statuses == [401] * 20 + [429]
+        _, headers, _ = await post(url, **bearer("wrong"))
+        assert 1 <= int(headers["Retry-After"]) <= 60
+        assert (await post(url, INITIALIZE, **bearer(token())))[0] == 200
+
+
+async def test_a_session_cannot_be_used_with_the_token_of_another_subject() -> None:
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        url = service.office("lab-1")
+        _, headers, _ = await post(url, INITIALIZE, **bearer(token(sub="anna")))
+        session = {"Mcp-Session-Id": headers["Mcp-Session-Id"], "Mcp-Protocol-Version": "2025-11-25"}
+        assert (await post(url, **session, **bearer(token(sub="eve"))))[0] == 404
+        assert (await post(url, **session))[0] == 401
+        renewed = token(sub="anna", jti="the next one")
+        assert (await post(url, **session, **bearer(renewed)))[0] == 200
+
+
+@asynccontextmanager
+async def stream(url: str, credential: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The stream of notifications of a new session."""
+    _, headers, _ = await post(url, INITIALIZE, **bearer(credential))
+    session = {"Mcp-Session-Id": headers["Mcp-Session-Id"], "Mcp-Protocol-Version": "2025-11-25"}
+    async with aiohttp.ClientSession() as http:
+        async with http.get(url, headers={**ACCEPT, **session, **bearer(credential)}) as answer:
+            assert answer.status == 200
+            yield answer
+
+
+async def test_a_stream_ends_when_its_token_expires_and_a_call_is_answered() -> None:
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        gateway.computers["red"] = [tool("wait")]
+        answered = asyncio.Event()
+
+        async def wait(_: Any) -> Any:
+            await answered.wait()
+            return {"content": [{"type": "text", "text": "done"}], "isError": False}
+
+        gateway.answers["client:tool_call"] = wait
+        credential = token(exp=time.time() + 4)
+        async with office_client(service.office("lab-1"), "2026-07-28", **bearer(credential)) as client:
+            assert await client.names() == ["wait"]  # else the MCP SDK asks for them after the call
+            call = asyncio.create_task(client.text("wait"))
+            await eventually(lambda: gateway.seen("client:tool_call"))
+            async with stream(service.office("lab-1"), credential) as answer, asyncio.timeout(30):
+                await answer.content.read()
+            answered.set()
+            assert await call == "done"
+
+
+async def test_a_revoked_key_ends_its_streams_and_its_calls_and_nobody_elses(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    mine, other = key_of(keys, subject="anna"), key_of(keys, subject="otto")
+    async with fake_gateway() as gateway, mcp_service(gateway.url, auth_keys=keys) as service:
+        gateway.computers["red"] = [tool("wait")]
+        gateway.answers["client:tool_call"] = gateway.never
+        url = service.office("lab-1")
+        async with (
+            office_client(url, "2026-07-28", **bearer(mine)) as client,
+            stream(url, other) as kept,
+            stream(url, mine) as ended,
+        ):
+            call = asyncio.create_task(client.text("wait"))
+            await eventually(lambda: gateway.seen("client:tool_call"))
+            key_file.remove(keys, "anna")
+            async with asyncio.timeout(30):
+                await ended.content.read()
+                with pytest.raises(Exception, match="the token was revoked"):
+                    await call
+            assert not kept.content.at_eof()
+        assert (await post(url, **bearer(mine)))[0] == 401
+
+
+@ERAS
+async def test_a_client_lists_calls_and_reads_what_its_token_is_for(era: str) -> None:
+    rights = {**LAB, "computers": ["red"], "tools": ["read_*"], "read_only": True}
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        computers_at(gateway, "blue", "red")
+        gateway.computers["red"] = [
+            {**tool("read_a"), "meta": READS},
+            tool("read_b"),
+            {**tool("drop"), "meta": READS},
+        ]
+        gateway.computers["blue"] = [{**tool("read_c"), "meta": READS}]
+        url = service.office("lab-1")
+        async with (
+            office_client(url, era, **bearer(token(sub="anna", smcp=rights))) as anna,
+            office_client(url, era, **bearer(token(sub="otto"))) as otto,
+        ):
+            assert await anna.names() == ["read_a"]
+            assert await otto.names() == ["drop", "read_a", "read_b", "read_c"]
+            for name in ("read_b", "read_c", "drop"):
+                assert await anna.text(name) == "!Error 403: the token is not for this tool"
+            assert gateway.seen("client:tool_call") == []
+            assert [each.uri for each in (await anna.client.list_resources()).resources] == [WINDOW]
+            with pytest.raises(MCPError, match="error 403: the token is not for this Computer"):
+                await anna.client.read_resource(f"smcp://blue/{WINDOW}")
+
+
+@ERAS
+async def test_a_call_says_for_whom_it_is_and_no_token_is_passed_on(era: str) -> None:
+    mine, others = token(sub="anna", smcp={**LAB, "tools": ["e*"]}), token(sub="otto")
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        gateway.computers["red"] = [tool("echo")]
+        url = service.office("lab-1")
+        async with office_client(url, era, **bearer(mine)) as anna, office_client(url, era, **bearer(others)) as otto:
+            await asyncio.gather(*(client.text("echo") for client in (anna, otto)))
+        users = {call["a2c_on_behalf"]["subject"]: call["a2c_on_behalf"] for call in gateway.seen("client:tool_call")}
+        assert users["anna"]["tools"] == ["e*"]
+        assert users["otto"].keys() == {"identity", "subject"}
+        assert users["anna"]["identity"] != users["otto"]["identity"]
+        assert not [each for each in (mine, others) if each in str(gateway.received)]
+
+
+async def test_a_page_of_elsewhere_is_refused_although_it_has_a_token() -> None:
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        status, _, body = await post(service.office("lab-1"), **bearer(token()), Origin="http://evil.example")
+        assert (status, body["error"]["data"]) == (403, {"field": "Origin"})
+        named = {"allowed_hosts": "mcp.example"}
+    async with fake_gateway() as gateway, with_tokens(gateway.url, **named) as service:
+        status, _, body = await post(service.office("lab-1"), **bearer(token()), Host="evil.example")
+        assert (status, body["error"]["data"]) == (403, {"field": "Host"})
+        assert (await post(service.office("lab-1"), INITIALIZE, **bearer(token()), Host="mcp.example"))[0] == 200
+
+
+def test_an_issuer_that_clients_cannot_find_is_refused_at_the_start() -> None:
+    chosen = {**issuer.settings(auth_secret=SECRET, mcp_public_url=PUBLIC), "auth_issuer": "our issuer"}
+    with pytest.raises(SettingsError, match="SMCP_AUTH_ISSUER: has to be a URL with SMCP_MCP_PUBLIC_URL"):
+        check_access(McpSettings(**chosen))
+    for wrong in ("mcp.example", "ftp://mcp.example", "https://mcp.example/path", "https://mcp.example?x=1"):
+        with pytest.raises(ValidationError, match="has to be a URL without a path"):
+            McpSettings(mcp_public_url=wrong)
