@@ -129,22 +129,26 @@ async def test_a_call_that_a_socketio_computer_says_it_did_not_run_runs_when_it_
 
 async def test_no_field_of_a_socketio_computers_error_breaks_an_answer(nats_url: str) -> None:
     deep: list[Any] = []
+    bad_details: list[Any] = [[]]
     for _ in range(200):
         deep = [deep]
+    bad_details.append({"deep": deep})
     async with couple(nats_url, flat_errors=False) as pair:
         answers: list[tuple[dict[str, Any], dict[str, Any]]] = [
             ({"code": True, "message": "m"}, {"code": True, "message": "m"}),
             ({"code": 500, "message": None}, {"code": 500, "message": None}),
             (RESULT | {"code": 500, "message": "m"}, RESULT | {"code": 500, "message": "m"}),
-            (
-                {"code": 500, "message": "m", "details": []},
-                {
-                    "content": [{"type": "text", "text": "m"}],
-                    "isError": True,
-                    "meta": {"a2c_error": {"code": 500, "details": {}}},
-                },
+            *(
+                (
+                    {"code": 500, "message": "m", "details": details},
+                    {
+                        "content": [{"type": "text", "text": "m"}],
+                        "isError": True,
+                        "meta": {"a2c_error": {"code": 500, "details": {}}},
+                    },
+                )
+                for details in bad_details
             ),
-            ({"code": 500, "message": "m", "details": {"deep": deep}},) * 2,
         ]
 
         async def answer(payload: dict[str, Any]) -> Any:

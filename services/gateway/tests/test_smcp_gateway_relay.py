@@ -103,6 +103,7 @@ LONG: Final = "x" * 500_000
 
 
 @pytest.mark.rule("answers.large.error")
+@pytest.mark.parametrize("headers", [{ERROR: "404"}, {}], ids=["says that it is one", "does not say it"])
 @pytest.mark.parametrize(
     ("said", "heard"),
     [
@@ -111,13 +112,14 @@ LONG: Final = "x" * 500_000
         ({"code": 4017, "message": "m", "details": {"a": 1}}, {"code": 4017, "message": "m", "details": {"a": 1}}),
         ({"code": 404, "message": LONG}, {"code": 500}),
         ({"code": 404, "message": "m", "details": {"a": LONG}}, {"code": 500}),
+        ({"code": 401, "message": 4 * LONG}, {"code": 500}),
     ],
 )
 async def test_an_agent_gets_short_errors_of_known_codes_whatever_a_computer_says(
-    nats_url: str, said: dict[str, Any], heard: dict[str, Any]
+    nats_url: str, said: dict[str, Any], heard: dict[str, Any], headers: dict[str, str]
 ) -> None:
     async def refuse(_: str, __: Incoming) -> Reply:
-        return Reply(orjson.dumps(said), {ERROR: "404"})
+        return Reply(orjson.dumps(said), headers)
 
     async def acknowledge(_: Any) -> dict[str, Any]:
         return said

@@ -4,13 +4,15 @@ Most answers go on as they came, and the Agent's gateway parses them. One above 
 fields are found in slices, since 30 MB of escaped text take 0.15 s to parse and write (ADR 0044).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any, Final
 
 import orjson
 
 from smcp_bus import exact_json
-from smcp_gateway.sockets.packet import READ_BY_PUBLISHED
+from smcp_gateway.sockets.packet import READ_BY_PUBLISHED, TOOL_CALL
+from smcp_proto.catalog import Row
 from smcp_proto.errors import (
     ANSWER_TOO_LARGE,
     LONGEST_ERROR,
@@ -48,19 +50,19 @@ def result_of(answer: bytes) -> bytes | SmcpError:
     return _rename_meta(outcome) if isinstance(outcome, bytes) else outcome
 
 
-async def large_answer(answer: bytes, most: int, expected: Collection[str] = RESULT_FIELDS) -> bytes | SmcpError:
-    """The same for an answer of any size: to a tool call, or to another request whose reply has `expected` fields.
+async def large_answer(answer: bytes, most: int, expected: Collection[str] | None = None) -> bytes | SmcpError:
+    """The same for an answer of any size; with `expected` as `read_error`, to another request than a tool call.
 
     Raises:
         TooLarge: it holds more than `most` values, or more fields than `exact_json.fields` reads.
     """
-    if not expected:
+    if expected is not None and not expected:
         await exact_json.check_cost(answer, most, "the answer")
         return answer
     fields: dict[str, Any] = await exact_json.fields(answer, most, "the answer")
-    if not fields.keys() & expected and {"code", "message"} <= fields.keys():
-        return error_of_computer(ErrorCode.INTERNAL, "", {}, len(answer))
-    if expected is not RESULT_FIELDS or "_meta" not in fields:
+    if (error := _large_error(fields, RESULT_FIELDS if expected is None else expected, len(answer))) is not None:
+        return error
+    if expected is not None or "_meta" not in fields:
         return answer
     for name in META_FIELDS:
         text = bytes(fields.get(name, b"")).lstrip()
@@ -69,30 +71,50 @@ async def large_answer(answer: bytes, most: int, expected: Collection[str] = RES
     return exact_json.joined(with_meta(fields, ours=True))
 
 
+def _large_error(fields: Mapping[str, Any], expected: Collection[str], size: int) -> SmcpError | None:
+    if not expected or not {"code", "message"} <= fields.keys() or any(field in fields for field in expected):
+        return None
+    return error_of_computer(ErrorCode.INTERNAL, "", {}, size)
+
+
+@cache
+def expected_fields(row: Row) -> frozenset[str]:
+    """The fields of which a reply to that event has one, and an error none; empty where nobody knows."""
+    if row.event == TOOL_CALL:
+        return RESULT_FIELDS
+    return frozenset() if row.reply is None else frozenset(row.reply.model_fields) - {"req_id"}
+
+
 def read_error(answer: bytes, expected: Collection[str]) -> bytes | SmcpError:
     """The answer, or the error that it is: then it has none of the fields that are `expected`; without any, nobody can
-    tell.
-
-    An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014).
-    """
+    tell."""
     is_plain = b"\\u00" not in answer  # else a name may be written with escapes
     if not expected or (is_plain and (b'"code"' not in answer or b'"message"' not in answer)):
         return answer
     try:
-        result = exact_json.read(answer)
-        error = flat_error(result, expected)
-        if error is None:
-            return answer
-        exact_json.check_depth(error.details)
-    except (orjson.JSONDecodeError, Malformed):
+        return error_in(exact_json.read(answer), expected, len(answer)) or answer
+    except orjson.JSONDecodeError:
         return answer  # the Agent's gateway refuses or mends it
-    if (
-        len(answer) <= LONGEST_ERROR
-        and error.code in READ_BY_PUBLISHED
-        and not result.keys() <= ErrorBody.model_fields.keys()
-    ):
-        return answer
-    return error_of_computer(error.code, error.message, error.details, len(answer))
+
+
+def error_in(result: Any, expected: Collection[str], size: int) -> SmcpError | None:
+    """The error that a parsed answer of `size` bytes is; None: it is a reply.
+
+    An error that published Agents read passes as it is where it has fields of its own (`mcp_server` beside 4014).
+    Details that are nested too deep are dropped.
+    """
+    error = flat_error(result, expected) if expected else None
+    if error is None:
+        return None
+    has_more = not result.keys() <= ErrorBody.model_fields.keys()
+    if size <= LONGEST_ERROR and error.code in READ_BY_PUBLISHED and has_more:
+        return None
+    details = error.details
+    try:
+        exact_json.check_depth(details)
+    except Malformed:
+        details = {}
+    return error_of_computer(error.code, error.message, details, size)
 
 
 def _rename_meta(answer: bytes) -> bytes:

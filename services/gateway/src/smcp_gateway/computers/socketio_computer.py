@@ -24,7 +24,7 @@ from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans, carried
-from smcp_gateway.computers.answers import large_answer, of_acknowledgement, read_error, result_of
+from smcp_gateway.computers.answers import expected_fields, large_answer, of_acknowledgement, read_error, result_of
 from smcp_gateway.computers.subscriptions import Subscriptions
 from smcp_gateway.sockets.packet import LARGE, Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
@@ -188,7 +188,7 @@ class SocketIoComputer:
         finally:
             withdraw()
         if isinstance(outcome, bytes):
-            expected = set() if call.row.reply is None else call.row.reply.model_fields.keys() - {"req_id"}
+            expected = expected_fields(call.row)
             if len(outcome) > exact_json.SMALL_BYTES:
                 outcome = await large_answer(outcome, self._table.max_values, expected)
             else:

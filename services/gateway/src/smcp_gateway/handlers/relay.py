@@ -7,7 +7,7 @@ is not retried: it may have run, and the Agent's SDK repeats it by `req_id`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -27,6 +27,7 @@ from smcp_bus.tool_progress import NoteCounts, ProgressThrottle
 from smcp_bus.tracing import carried, link, sent
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall, TooManyCalls
+from smcp_gateway.computers.answers import error_in, expected_fields, large_answer
 from smcp_gateway.sockets.packet import Frame, event_frame, largest_reply
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto import tool_results
@@ -198,10 +199,11 @@ class Relay:
                 reply = await self._until_run(subject, body, headers, pending, call, span)
                 if ERROR in reply.headers:
                     raise _error(reply)
+                expected = expected_fields(call.row)
                 if len(reply.body) > MAX_REPAIRED_BYTES:
-                    return await self._checked_in_slices(reply.body)
+                    return await self._checked_in_slices(reply.body, expected)
                 await exact_json.check_cost(reply.body, self.max_values, "the answer")
-                return checked(reply.body)
+                return checked(reply.body, expected)
             except (BodyTooLarge, TooManyCalls):  # nothing was sent
                 pending.not_run()
                 raise
@@ -211,7 +213,7 @@ class Relay:
                         self._cancel_late(pending, call.caller.subject)
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
-    async def _checked_in_slices(self, body: bytes) -> RawJson:
+    async def _checked_in_slices(self, body: bytes, expected: Collection[str]) -> RawJson:
         """Validates in slices, without repairing lone surrogates."""
         try:
             levels = await exact_json.validated_depth(body, self.max_values, "the answer")
@@ -219,6 +221,10 @@ class Relay:
             raise Internal(NO_JSON) from None
         if levels > DEEPEST:
             raise Internal(TOO_DEEP)
+        if expected and (b'"message"' in body or b"\\u00" in body):  # else it is no error
+            answer = await large_answer(body, self.max_values, expected)
+            if isinstance(answer, SmcpError):
+                raise answer
         return RawJson(body)
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:
@@ -313,11 +319,12 @@ def _target(request: BaseModel) -> str:
     return name
 
 
-def checked(body: bytes) -> RawJson:
+def checked(body: bytes, expected: Collection[str]) -> RawJson:
     """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON.
 
     Raises:
         Internal: it is no JSON, or nested too deeply.
+        SmcpError: it is an error, without the header that says so (`answers.error_in`).
     """
     may_be_deep = exact_json.has_many(body, b"[") or exact_json.has_many(body, b"{")
     read = orjson.loads if may_be_deep or len(body) <= exact_json.SHORT else exact_json.read
@@ -331,6 +338,8 @@ def checked(body: bytes) -> RawJson:
             orjson.dumps(value)
         except TypeError:
             raise Internal(TOO_DEEP) from None
+    if isinstance(value, dict) and "code" in value and (error := error_in(value, expected, len(body))) is not None:
+        raise error
     return RawJson(body, tool_results.failure(value) if len(body) <= exact_json.SMALL_BYTES else "")
 
 
