@@ -105,6 +105,19 @@ async def test_a_web_page_of_elsewhere_is_refused(header: str, value: str) -> No
         assert not gateway.received
 
 
+async def test_a_web_page_of_an_allowed_origin_may_use_an_office() -> None:
+    page = {"Origin": "https://page.example.com"}
+    async with fake_gateway() as gateway, aiohttp.ClientSession() as http:
+        async with mcp_service(gateway.url, allowed_origins="https://page.example.com") as service:
+            asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "mcp-method"}
+            async with http.options(service.office(), headers=asked) as answer:
+                assert answer.headers["Access-Control-Allow-Origin"] == "https://page.example.com"
+                assert answer.headers["Access-Control-Allow-Headers"] == "mcp-method"
+            async with http.post(service.office(), json=PING, headers={**HEADERS, **page}) as answer:
+                assert answer.headers["Access-Control-Allow-Origin"] == "https://page.example.com"
+                assert "Mcp-Session-Id" in answer.headers["Access-Control-Expose-Headers"]
+
+
 async def test_a_body_above_the_limit_is_refused() -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url, max_payload=64 * 1024) as service:
         async with aiohttp.ClientSession() as http:

@@ -11,6 +11,8 @@ from typing import Final
 import uvicorn
 from mcp_types import INVALID_REQUEST
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -147,9 +149,19 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
             listener = socket.create_server((host, port), family=family, backlog=1024)
         except OSError as error:
             raise cannot_listen(error, host, port, choose="SMCP_MCP_PORT") from error
+        pages = Middleware(
+            CORSMiddleware,
+            allow_origins=settings.origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["Mcp-Session-Id", "WWW-Authenticate"],
+        )
         server = _Server(
             uvicorn.Config(
-                Starlette(routes=[Route("/mcp/{office:path}", endpoint), *access.routes]),
+                Starlette(
+                    routes=[Route("/mcp/{office:path}", endpoint), *access.routes],
+                    middleware=[pages] if settings.origins else [],
+                ),
                 lifespan="off",
                 log_config=None,
                 log_level=logging.WARNING,
