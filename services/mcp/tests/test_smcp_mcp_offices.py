@@ -8,7 +8,7 @@ import pytest
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.mcp_service import mcp_service, office_client
-from smcp_testing.waiting import eventually, within
+from smcp_testing.waiting import Stopwatch, eventually, within
 
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 HEADERS = {"Accept": "application/json, text/event-stream"}
@@ -93,6 +93,22 @@ async def test_a_stopping_service_leaves_its_offices_and_ends_their_calls() -> N
             await call
         await client.__aexit__(None, None, None)
         assert gateway.seen("server:leave_office")
+
+
+async def test_a_stopping_service_does_not_wait_for_a_join_that_is_not_answered() -> None:
+    async with fake_gateway() as gateway, aiohttp.ClientSession() as http:
+        gateway.answers["server:join_office"] = gateway.never
+        async with mcp_service(gateway.url) as service:
+            request = asyncio.create_task(_status(http, service.office()))
+            await eventually(lambda: gateway.seen("server:join_office"))
+            watch = Stopwatch()
+        assert watch.undisturbed < 5
+        assert await request == 503
+
+
+async def _status(http: aiohttp.ClientSession, url: str) -> int:
+    async with http.post(url, json=PING, headers=HEADERS) as answer:
+        return answer.status
 
 
 @pytest.mark.parametrize(("header", "value"), [("Host", "evil.example"), ("Origin", "http://evil.example")])

@@ -89,7 +89,7 @@ class Offices:
         self._joining: dict[str, asyncio.Future[HeldOffice]] = {}
         self._refused: dict[str, tuple[float, SeatTaken]] = {}
         """By office, with the loop time at which it is forgotten."""
-        self._holding: set[asyncio.Task[None]] = set()
+        self._holding: dict[asyncio.Task[None], asyncio.Future[HeldOffice]] = {}
         self._stopping = False
 
     def __len__(self) -> int:
@@ -114,8 +114,8 @@ class Offices:
         if office not in self._joining:
             joined = self._joining[office] = asyncio.get_running_loop().create_future()
             task = self._tasks.start(self._hold(office, joined), name=f"office {office}")
-            self._holding.add(task)
-            task.add_done_callback(self._holding.discard)
+            self._holding[task] = joined
+            task.add_done_callback(self._holding.pop)
         try:
             return await asyncio.shield(self._joining[office])
         except JoinRefused as error:
@@ -134,7 +134,12 @@ class Offices:
             held.ended.set()
         for office, joined in list(self._joining.items()):
             self._settle(office, joined, Unavailable("this replica is stopping"))
-        await asyncio.gather(*self._holding)
+        holding = dict(self._holding)
+        for task, joined in holding.items():
+            if joined.exception() is not None:  # it joins still: a gateway that hangs would hold up the stop
+                task.cancel()
+        if holding:
+            await asyncio.wait(holding)
 
     async def _hold(self, office: str, joined: asyncio.Future[HeldOffice]) -> None:
         """Join, and hold the seat until the office is not used any more, or nobody waits for it."""
