@@ -45,15 +45,6 @@ pytestmark = [
 ]
 
 
-class Alone(Place):
-    """A Computer without the toolbox of the tests: its tools keep their names."""
-
-    def config(self, directory: Path) -> Path:
-        path = directory / f"{self.credential}.json"
-        path.write_text(json.dumps({"servers": dict(self.servers)}), encoding="utf-8")
-        return path
-
-
 class User:
     """A client of a server, and its user: what the server sends without a request, and what it is answered."""
 
@@ -321,7 +312,7 @@ async def using(server: StdioServerParameters) -> AsyncIterator[User]:
 @pytest.mark.usefixtures("node")
 async def test_the_table_of_features_says_what_passes_through_an_office(tmp_path: Path) -> None:
     servers = {"everything": {"type": "stdio", "server_parameters": EVERYTHING}}
-    place = Alone("host-everything", "features", "everything", servers)
+    place = Place("host-everything", "features", "everything", servers, toolbox=False)
     outcomes = {}
     async with open_standalone(tmp_path, more=[place]) as world:
         arguments = ["mcp", "--url", world.url(0), "--office", place.office]

@@ -78,7 +78,7 @@ async def test_what_no_list_names_is_asked_of_the_computers_in_turn() -> None:
             with pytest.raises(MCPError, match="Resource not found"):  # what that Computer says
                 await bridge.client.read_resource("smcp://red/file:///nowhere")
     said = "no Computer of the office has this resource"
-    assert (refused.value.error.code, refused.value.error.message) == (-32002, said)
+    assert (refused.value.error.code, refused.value.error.message) == (-32602, said)
 
 
 @pytest.mark.parametrize("uri", ["smcp://gone/file:///a", "smcp://", "http://[", "window://x/y"])

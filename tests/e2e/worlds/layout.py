@@ -20,15 +20,16 @@ class Place:
     name: str
     servers: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """MCP servers beside the toolbox, as they stand in a configuration file."""
+    toolbox: bool = True
 
     def ran(self, directory: Path) -> Path:
         return directory / f"{self.credential}.ran"
 
     def config(self, directory: Path) -> Path:
-        """Write the Computer's configuration: the toolbox of the tests, and its own servers."""
-        server = configs.stdio(log=self.ran(directory))
+        """Write the Computer's configuration: the toolbox of the tests, if it has one, and its own servers."""
+        toolbox = {"toolbox": configs.stdio(log=self.ran(directory))} if self.toolbox else {}
         path = directory / f"{self.credential}.json"
-        path.write_text(json.dumps({"servers": {"toolbox": server, **self.servers}}), encoding="utf-8")
+        path.write_text(json.dumps({"servers": {**toolbox, **self.servers}}), encoding="utf-8")
         return path
 
 

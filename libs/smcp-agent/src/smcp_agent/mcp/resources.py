@@ -64,10 +64,10 @@ async def of_all(computers: Sequence[str], what: str, ask: Callable[[str], Await
     return {computer: found[computer] for computer in computers if computer in found}
 
 
-def mcp_error(error: SmcpError, message: str | None = None) -> MCPError:
+def mcp_error(error: SmcpError) -> MCPError:
     """What an MCP client is told of a request that the office refused: an MCP server's error as it is."""
     if isinstance(error, McpError):
-        return MCPError(error.rpc_code, message or error.message, error.data)
+        return MCPError(error.rpc_code, error.message, error.data)
     return MCPError(types.INTERNAL_ERROR, f"error {int(error.code)}: {error.message}")
 
 
@@ -154,10 +154,11 @@ class OfficeResources:
                 refused = error
                 if isinstance(error, ConnectionLost) or (isinstance(error, McpError) and error.smcp_code is None):
                     break  # nobody can be asked, or an MCP server has it, and does not give it
-        nowhere = (
-            isinstance(refused, McpError) and refused.smcp_code == SmcpCode.NOT_FOUND and not uri.startswith(SCHEME)
-        )
-        raise mcp_error(refused, "no Computer of the office has this resource" if nowhere else None) from None
+        unknown = isinstance(refused, McpError) and refused.smcp_code == SmcpCode.NOT_FOUND
+        if unknown or isinstance(refused, NotFound):
+            why = refused.message if uri.startswith(SCHEME) else "no Computer of the office has this resource"
+            raise MCPError(types.INVALID_PARAMS, why, {"uri": uri}) from None
+        raise mcp_error(refused) from None
 
     def _candidates(self, context: Context, uri: str) -> tuple[list[str], str]:
         if uri.startswith(SCHEME):

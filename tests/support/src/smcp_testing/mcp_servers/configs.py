@@ -220,6 +220,17 @@ async def http_instrumented(kind: Literal["streamable", "sse"], env: Mapping[str
 
 
 @asynccontextmanager
+async def http_conformance() -> AsyncIterator[HttpServer]:
+    """Run the server of MCP's conformance suite over Streamable HTTP while the body runs."""
+    server = HttpServer("streamable", [], "conformance")
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.kill()
+
+
+@asynccontextmanager
 async def http_raw(kind: Literal["streamable", "sse"], *, plain: bool = False) -> AsyncIterator[HttpServer]:
     """Run a raw server over HTTP while the body runs; see `raw`."""
     server = HttpServer(kind, ["--plain"] if plain else [], "raw")

@@ -1,14 +1,15 @@
 """The MCP server that MCP's conformance suite (npm `@modelcontextprotocol/conformance`) expects: it fixes the names.
 
-    python -m smcp_testing.mcp_servers.conformance --era 2025|2026 [--port N]
+    python -m smcp_testing.mcp_servers.conformance [--era 2025|2026] [--transport stdio|streamable] [--port N]
 
-Over stdio, in that era; with `--port` over Streamable HTTP, in both. `src/scenarios/server` of the suite says what each
+Over stdio it speaks that era, over Streamable HTTP both. `src/scenarios/server` of the suite says what each
 tool, prompt and resource has to give.
 """
 
 import argparse
 import asyncio
 import json
+import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -365,13 +366,22 @@ def _fits(request: dict[str, Any], answer: Any) -> bool:
     return answer.action != "accept" or all(isinstance(content.get(key), str | bool) for key in schema["required"])
 
 
+async def serve_http(port: int) -> None:
+    """Serve on 127.0.0.1, and print the URL."""
+    listener = socket.create_server(("127.0.0.1", port))
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)  # noqa: T201 -- the parent reads it
+    app = Conformance().server.streamable_http_app()
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", choices=["2025", "2026"], default="2026")
-    parser.add_argument("--port", type=int)
+    parser.add_argument("--transport", choices=["stdio", "streamable"], default="stdio")
+    parser.add_argument("--port", type=int, default=0)
     chosen = parser.parse_args()
-    if chosen.port is None:
+    if chosen.transport == "stdio":
         asyncio.run(Conformance().serve_stdio(chosen.era))
     else:
-        app = Conformance().server.streamable_http_app()
-        uvicorn.run(app, host="127.0.0.1", port=chosen.port, log_level="warning")
+        asyncio.run(serve_http(chosen.port))
