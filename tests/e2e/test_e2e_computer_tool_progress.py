@@ -19,7 +19,7 @@ from tests.e2e.worlds.processes import open_processes
 NOTES: Final = 100_000
 CALL_S: Final = 240
 MORE_MIB: Final = 4.0
-"""How much more memory a process may have in such a call than before it: at most 0.1 was seen, and the notes have 11."""
+"""How much more memory a process may have in such a call than before it: 0.1 was seen. The notes have about 11."""
 
 
 async def test_of_100_000_notes_few_are_sent_and_another_server_answers_meanwhile() -> None:

@@ -18,6 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from smcp_agent.client import SmcpAgent
+from smcp_agent.errors import Malformed
 from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.resources import Context
 from smcp_agent.results import InputAnswer, InputRequest
@@ -54,15 +55,21 @@ async def call(
             return failed(str(error))
         return mcp_result(result.raw)
     sent = context.params or {}
-    result = await agent.call_once(
-        named.computer,
-        named.tool.name,
-        arguments,
-        timeout=timeout,
-        on_progress=on_progress,
-        input_state=sent.get("requestState"),
-        input_responses=sent.get("inputResponses"),
-    )
+    state = sent.get("requestState")
+    try:
+        result = await agent.call_once(
+            named.computer,
+            named.tool.name,
+            arguments,
+            timeout=timeout,
+            on_progress=on_progress,
+            input_state=state,
+            input_responses=None if state is None else sent.get("inputResponses"),  # answers to nothing: asked anew
+        )
+    except Malformed as error:
+        if error.details.get("field") == "input_state":  # forged, used, or too old: MCP wants a protocol error
+            raise MCPError(types.INVALID_PARAMS, error.message, {"field": "requestState"}) from None
+        raise
     if not result.input_required:
         return mcp_result(result.raw)
     try:
@@ -70,8 +77,8 @@ async def call(
     except CannotAsk as error:
         agent.cancel_call(result.req_id)
         return failed(str(error))
-    requests, state = result.input_requests, result.input_state
-    return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
+    requests = result.input_requests
+    return {"resultType": "input_required", "inputRequests": requests, "requestState": result.input_state}
 
 
 async def _ask(context: Context, request: InputRequest) -> InputAnswer:
