@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import tempfile
 import zlib
@@ -117,6 +118,19 @@ async def requests_of_lists(target: Target) -> None:
             await eve.ack(await eve.event("client:tool_call", f'{{"computer":"evil","params":{{"v":{LISTS}}}}}'))
 
 
+async def polled_lists(target: Target) -> None:
+    """A message that is no packet of Socket.IO, of a client that polls."""
+    async with aiohttp.ClientSession() as http:
+        url = f"{target.url}/socket.io/?EIO=4&transport=polling"
+        async with http.get(url) as opened:
+            url += f"&sid={json.loads((await opened.text())[1:])['sid']}"
+        async with http.post(url, data="40/smcp," + json.dumps({"token": target.key})):
+            pass
+        while True:
+            async with http.post(url, data=io.BytesIO(f"4{LISTS}".encode())) as answer:
+                assert answer.status == 200
+
+
 async def answers_of_lists(target: Target) -> None:
     async with target.pair() as (eve, evil):
         for number in count(1):
@@ -185,6 +199,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "large messages of strangers": large_messages,
     "wrong tokens": wrong_tokens,
     "requests of lists": requests_of_lists,
+    "polled lists": polled_lists,
     "answers of lists": answers_of_lists,
     "trickled chunks": trickled_chunks,
     "calls without end": calls_without_end,
