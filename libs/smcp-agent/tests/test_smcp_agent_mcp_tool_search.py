@@ -204,7 +204,7 @@ async def test_a_call_through_call_tool_gives_what_the_tool_gave(era: str) -> No
 async def test_progress_and_cancel_pass_through_call_tool(era: str) -> None:
     heard = asyncio.Event()
 
-    async def hear(*_: object) -> None:
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.set()
 
     async with fake_gateway() as gateway:
@@ -233,7 +233,7 @@ async def test_a_question_of_a_tool_is_asked_and_answered_through_call_tool(era:
             return {"content": [{"type": "text", "text": data["input_responses"]["q"]["content"]["day"]}]}
         return {"content": [], "isError": True, "meta": {"a2c_input_required": {"requests": {"q": form}, "state": "s"}}}
 
-    async def on_input(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def on_input(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         assert params.message == "Which day?"
         return types.ElicitResult(action="accept", content={"day": "friday"})
 
