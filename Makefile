@@ -128,6 +128,7 @@ bench: setup  ## Compare with the published server and a bare echo, side by side
 	$(BIN)/python -m bench.replica_size
 	$(BIN)/python -m bench.computer
 	$(BIN)/python -m bench.hostile
+	$(BIN)/python -m bench.mcp_calls
 
 .PHONY: demo
 demo: setup  ## Call tools of real MCP servers while one of two gateways is killed: every call returns
@@ -185,7 +186,7 @@ pin-images: setup  ## Write the digests of the images of others, of which Docker
 lock: setup  ## Resolve all dependencies anew and write requirements.lock and the smaller locks
 	$(BIN)/uv lock --upgrade
 	$(BIN)/uv export --quiet --no-emit-workspace --all-packages --output-file requirements.lock
-	for locked in bench/published tests/e2e/models docker/tools docker/compose/servers .ci/audit; do \
+	for locked in bench/published bench/fastmcp tests/e2e/models docker/tools docker/compose/servers .ci/audit; do \
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 			--no-annotate --no-header --output-file "$$locked.lock" "$$locked.in"; \
 	done
