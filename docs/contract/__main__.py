@@ -34,24 +34,24 @@ def documents() -> Mapping[Path, str]:
     return {DOCS / "asyncapi.yaml": asyncapi.written(asyncapi.asyncapi()), **written}
 
 
-def stale() -> list[Path]:
+def stale(wanted: Mapping[Path, str]) -> list[Path]:
     """Files that are missing, that say something else, or that nobody writes any more."""
-    wanted = documents()
     present = set(DOCS.glob("schemas/*.json"))
     different = {path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
     return sorted(different | (present - wanted.keys()))
 
 
 def main(arguments: list[str]) -> int:
-    if arguments == ["--check"]:
-        for path in stale():
-            sys.stderr.write(f"{path.relative_to(DOCS.parent)} is not current: python -m docs.contract\n")
-        return min(len(stale()), 1)
-    if arguments:
+    if arguments not in ([], ["--check"]):
         sys.stderr.write("usage: python -m docs.contract [--check]\n")
         return 2
     wanted = documents()
-    for path in stale():
+    found = stale(wanted)
+    if arguments:
+        for path in found:
+            sys.stderr.write(f"{path.relative_to(DOCS.parent)} is not current: python -m docs.contract\n")
+        return min(len(found), 1)
+    for path in found:
         if path in wanted:
             path.parent.mkdir(exist_ok=True)
             path.write_text(wanted[path], encoding="utf-8")
