@@ -1,12 +1,12 @@
 """`SmcpAgent`, an Agent in an office: it calls tools of Computers, and follows what changes there."""
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from smcp_agent.background import Background
 from smcp_agent.cache import AnswerCache, ToolCache, Tools
 from smcp_agent.connecting.addresses import Addresses
 from smcp_agent.connecting.link import Link
@@ -44,6 +44,8 @@ from smcp_proto.schemas import (
     ListRoomRet,
     SessionInfo,
 )
+
+_Result = TypeVar("_Result")
 
 
 class SmcpAgent(ToolCallMethods, DesktopMethods, FinderMethods, ModelMethods, PromptMethods, ResourceMethods):
@@ -102,7 +104,7 @@ class SmcpAgent(ToolCallMethods, DesktopMethods, FinderMethods, ModelMethods, Pr
         self.office = seat.office_id
         self.name = seat.name
         self._events = EventHub()
-        self._background = Background(self._ended)
+        self._background = _Background(self._ended)
         spawn, publish = self._background.spawn, self._events.publish
         self._answers = AnswerCache(spawn)
         self._tools = ToolCache(self.get_tools, spawn, publish)
@@ -217,6 +219,50 @@ class SmcpAgent(ToolCallMethods, DesktopMethods, FinderMethods, ModelMethods, Pr
             self._progressed(data)
         elif not self._background.stopped:
             self._room.on_notice(event, data)
+
+
+class _Background:
+    """The tasks of an agent, from its opening to its end; not those of the application.
+
+    A defect in one of them ends all. `on_end` is called when they are about to end.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self.started = False
+        self.stopped = False
+        self._on_end = on_end
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._defect: BaseException | None = None
+
+    def spawn(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
+        """Run `work` until it ends or all is stopped. Raises Closed: nothing runs, not yet or not any more."""
+        if self.stopped or not self.started:
+            work.close()
+            raise not_open()
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def stop(self) -> None:
+        """End everything. Raises the first defect."""
+        self._end()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._defect is not None:
+            raise self._defect
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._defect = self._defect or error
+            self._end()
+
+    def _end(self) -> None:
+        self.stopped = True
+        self._on_end()
+        for task in self._tasks:
+            task.cancel()
 
 
 def _why_no_tools(status: GetStatusRet) -> str:
