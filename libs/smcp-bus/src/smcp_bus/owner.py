@@ -12,15 +12,16 @@ import logging
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from opentelemetry.trace import Span, get_current_span
+from opentelemetry.trace import get_current_span
 from xxhash import xxh3_128_digest
 
 from smcp_bus import exact_json
 from smcp_bus.bus import Note
 from smcp_bus.dispatch import Call
+from smcp_bus.owned_calls import CallKey, EndedCall, RunningCall, Stop
 from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
@@ -44,9 +45,6 @@ MIB: Final = 1024 * 1024
 RECENT_S: Final = 10.0
 """How old a repeat may be that is taken for a call which never arrived (seconds): the table forgets older ones."""
 
-CallKey = tuple[str, str, str, str]
-"""(office, computer, agent, req_id)"""
-
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
@@ -56,47 +54,6 @@ class Keeping:
     keys_s: float = 3900.0
     """Longer than the longest call may take."""
     tombstones_s: float = 120.0
-
-
-@dataclass(slots=True)
-class _Ended:
-    digest: bytes
-    subject: str
-    at: float
-    """Loop time."""
-    body: bytes | None = field(repr=False)
-    """None: its result is not kept, or it ended with an error."""
-    error: SmcpError | None = None
-
-
-Stop = Callable[[str], None]
-"""Stops a call that was settled before its answer came. The argument is the reason: `timeout`, `cancelled`, `abandoned`
-(its Agent has left) or `aborted`."""
-
-
-@dataclass(slots=True, eq=False)
-class RunningCall:
-    """Made by `Owner.call`; its runner gives the answer to `Owner.settle`."""
-
-    seat: Seat
-    key: CallKey
-    tool: str
-    digest: bytes = field(repr=False)
-    subject: str
-    """Who called (`Caller.subject`)."""
-    limit: float
-    """Seconds after which it is settled as timed out."""
-    asked_at: float
-    """When it was asked for last (loop time)."""
-    waiting: "list[asyncio.Future[bytes]]" = field(repr=False)
-    """Who waits for its answer, each with its own future: who gives up leaves the others and the call alone."""
-    settled: bool = False
-    timers: list[asyncio.TimerHandle] = field(default_factory=list, repr=False)
-    stop: Stop = field(default=lambda why: None, repr=False)
-    span: Span = field(default_factory=get_current_span, repr=False)
-    """Of the request that began it."""
-    progress: ProgressThrottle | None = None
-    """None: who began it reads none."""
 
 
 async def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
@@ -121,8 +78,8 @@ class Owner:
         self.idle = asyncio.Event()
         self.idle.set()
         """Set while no call runs."""
-        self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
-        self._kept: OrderedDict[CallKey, _Ended] = OrderedDict()
+        self._ended: OrderedDict[CallKey, EndedCall] = OrderedDict()
+        self._kept: OrderedDict[CallKey, EndedCall] = OrderedDict()
         self.kept_bytes = 0
         self._tombstones: OrderedDict[tuple[str, str, str], tuple[float, tuple[str, ...]]] = OrderedDict()
         """By office, agent and req_id: when it was cancelled last (loop time), and by which subjects."""
@@ -379,7 +336,7 @@ class Owner:
     def _keep(self, call: RunningCall, body: bytes | None, error: SmcpError | None) -> None:
         kept = body if body is not None and len(body) <= self._keeping.results_bytes else None
         again = _again(error) if error else None
-        ended = self._ended[call.key] = _Ended(call.digest, call.subject, self._loop.time(), kept, again)
+        ended = self._ended[call.key] = EndedCall(call.digest, call.subject, self._loop.time(), kept, again)
         if kept is not None:
             self._kept[call.key] = ended
             self.kept_bytes += len(kept)
@@ -422,11 +379,11 @@ def _again(error: SmcpError) -> SmcpError:
     return error_of(error.code, error.message, error.details)
 
 
-def _is_of_another(known: RunningCall | _Ended, subject: str) -> bool:
+def _is_of_another(known: RunningCall | EndedCall, subject: str) -> bool:
     # an older gateway says no subject: its Agents, who move between gateways, are believed by their name as before
     return bool(known.subject and subject and known.subject != subject)
 
 
-def _same(known: RunningCall | _Ended, digest: bytes, subject: str) -> None:
+def _same(known: RunningCall | EndedCall, digest: bytes, subject: str) -> None:
     if _is_of_another(known, subject) or known.digest != digest:
         raise Malformed("this req_id was used for another call", details={"field": "req_id"})

@@ -5,14 +5,18 @@ What is not allowed is not listed, and is 403 where it is named. Whether a call 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 from smcp_bus.callers import Caller
+from smcp_computer.config.lint import MAX_HINTS
 from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.tools import Catalogue, Target
+from smcp_proto import tool_results
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import matches
 from smcp_proto.schemas.tools import SMCPTool
+from smcp_service.settings import did_you_mean
 
 NONE: Final[frozenset[str]] = frozenset()
 
@@ -56,6 +60,18 @@ class Access:
         if not self.hidden(caller) and (caller.rights is None or not caller.rights.restricts_tools):
             return list(tools)
         return [tool for tool in tools if self._may_call(caller, tool.name)]
+
+    def unknown_tool(self, name: str, caller: Caller) -> dict[str, Any]:
+        """The result of a call of a tool that is not there: it names those that the caller may have meant."""
+        others = self.names(caller, self._catalogue.candidates(name))
+        if not others and self._catalogue.is_forbidden(name):
+            return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
+        if others:
+            hint = f"; it is listed as {' and '.join(map(repr, others))}"
+        else:
+            listed = self.names(caller, islice((tool.name for tool in self._catalogue.listing), MAX_HINTS))
+            hint = did_you_mean(name, listed)
+        return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
 
     def _may_call(self, caller: Caller, name: str) -> bool:
         target = self._catalogue.find(name)

@@ -14,16 +14,24 @@ import time
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from tempfile import TemporaryFile
 from typing import Any, Final, Literal, Protocol
 
 import mcp_types as types
 
+from smcp_bus import exact_json
+from smcp_bus.audit import Event, Trail, sha256
+from smcp_bus.callers import Caller
+from smcp_bus.ownership import Seat
 from smcp_computer.config.server_settings import Confirm, ConfirmPolicy
 from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, ToolRef
+from smcp_proto import tool_results
+from smcp_proto.catalog import trace_id
 from smcp_proto.printable import printable
+from smcp_proto.schemas.tools import ToolCallReq
 
 _log = logging.getLogger("smcp_computer.confirmation")
 
@@ -202,6 +210,17 @@ class Confirmation:
         answered(answer)
         return None if given else "was declined by the Agent's user"
 
+    def withdrawal(self, request: ToolCallReq, caller: Caller, seat: Seat, trail: Trail) -> Callable[[], None]:
+        """Counts and records that the Agent did not answer. It keeps no parameters: they may be large."""
+        hashed = sha256(exact_json.written(request.params, sort_keys=True))
+        event = replace(approval_event(WITHDRAWN, request, caller, seat), arguments=None, args_sha256=hashed)
+
+        def withdrawn() -> None:
+            self.answers[WITHDRAWN] += 1
+            trail.write(event)
+
+        return withdrawn
+
     async def _asked(
         self, target: Target, agent: str, params: Mapping[str, Any], answered: Callable[[str], None]
     ) -> str | None:
@@ -230,6 +249,31 @@ class Confirmation:
     def _is_remembered(self, target: Target) -> bool:
         allowed, until = self._remembered.get(target.ref, (None, 0.0))
         return time.monotonic() < until and allowed == _allowed(target)
+
+
+def approval_event(answer: str, request: ToolCallReq, caller: Caller, seat: Seat) -> Event:
+    """The record of an answer, or of `withdrawn`."""
+    rights = caller.rights
+    return Event(
+        "approval",
+        answer,
+        office=seat.office,
+        subject=(caller.subject or None) if rights is None else rights.holder,
+        role="agent",
+        name=request.agent,
+        computer=seat.computer,
+        tool=request.tool_name,
+        req_id=request.req_id,
+        trace_id=trace_id(seat.office, request.agent, request.req_id),
+        arguments=request.params,
+    )
+
+
+def not_confirmed(tool: str, seconds: float) -> dict[str, Any]:
+    """The result of a call whose time was up before its question was answered."""
+    within = tool_results.asked_for(seconds)
+    text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {within}"
+    return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)
 
 
 def _unreadable() -> str:

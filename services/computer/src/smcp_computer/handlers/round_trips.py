@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import mcp_types as types
 
 from smcp_bus import exact_json
-from smcp_bus.owner import RunningCall, Stop
+from smcp_bus.owned_calls import RunningCall, Stop
 from smcp_computer.elicitation import (
     ELICITATION,
     CallNames,

@@ -5,21 +5,20 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 from smcp_bus import exact_json
-from smcp_bus.audit import Event, Trail, sha256
+from smcp_bus.audit import Trail
 from smcp_bus.callers import Caller
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.owner import Owner, RunningCall, Stop
+from smcp_bus.owned_calls import RunningCall, Stop
+from smcp_bus.owner import Owner
 from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
-from smcp_computer.config.lint import MAX_HINTS
-from smcp_computer.confirmation import WITHDRAWN, ApprovalNeeded, Confirmation
+from smcp_computer.confirmation import ApprovalNeeded, Confirmation, approval_event, not_confirmed
 from smcp_computer.elicitation import (
     APPROVAL,
     ElicitationRefused,
@@ -40,7 +39,6 @@ from smcp_proto.errors import ANSWER_TOO_LARGE, SmcpError, TooLarge
 from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_service.logging import bind_call
-from smcp_service.settings import did_you_mean
 
 _log = logging.getLogger("smcp_computer.tool_call")
 
@@ -167,11 +165,7 @@ class ToolCalls:
             return stop
 
         def timed_out(tool: str, seconds: float) -> dict[str, Any]:
-            if not record.asking:
-                return tool_results.timed_out(tool, seconds)
-            within = tool_results.asked_for(seconds)
-            text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {within}"
-            return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)
+            return not_confirmed(tool, seconds) if record.asking else tool_results.timed_out(tool, seconds)
 
         try:
             if (target := self.catalogue.find(request.tool_name)) is not None:
@@ -274,7 +268,7 @@ class ToolCalls:
         record.ended("aborted")
         target = self.catalogue.find(name) or await self.catalogue.awaited(name, min(limit, self.start_s))
         if target is None:
-            refused = self._refused(name, caller)
+            refused = self.access.unknown_tool(name, caller)
             record.ended("refused", refused["content"][0]["text"])
             return refused
         self.access.check(caller, target)  # it may not have been there when the call came
@@ -286,7 +280,8 @@ class ToolCalls:
         try:
             refusal = await self._confirmed(target, request, caller, answered)
         except ApprovalNeeded as error:
-            return call.input_required_result(approval(str(error)), 1, withdrawn=self._withdrawal(request, caller))
+            withdrawn = self.confirmation.withdrawal(request, caller, self.seat, self.trail)
+            return call.input_required_result(approval(str(error)), 1, withdrawn=withdrawn)
         finally:
             record.asking = False
         return await self._tried(target, call, span, answered, refusal)
@@ -387,7 +382,7 @@ class ToolCalls:
         answers: list[Awaitable[bool] | None] = []
 
         def record_answer(answer: str) -> None:
-            answers.append(self.trail.write(self._approval(answer, request, caller)))
+            answers.append(self.trail.write(approval_event(answer, request, caller, self.seat)))
 
         refusal = await self.confirmation.refusal(
             target,
@@ -401,41 +396,3 @@ class ToolCalls:
             if written is not None and not await written:
                 return refusal or "was not run: its approval cannot be recorded (SMCP_AUDIT=required)"
         return refusal
-
-    def _withdrawal(self, request: ToolCallReq, caller: Caller) -> Callable[[], None]:
-        """Counts and records that the Agent did not answer. It keeps no parameters: they may be large."""
-        hashed = sha256(exact_json.written(request.params, sort_keys=True))
-        event = replace(self._approval(WITHDRAWN, request, caller), arguments=None, args_sha256=hashed)
-
-        def withdrawn() -> None:
-            self.confirmation.answers[WITHDRAWN] += 1
-            self.trail.write(event)
-
-        return withdrawn
-
-    def _approval(self, answer: str, request: ToolCallReq, caller: Caller) -> Event:
-        rights = caller.rights
-        return Event(
-            "approval",
-            answer,
-            office=self.seat.office,
-            subject=(caller.subject or None) if rights is None else rights.holder,
-            role="agent",
-            name=request.agent,
-            computer=self.seat.computer,
-            tool=request.tool_name,
-            req_id=request.req_id,
-            trace_id=trace_id(self.seat.office, request.agent, request.req_id),
-            arguments=request.params,
-        )
-
-    def _refused(self, name: str, caller: Caller) -> dict[str, Any]:
-        others = self.access.names(caller, self.catalogue.candidates(name))
-        if not others and self.catalogue.is_forbidden(name):
-            return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
-        if others:
-            hint = f"; it is listed as {' and '.join(map(repr, others))}"
-        else:
-            listed = self.access.names(caller, islice((tool.name for tool in self.catalogue.listing), MAX_HINTS))
-            hint = did_you_mean(name, listed)
-        return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
