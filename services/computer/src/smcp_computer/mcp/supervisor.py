@@ -55,8 +55,6 @@ LEAST_PAUSE_S: Final = 1.0
 """A call that waits brings the next start forward, but not further than this after the end: it may be what kills it."""
 HTTP_LIST_S: Final = 30.0
 """How often a server behind HTTP is asked for its tools: a new version of it may take over without a word."""
-
-
 LONGEST_START_S: Final = 300.0
 """A start that takes too long gets twice the time at the next try, up to this: `npx` may have to download first."""
 
@@ -115,6 +113,7 @@ class Supervisor:
         """See `unknown_tools`."""
         self.settled = asyncio.Event()
         """Set once it became ready or failed its first start."""
+        self._over_http = not isinstance(config, MCPServerStdioConfig)
         self._inputs = inputs
         self._limits = limits
         self._on_change = on_change
@@ -175,10 +174,6 @@ class Supervisor:
 
     def _why(self) -> str:
         return f"({self.state}): it {self.reason}" if self.reason else f"({self.state})"
-
-    @property
-    def _over_http(self) -> bool:
-        return not isinstance(self.config, MCPServerStdioConfig)
 
     def detach(self) -> None:
         """Tell nobody any more of its events and changes: another one has its name, or none."""
@@ -384,20 +379,19 @@ class Supervisor:
 
     def _failed(self, error: Exception, lived: float) -> float | None:
         """Tell of it. Returns the pause before the next try; None: there is none."""
+        self.settled.set()
         if isinstance(first_of(error), CannotRun):
             self._enter(State.FAILED, describe(error))
             _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
-            pause = None
-        else:
-            if is_steady := lived >= STEADY_S:
-                self._backoff.reset()
-            pause = 0.0 if is_steady else self._backoff.next()
-            outlook = f"it is started again in {pause:.1f} s" if pause else "it is started again"
-            was_ready = self._ready_at < math.inf
-            if not was_ready and isinstance(first_of(error), TimeoutError):
+            return None
+        if is_steady := lived >= STEADY_S:
+            self._backoff.reset()
+        pause = 0.0 if is_steady else self._backoff.next()
+        outlook = f"it is started again in {pause:.1f} s" if pause else "it is started again"
+        was_ready = self._ready_at < math.inf
+        if not was_ready:
+            outlook += f", then ever later, up to every {self._backoff.longest_s:g} s"
+            if isinstance(first_of(error), TimeoutError):
                 self._start_s = max(self._start_s, min(2 * self._start_s, LONGEST_START_S))
-            if not was_ready:
-                outlook += f", then ever later, up to every {self._backoff.longest_s:g} s"
-            self._enter(State.BACKOFF, self._stderr.failed(error, outlook, was_ready=was_ready))
-        self.settled.set()
+        self._enter(State.BACKOFF, self._stderr.failed(error, outlook, was_ready=was_ready))
         return pause
