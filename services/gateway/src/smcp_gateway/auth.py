@@ -17,12 +17,14 @@ from smcp_auth import client_addresses
 from smcp_auth.authenticator import HEADER, HEADER_FORM, Authenticator, bearer_token, quoted
 from smcp_auth.client_addresses import Network
 from smcp_auth.grants import Principal
-from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
+from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, TooLarge, Unavailable
 
 FIELD: Final = "token"
 """The field of `auth` with the token."""
 CONNECT_S: Final = 10.0
 """How long a client may take to connect to the namespace, where it has to say who it is."""
+STRANGER_POST: Final = 48 * 1024
+"""Bytes of a stranger's polling request: with its headers it stays below what a stranger may send at all."""
 _PRINCIPAL: Final = web.RequestKey("principal", Principal)
 _PRESENTED: Final = web.RequestKey("token", str)
 """The token of the request's header."""
@@ -83,6 +85,15 @@ def refusal_response(error: SmcpError) -> web.Response:
     return web.json_response(body, status=int(error.code), headers=headers)
 
 
+def stranger_refusal(request: web.Request) -> web.Response | None:
+    """The refusal of a polling request of a client that is not let in, if it is too large."""
+    size = request.content_length or 0
+    if size <= STRANGER_POST:
+        return None
+    details = {"limit": STRANGER_POST, "size": size}
+    return refusal_response(TooLarge("connect to the namespace first", details=details))
+
+
 def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
     """The address that a request is counted under."""
     return client_addresses.source_of(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
@@ -104,9 +115,16 @@ class Arrivals:
         self._sources: dict[str, str] = {}
         self._of: Counter[str] = Counter()
 
-    def has_room(self, source: str) -> bool:
-        """Whether one more connection may come from there."""
-        return not self._most or self._of[source] < self._most
+    def refusal(self, request: web.Request, source: str) -> web.Response | None:
+        """The refusal of a new connection from there, if there is a reason for one."""
+        is_upgrade = "upgrade" in request.headers.get("Connection", "").lower()
+        if request.query.get("transport") == "websocket" and not is_upgrade:
+            why = "Connection: a WebSocket begins with `Connection: Upgrade` and `Upgrade: websocket`"
+            return refusal_response(Malformed(why, details={"field": "Connection"}))
+        if self._most and self._of[source] >= self._most:
+            why = "too many connections of this address are not authenticated yet"
+            return refusal_response(RateLimited(why, details={"retry_after_s": 1}))
+        return None
 
     def opened(self, engine_id: str, source: str) -> None:
         self._sources[engine_id] = source

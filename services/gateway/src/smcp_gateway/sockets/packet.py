@@ -14,8 +14,8 @@ from socketio import packet as sio
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Answer, failed
 from smcp_proto import tool_results
-from smcp_proto.catalog import Ack, Row
-from smcp_proto.errors import ErrorBody, Malformed, TooLarge, refusal
+from smcp_proto.catalog import SAID_AS, Ack, Row
+from smcp_proto.errors import REQUEST_TOO_LARGE, ErrorBody, Malformed, SmcpError, TooLarge, refusal
 
 NAMESPACE: Final = "/smcp"
 
@@ -52,6 +52,18 @@ class ClientEvent:
     """Why it cannot be read at all."""
     size: int = 0
     """Bytes of the body, as it came."""
+
+    def refusal(self, row: Row | None, most: int) -> SmcpError | None:
+        """Why it cannot be a request: `row` is None where no event has its name; a body has `most` bytes."""
+        if row is None:
+            return Malformed(self.fault or "there is no such event", details={"field": ""})
+        if row.event in SAID_AS:
+            return Malformed(f"{row.event} is not for clients; say {SAID_AS[row.event]}", details={"field": ""})
+        if self.size > most:
+            return TooLarge(REQUEST_TOO_LARGE, details={"limit": most, "size": self.size})
+        if self.body is None:
+            return Malformed(self.fault or "the event needs one argument, an object", details={"field": ""})
+        return None
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from smcp_auth.authenticator import Authenticator
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
-from smcp_gateway.auth import CONNECT_S, Arrivals, admit, refusal_response
+from smcp_gateway.auth import CONNECT_S, Arrivals, admit, refusal_response, stranger_refusal
 from smcp_gateway.quotas import Quotas, Ticket, Turns
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
@@ -41,15 +41,13 @@ from smcp_gateway.sockets.packet import (
 )
 from smcp_gateway.sockets.session import ReplyBudget, ReplyShare, Session, Sessions, greeting
 from smcp_proto import catalog
-from smcp_proto.catalog import SAID_AS, Row
+from smcp_proto.catalog import Row
 from smcp_proto.errors import (
     NOTHING_BEGUN,
-    REQUEST_TOO_LARGE,
     Internal,
     Malformed,
     RateLimited,
     SmcpError,
-    TooLarge,
     Unavailable,
 )
 from smcp_proto.schemas.tools import TOOL_PROGRESS
@@ -80,8 +78,6 @@ REFUSED_S: Final = 1.0
 """How long a client that was refused may take to hear so."""
 UPLOAD_S: Final = 60.0
 """How long the upload of one polling request may take; a stranger's `CONNECT_S`."""
-STRANGER_POST: Final = 48 * 1024
-"""Bytes of a stranger's polling request: with its headers it stays below what a stranger may send at all."""
 _PAUSES_END: Final[ContextVar[float]] = ContextVar("pauses_end", default=math.inf)
 """From then on (loop time) no pause is made for what a polling request holds: its handler would be cancelled."""
 
@@ -149,40 +145,24 @@ class SocketIoServer:
         """Answer a request to `/socket.io/`."""
         sid = request.query.get("sid")
         if sid is None:
-            return self._no_arrivals(request) or await self._handled(request)
+            if self.draining:
+                return refusal_response(Unavailable("the gateway is stopping; connect to another one"))
+            return self._arrivals.refusal(request, self._source(request)) or await self._engine.handle_request(request)
         outbox = self._engine.outbox(sid)
         if outbox is None:
             return refusal_response(Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
         if outbox.is_let_in:
             of_member(request)
-        elif (size := request.content_length or 0) > STRANGER_POST:
-            details = {"limit": STRANGER_POST, "size": size}
-            return refusal_response(TooLarge("connect to the namespace first", details=details))
+        elif (refusal := stranger_refusal(request)) is not None:
+            return refusal
         if request.method != "POST":
-            return await self._handled(request)
+            return await self._engine.handle_request(request)
         _PAUSES_END.set(self._loop.time() + UPLOAD_S / 2)
         try:
             async with asyncio.timeout(UPLOAD_S if outbox.is_let_in else CONNECT_S):
-                return await self._handled(request)
+                return await self._engine.handle_request(request)
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
-
-    async def _handled(self, request: web.Request) -> web.StreamResponse:
-        answer: web.StreamResponse = await self._sio.handle_request(request)
-        return answer
-
-    def _no_arrivals(self, request: web.Request) -> web.Response | None:
-        """The refusal of a new connection, if there is a reason for one."""
-        if self.draining:
-            return refusal_response(Unavailable("the gateway is stopping; connect to another one"))
-        is_upgrade = "upgrade" in request.headers.get("Connection", "").lower()
-        if request.query.get("transport") == "websocket" and not is_upgrade:
-            why = "Connection: a WebSocket begins with `Connection: Upgrade` and `Upgrade: websocket`"
-            return refusal_response(Malformed(why, details={"field": "Connection"}))
-        if not self._arrivals.has_room(self._source(request)):
-            why = "too many connections of this address are not authenticated yet"
-            return refusal_response(RateLimited(why, details={"retry_after_s": 1}))
-        return None
 
     async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         """Emit a notification to each of `sessions`; `body` is its JSON. Does not wait for delivery."""
@@ -340,8 +320,7 @@ class SocketIoServer:
         self._engine.tasks.discard(task)
         session.in_flight -= 1
         session.in_flight_bytes -= len(event.body or b"")
-        if session.idle is not None:
-            session.answered()
+        session.answered()
 
     async def _on_event(self, session: Session, row: Row | None, event: ClientEvent, refusal: SmcpError | None) -> None:
         share = ReplyShare(session, self._quotas.arrived)
@@ -405,14 +384,8 @@ class SocketIoServer:
         return answer
 
     def _refusal(self, session: Session, row: Row | None, event: ClientEvent) -> SmcpError | None:
-        if row is None:
-            return Malformed(event.fault or "there is no such event", details={"field": ""})
-        if row.event in SAID_AS:
-            return Malformed(f"{row.event} is not for clients; say {SAID_AS[row.event]}", details={"field": ""})
-        if event.size > self._max_request:
-            return TooLarge(REQUEST_TOO_LARGE, details={"limit": self._max_request, "size": event.size})
-        if event.body is None:
-            return Malformed(event.fault or "the event needs one argument, an object", details={"field": ""})
+        if (refusal := event.refusal(row, self._max_request)) is not None or row is None:
+            return refusal
         return session.refusal(self._max_payload, begins=row.event == JOIN or row.event.startswith(CALLED))
 
 
