@@ -17,7 +17,7 @@ RUN --mount=type=bind,source=build/images/wheels,target=/wheels --mount=type=bin
     sh /install.sh packages /opt/smcp
 RUN --mount=type=bind,source=build/images/own,target=/own --mount=type=bind,source=docker/install.sh,target=/install.sh \
     sh /install.sh own /opt/smcp smcp_proto smcp_bus smcp_service smcp_auth smcp_agent smcp_gateway smcp_registry \
-        smcp_computer smcp_standalone
+        smcp_computer smcp_mcp smcp_standalone
 
 FROM ${BASE} AS runtime
 # Not by useradd, which a minimal base does not have. The number is what Kubernetes and volumes go by.

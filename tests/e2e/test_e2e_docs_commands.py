@@ -25,7 +25,7 @@ from smcp_testing.waiting import eventually
 from tests.pages.markdown import ROOT, blocks, commands, pages
 
 BIN: Final = Path(sys.executable).parent
-OURS: Final = ("smcp", "smcp-agent", "smcp-computer", "smcp-gateway", "smcp-registry")
+OURS: Final = ("smcp", "smcp-agent", "smcp-computer", "smcp-gateway", "smcp-mcp", "smcp-registry")
 NOT_HERE: Final = {"README.md", "deploy/k8s/README.md", "docker/README.md"}
 STANDS_FOR: Final = {
     "COMPUTER": "computer",
@@ -63,7 +63,7 @@ def add(a: int, b: int) -> int:
 
 server.run()
 """
-UNTIL_STOPPED: Final = ("up", "run", "watch", "follow", "-f", "smcp-gateway", "smcp-registry")
+UNTIL_STOPPED: Final = ("up", "run", "watch", "follow", "-f", "smcp-gateway", "smcp-mcp", "smcp-registry")
 """What runs until ctrl-C, unless it has one of `ENDS`."""
 ENDS: Final = ("--check-config", "--for")
 START_S: Final = 120.0
@@ -107,6 +107,7 @@ class Shell:
             "PATH": f"{BIN}{os.pathsep}{kept['PATH']}",
             "SMCP_URL": self.url,
             "SMCP_GATEWAY_PORT": str(self.port),
+            "SMCP_MCP_PORT": "0",
             "SMCP_HEALTH_PORT": "0",
             "SMCP_CONFIRM": "allow",
         }

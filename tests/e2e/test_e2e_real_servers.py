@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_standalone.app import uvx_server
 from smcp_standalone.nats_server import find_command
+from smcp_standalone.settings import uvx_server
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import LAB

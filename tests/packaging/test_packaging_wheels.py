@@ -28,7 +28,10 @@ NEEDED = {
     "smcp-gateway": (*SERVICE, "smcp-auth", "smcp-gateway"),
     "smcp-mcp": (*SERVICE, "smcp-auth", "smcp-agent", "smcp-mcp"),
     "smcp-registry": (*SERVICE, "smcp-registry"),
-    "smcp": (*SERVICE, "smcp-auth", "smcp-agent", "smcp-computer", "smcp-gateway", "smcp-registry", "smcp-standalone"),
+    "smcp": (
+        *(*SERVICE, "smcp-auth", "smcp-agent", "smcp-computer", "smcp-gateway", "smcp-mcp", "smcp-registry"),
+        "smcp-standalone",
+    ),
 }
 """Of ours, by command."""
 

@@ -19,7 +19,7 @@ import pytest
 from smcp_agent import NotAuthenticated, SmcpAgent
 from smcp_mcp.settings import McpSettings
 from smcp_service.settings import NEIGHBOURS, OF_SERVICES, ServiceSettings, variables
-from smcp_standalone.app import OPTIONS, read_variables
+from smcp_standalone.settings import OPTIONS, read_variables
 from smcp_testing.fork_server import born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually

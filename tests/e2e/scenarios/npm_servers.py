@@ -10,8 +10,8 @@ import pytest
 
 from smcp_agent import CallResult, SmcpAgent, ToolProgress
 from smcp_agent.errors import Malformed
-from smcp_standalone.app import uvx_server
 from smcp_standalone.nats_server import find_command
+from smcp_standalone.settings import uvx_server
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import member

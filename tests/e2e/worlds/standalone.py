@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from smcp_standalone.app import UpOptions, up_model
+from smcp_standalone.app import up_model
 from smcp_standalone.nats_server_conf import credential_path
+from smcp_standalone.settings import UpOptions
 from smcp_testing.ports import Ports
 from tests.e2e.worlds.layout import ALPHA, BETA, OTHER_ALPHA, Place, command
 from tests.e2e.worlds.process import Process
@@ -39,7 +40,7 @@ async def open_standalone(
     hosts_file.write_text(json.dumps(hosts, ensure_ascii=False), encoding="utf-8")
     data = directory / "data"
     nats_url = f"nats://127.0.0.1:{nats_port}"
-    settings = {"SMCP_LEASE_S": str(lease_s), "SMCP_STATS": "1", **(environment or {})}
+    settings = {"SMCP_LEASE_S": str(lease_s), "SMCP_STATS": "1", "SMCP_MCP_PORT": "0", **(environment or {})}
 
     up = Process(
         "up",

@@ -4,192 +4,41 @@ Each has its own credential and connection, with the permissions that it would h
 """
 
 import fcntl
-import json
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
+from urllib.parse import quote
 
 from smcp_agent.connecting.options import shared_key
-from smcp_auth import api_keys
-from smcp_auth.settings import check_auth
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError
 from smcp_bus.log_level import serve_log_level
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_computer.app import open_approvals, open_computer
-from smcp_computer.config.file import ComputerConfig, load_config
-from smcp_computer.config.lint import ConfigError
 from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
-from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import open_terminal
 from smcp_gateway import app as gateway_app
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.settings import GatewaySettings
+from smcp_mcp.settings import McpSettings
 from smcp_registry import app as registry_app
-from smcp_registry.settings import RegistrySettings
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Failure, background
 from smcp_service.logging import LEVEL
-from smcp_service.settings import ServiceSettings, SettingsError, load_settings, variables
-from smcp_service.telemetry import wrong_endpoints
+from smcp_service.metrics import Metrics
+from smcp_service.settings import ServiceSettings
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
-from smcp_standalone.nats_server import NatsServer, find_command, open_nats_server
+from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_standalone.nats_server_conf import read_model
 from smcp_standalone.operator_connection import advertise_run
-
-SAMPLE: Final = "computer.json"
-"""The configuration in the directory of a run to which none was given."""
-KEYS: Final = "key-of-this-run.json"
-"""The file of the key that is made for a run (`with_key`)."""
-_ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
-OPTIONS: Final[Mapping[str, str]] = {
-    "SMCP_CONFIG": "--config",
-    "SMCP_OFFICE": "--office",
-    "SMCP_NAME": "--name",
-    "SMCP_NATS_URL": _ALONE,
-    "SMCP_NATS_CREDS": _ALONE,
-    "SMCP_NATS_CA": _ALONE,
-    "SMCP_GATEWAY_URL": "smcp-computer, since the Computer of `smcp up` needs no gateway",
-}
-"""What its parts read from the environment where they run alone, and what is to be used instead."""
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class UpOptions:
-    """The options of `smcp up`."""
-
-    office: str
-    name: str
-    port: int | None = None
-    """The gateway's; 0 any free one, None as `SMCP_GATEWAY_PORT` says."""
-    config: Path | None = None
-    """The Computer's; None runs the sample."""
-    data: Path | None = None
-    """The directory of rooms and credentials; None: they are deleted at the end."""
-    hosts: Path | None = None
-    """The file of hosts that may connect, as for `smcp nats-config`."""
-    insecure: bool | None = None
-    """Whether anybody may connect from elsewhere; None as `SMCP_INSECURE` says."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpSettings:
-    registry: RegistrySettings
-    gateway: GatewaySettings
-    computer: ComputerSettings
-    configuration: ComputerConfig
-    key: str | None = field(default=None, repr=False)
-    """See `with_key`: neither a web page nor another user of this machine can join without it."""
-
-
-def without_data(options: UpOptions) -> UpOptions:
-    """The same for a run that leaves no trace: the configuration in `options.data` counts, nothing is written there."""
-    kept = None if options.data is None else options.data / SAMPLE
-    config = kept if options.config is None and kept is not None and kept.exists() else options.config
-    return replace(options, data=None, config=config)
-
-
-def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
-    """Read the environment and the options, and write the sample configuration where there is none.
-
-    Raises `SettingsError` with all that is wrong with them and with the Computer's configuration.
-    """
-    config = options.config
-    if config is None:
-        config = directory / SAMPLE
-        if not config.exists():
-            config.write_text(json.dumps(_sample(), indent=2), encoding="utf-8")
-    refused: list[SettingsError] = []
-    configuration = _read(refused, partial(_configuration, config))
-    gateway = _read(refused, partial(_gateway_settings, options))
-    registry = _read(refused, partial(load_settings, RegistrySettings, audit=_audit_default()))
-    chosen = {"config": config, "office": options.office, "name": options.name, "audit": _audit_default()}
-    computer = _read(refused, partial(load_settings, ComputerSettings, **chosen))
-    problems = [*wrong_endpoints(os.environ), *(problem for each in refused for problem in each.problems)]
-    if problems or configuration is None or gateway is None or registry is None or computer is None:
-        raise SettingsError(
-            *dict.fromkeys(problems), warnings=[warning for each in refused for warning in each.warnings]
-        )
-    return UpSettings(registry, gateway, computer, configuration)
-
-
-def with_key(settings: UpSettings, directory: Path) -> UpSettings:
-    """The settings with a key that is made for this run, unless they say who may connect, or let everybody in."""
-    if settings.gateway.auth_configured or settings.gateway.insecure:
-        return settings
-    path = directory / KEYS
-    path.unlink(missing_ok=True)  # the key of an earlier run is worth nothing
-    key, entry = api_keys.new_key(subject="smcp up", offices=["*"], roles=["agent", "computer"], names=["*"])
-    api_keys.add(path, entry)
-    hosts = settings.gateway.allowed_hosts or "localhost"  # nobody has given this run another name
-    return replace(
-        settings, gateway=settings.gateway.model_copy(update={"auth_keys": path, "allowed_hosts": hosts}), key=key
-    )
-
-
-def _audit_default() -> str | None:
-    """It is on unless the environment says something."""
-    return None if os.environ.get("SMCP_AUDIT") else "on"
-
-
-def _read(refused: list[SettingsError], read: Callable[[], T]) -> T | None:
-    try:
-        return read()
-    except SettingsError as error:
-        refused.append(error)
-        return None
-
-
-def _configuration(path: Path) -> ComputerConfig:
-    try:
-        return load_config(path)
-    except ConfigError as error:
-        told, doubts = ([f"--config: {each}" for each in said] for said in (error.problems, error.warnings))
-        raise SettingsError(*told, warnings=doubts) from None
-
-
-def _gateway_settings(options: UpOptions) -> GatewaySettings:
-    gateway = load_settings(
-        GatewaySettings, gateway_port=options.port, insecure=options.insecure, audit=_audit_default()
-    )
-    check_auth(gateway, "SMCP_GATEWAY_HOST", gateway.gateway_host)
-    return gateway
-
-
-def read_variables() -> frozenset[str]:
-    return (variables(RegistrySettings) | variables(GatewaySettings) | variables(ComputerSettings)) - OPTIONS.keys()
-
-
-_PASSED_ON = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-"""What `uvx` needs of this environment to fetch a server, beside its own `UV_*`; MCP servers inherit nothing."""
-
-
-def uvx_server(uvx: str, package: str, *arguments: str) -> dict[str, Any]:
-    """The configuration of an MCP server from PyPI, run in an environment of its own."""
-    given = sorted(name for name in os.environ if name.upper() in _PASSED_ON or name.startswith("UV_"))
-    parameters = {
-        "command": uvx,
-        "args": [package, *arguments],
-        "env": {name: f"${{env:{name}}}" for name in given} or None,
-    }
-    return {"type": "stdio", "server_parameters": parameters}
-
-
-def _sample() -> dict[str, Any]:
-    """A configuration with `mcp-server-time`, or without servers where there is no uvx."""
-    uvx = find_command("uvx")
-    return {"servers": {} if uvx is None else {"time": uvx_server(uvx, "mcp-server-time")}}
-
+from smcp_standalone.settings import UpOptions, UpSettings
 
 REGISTRY: Final = "up-registry"
 GATEWAY: Final = "up-gateway"
@@ -205,6 +54,8 @@ _log = logging.getLogger("smcp_standalone.app")
 class System:
     url: str
     """Where Agents connect."""
+    mcp_url: str | None
+    """Where MCP clients use the office; None: they cannot."""
     office: str
     computer: str
     nats: NatsServer
@@ -303,6 +154,7 @@ async def open_system(
             asker = None if terminal is None else AtTerminal(terminal)
             front.stats.add("gateway", gateway.held)
             async with (
+                _open_mcp(settings.mcp, gateway.url, front.metrics) as mcp_url,
                 open_computer(
                     settings.computer,
                     computer_bus,
@@ -323,6 +175,7 @@ async def open_system(
                 await computer.wait_ready()
                 yield System(
                     url=gateway.url,
+                    mcp_url=mcp_url and f"{mcp_url}/mcp/{quote(options.office, safe='')}",
                     office=options.office,
                     computer=options.name,
                     nats=nats,
@@ -352,6 +205,19 @@ async def _http_server(settings: GatewaySettings, *, computer: Readiness) -> Asy
         front.readiness.add("computer", lambda: "not ready" if computer.problems() else None)
         _log.info("metrics are at %s/metrics", front.health.url)
         yield front
+
+
+@asynccontextmanager
+async def _open_mcp(settings: McpSettings | None, gateway_url: str, metrics: Metrics) -> AsyncIterator[str | None]:
+    """The URL for MCP clients; None: there is none, as nobody wants it, or it has no token for the gateway."""
+    if settings is None or (settings.auth_configured and settings.gateway_token is None):
+        yield None
+        return
+    from smcp_mcp.app import open_mcp  # noqa: PLC0415 -- the MCP SDK's server takes a quarter of a second to load
+
+    url = gateway_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    async with open_mcp(settings.model_copy(update={"url": url}), Readiness(), metrics) as served:
+        yield served
 
 
 @asynccontextmanager

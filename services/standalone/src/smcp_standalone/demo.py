@@ -27,8 +27,9 @@ from smcp_computer.config.server_settings import Confirm
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone import die_with_parent
-from smcp_standalone.app import System, UpOptions, UpSettings, load_up_settings, open_system, uvx_server, with_key
+from smcp_standalone.app import System, open_system
 from smcp_standalone.nats_server import find_command
+from smcp_standalone.settings import UpOptions, UpSettings, load_up_settings, uvx_server, with_key
 
 OFFICE: Final = "demo office"
 COMPUTER: Final = "demo computer"
@@ -73,7 +74,9 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
         json.dumps({"offices": [OFFICE], "registries": [], "gateways": [GATEWAY], "listen": "127.0.0.1:-1"}),
         encoding="utf-8",
     )
-    chosen = UpOptions(office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository), hosts=hosts)
+    chosen = UpOptions(
+        office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository), hosts=hosts, mcp=False
+    )
     settings = with_key(_patient(load_up_settings(chosen, directory)), directory)
     async with AsyncExitStack() as stack:
         with _waiting(console, "Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ..."):

@@ -26,7 +26,8 @@ _REMOVALS: Final = 5
 """A nats-server that is being stopped may write into a directory while it is removed."""
 
 if TYPE_CHECKING:
-    from smcp_standalone.app import System, UpOptions
+    from smcp_standalone.app import System
+    from smcp_standalone.settings import UpOptions
 
 app = typer.Typer(
     name="smcp",
@@ -82,6 +83,15 @@ def run_up(
         bool,
         typer.Option("--insecure", help="Let everybody in without a key, also from elsewhere."),
     ] = False,
+    mcp_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Where MCP clients connect; 0: a free one (default: --port + 1) [SMCP_MCP_PORT]"
+        ),
+    ] = None,
+    mcp: Annotated[
+        bool, typer.Option("--mcp/--no-mcp", help="Whether MCP clients can use the office over HTTP.")
+    ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON when everything is ready, for programs.")
     ] = False,
@@ -91,16 +101,25 @@ def run_up(
     from smcp_computer.config.inputs import take_secrets  # noqa: PLC0415 -- as the next one
     from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as the next one
     from smcp_standalone import app as system_app  # noqa: PLC0415 -- it takes seconds to load, and other commands need none of it
+    from smcp_standalone import settings as up  # noqa: PLC0415 -- as the previous one
 
-    chosen = system_app.UpOptions(
-        office=office, name=name, port=port, config=config, data=data, hosts=hosts, insecure=insecure or None
+    chosen = up.UpOptions(
+        office=office,
+        name=name,
+        port=port,
+        config=config,
+        data=data,
+        hosts=hosts,
+        insecure=insecure or None,
+        mcp=mcp,
+        mcp_port=mcp_port,
     )
     if check_config:
-        chosen = system_app.without_data(chosen)
+        chosen = up.without_data(chosen)
     with system_app.up_directory(chosen) as directory:
-        settings = system_app.load_up_settings(chosen, directory)
+        settings = up.load_up_settings(chosen, directory)
         system_app.up_model(chosen)  # what is wrong with the hosts is said before anything starts
-        settings = settings if check_config else system_app.with_key(settings, directory)
+        settings = settings if check_config else up.with_key(settings, directory)
         hide_memory()
         environ = take_secrets()
 
@@ -118,9 +137,9 @@ def run_up(
             settings.gateway,
             open_and_tell,
             check_config=check_config,
-            parts=(settings.registry, settings.computer),
-            also_read=system_app.read_variables(),
-            options=system_app.OPTIONS,
+            parts=tuple(each for each in (settings.registry, settings.computer, settings.mcp) if each is not None),
+            also_read=up.read_variables(),
+            options=up.OPTIONS,
             at_once=partial(_end, directory if chosen.data is None else None),
         )
 
@@ -193,7 +212,7 @@ def _ready_line(system: "System") -> str:
     from smcp_agent.connecting.options import key_file  # noqa: PLC0415 -- as for `up`
 
     file = key_file(system.url)
-    names = {name: getattr(system, name) for name in ("url", "office", "computer", "servers", "failed")}
+    names = {name: getattr(system, name) for name in ("url", "mcp_url", "office", "computer", "servers", "failed")}
     return json.dumps({**names, "key_file": str(file) if file.is_file() else None, "pid": os.getpid()})
 
 
@@ -205,6 +224,7 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
         "",
         "A2C-SMCP is up.",
         f"  Agents connect to  {system.url}  (Socket.IO, namespace /smcp)",
+        f"  MCP clients        {system.mcp_url or _why_no_mcp(chosen)}",
         f"  Office             {system.office}",
         f"  Computer           {system.computer}",
         f"  MCP servers        {', '.join(servers) or 'none'}",
@@ -226,7 +246,15 @@ def _greeting(system: "System", chosen: "UpOptions", *, key: str | None, asks_wh
     lines += ["", "Try it from another terminal:", f"  {agent} list", f"  {agent} tools {computer}"]
     if chosen.config is None and "time" in system.servers:
         lines.append(f"  {agent} call {computer} get_current_time timezone=Asia/Shanghai")
+    if system.mcp_url is not None:
+        token = key or "TOKEN"
+        header = f" --header 'Authorization: Bearer {token}'" if key or asks_who else ""
+        lines += ["In Claude Code:", f"  claude mcp add --transport http smcp {shlex.quote(system.mcp_url)}{header}"]
     return "\n".join([*lines, "", "ctrl-C stops everything.", ""])
+
+
+def _why_no_mcp(chosen: "UpOptions") -> str:
+    return "none: SMCP_TOKEN is needed, a key with --delegates (smcp keys add)" if chosen.mcp else "none (--no-mcp)"
 
 
 def _agent_command() -> str:

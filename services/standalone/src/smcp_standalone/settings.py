@@ -1,0 +1,188 @@
+"""The options and settings of `smcp up`, and those of the parts that it runs."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import SecretStr
+
+from smcp_auth import api_keys
+from smcp_auth.settings import check_auth
+from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.config.lint import ConfigError
+from smcp_computer.settings import ComputerSettings
+from smcp_gateway.settings import GatewaySettings
+from smcp_mcp.settings import McpSettings, check_access
+from smcp_registry.settings import RegistrySettings
+from smcp_service.settings import SettingsError, load_settings, variables
+from smcp_service.telemetry import wrong_endpoints
+from smcp_standalone.nats_server import find_command
+
+SAMPLE: Final = "computer.json"
+"""The configuration in the directory of a run to which none was given."""
+KEYS: Final = "key-of-this-run.json"
+"""The file of the key that is made for a run (`with_key`)."""
+_ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
+OPTIONS: Final[Mapping[str, str]] = {
+    "SMCP_CONFIG": "--config",
+    "SMCP_OFFICE": "--office",
+    "SMCP_NAME": "--name",
+    "SMCP_NATS_URL": _ALONE,
+    "SMCP_NATS_CREDS": _ALONE,
+    "SMCP_NATS_CA": _ALONE,
+    "SMCP_GATEWAY_URL": "smcp-computer, since the Computer of `smcp up` needs no gateway",
+}
+"""What its parts read from the environment where they run alone, and what is to be used instead."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """The options of `smcp up`."""
+
+    office: str
+    name: str
+    port: int | None = None
+    """The gateway's; 0 any free one, None as `SMCP_GATEWAY_PORT` says."""
+    config: Path | None = None
+    """The Computer's; None runs the sample."""
+    data: Path | None = None
+    """The directory of rooms and credentials; None: they are deleted at the end."""
+    hosts: Path | None = None
+    """The file of hosts that may connect, as for `smcp nats-config`."""
+    insecure: bool | None = None
+    """Whether anybody may connect from elsewhere; None as `SMCP_INSECURE` says."""
+    mcp: bool = True
+    """Whether MCP clients can connect."""
+    mcp_port: int | None = None
+    """Where; None as `SMCP_MCP_PORT` says, or one above the gateway's (0 if that is 0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpSettings:
+    registry: RegistrySettings
+    gateway: GatewaySettings
+    computer: ComputerSettings
+    configuration: ComputerConfig
+    mcp: McpSettings | None = None
+    """None: no MCP clients."""
+    key: str | None = field(default=None, repr=False)
+    """See `with_key`: neither a web page nor another user of this machine can join without it."""
+
+
+def without_data(options: UpOptions) -> UpOptions:
+    """The same for a run that leaves no trace: the configuration in `options.data` counts, nothing is written there."""
+    kept = None if options.data is None else options.data / SAMPLE
+    config = kept if options.config is None and kept is not None and kept.exists() else options.config
+    return replace(options, data=None, config=config)
+
+
+def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
+    """Read the environment and the options, and write the sample configuration where there is none.
+
+    Raises `SettingsError` with all that is wrong with them and with the Computer's configuration.
+    """
+    config = options.config
+    if config is None:
+        config = directory / SAMPLE
+        if not config.exists():
+            config.write_text(json.dumps(_sample(), indent=2), encoding="utf-8")
+    refused: list[SettingsError] = []
+    configuration = _read(refused, partial(_configuration, config))
+    gateway = _read(refused, partial(_gateway_settings, options))
+    registry = _read(refused, partial(load_settings, RegistrySettings, audit=_audit_default()))
+    chosen = {"config": config, "office": options.office, "name": options.name, "audit": _audit_default()}
+    computer = _read(refused, partial(load_settings, ComputerSettings, **chosen))
+    mcp = _read(refused, partial(_mcp_settings, options, gateway)) if options.mcp and gateway is not None else None
+    problems = [*wrong_endpoints(os.environ), *(problem for each in refused for problem in each.problems)]
+    if problems or configuration is None or gateway is None or registry is None or computer is None:
+        raise SettingsError(
+            *dict.fromkeys(problems), warnings=[warning for each in refused for warning in each.warnings]
+        )
+    return UpSettings(registry, gateway, computer, configuration, mcp)
+
+
+def with_key(settings: UpSettings, directory: Path) -> UpSettings:
+    """The settings with a key that is made for this run, unless they say who may connect, or let everybody in."""
+    if settings.gateway.auth_configured or settings.gateway.insecure:
+        return settings
+    path = directory / KEYS
+    path.unlink(missing_ok=True)  # the key of an earlier run is worth nothing
+    key, entry = api_keys.new_key(
+        subject="smcp up", offices=["*"], roles=["agent", "computer"], names=["*"], delegates=True
+    )
+    api_keys.add(path, entry)
+    hosts = settings.gateway.allowed_hosts or "localhost"  # nobody has given this run another name
+    changed = {"auth_keys": path, "allowed_hosts": hosts}
+    mcp = settings.mcp and settings.mcp.model_copy(update={**changed, "token": SecretStr(key)})
+    return replace(settings, gateway=settings.gateway.model_copy(update=changed), mcp=mcp, key=key)
+
+
+def _audit_default() -> str | None:
+    """It is on unless the environment says something."""
+    return None if os.environ.get("SMCP_AUDIT") else "on"
+
+
+def _read(refused: list[SettingsError], read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except SettingsError as error:
+        refused.append(error)
+        return None
+
+
+def _configuration(path: Path) -> ComputerConfig:
+    try:
+        return load_config(path)
+    except ConfigError as error:
+        told, doubts = ([f"--config: {each}" for each in said] for said in (error.problems, error.warnings))
+        raise SettingsError(*told, warnings=doubts) from None
+
+
+def _gateway_settings(options: UpOptions) -> GatewaySettings:
+    gateway = load_settings(
+        GatewaySettings, gateway_port=options.port, insecure=options.insecure, audit=_audit_default()
+    )
+    check_auth(gateway, "SMCP_GATEWAY_HOST", gateway.gateway_host)
+    return gateway
+
+
+def _mcp_settings(options: UpOptions, gateway: GatewaySettings) -> McpSettings:
+    port = options.mcp_port
+    if port is None and not os.environ.get("SMCP_MCP_PORT"):
+        port = gateway.gateway_port and gateway.gateway_port + 1
+    chosen = {"url": McpSettings.model_fields["url"].default, "mcp_port": port}  # `SMCP_URL` is for smcp-agent
+    mcp = load_settings(McpSettings, **chosen, insecure=options.insecure, audit=_audit_default())
+    check_access(mcp)
+    return mcp
+
+
+def read_variables() -> frozenset[str]:
+    of_servers = variables(RegistrySettings) | variables(GatewaySettings) | variables(McpSettings)
+    return (of_servers | variables(ComputerSettings)) - OPTIONS.keys()
+
+
+_PASSED_ON = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+"""What `uvx` needs of this environment to fetch a server, beside its own `UV_*`; MCP servers inherit nothing."""
+
+
+def uvx_server(uvx: str, package: str, *arguments: str) -> dict[str, Any]:
+    """The configuration of an MCP server from PyPI, run in an environment of its own."""
+    given = sorted(name for name in os.environ if name.upper() in _PASSED_ON or name.startswith("UV_"))
+    parameters = {
+        "command": uvx,
+        "args": [package, *arguments],
+        "env": {name: f"${{env:{name}}}" for name in given} or None,
+    }
+    return {"type": "stdio", "server_parameters": parameters}
+
+
+def _sample() -> dict[str, Any]:
+    """A configuration with `mcp-server-time`, or without servers where there is no uvx."""
+    uvx = find_command("uvx")
+    return {"servers": {} if uvx is None else {"time": uvx_server(uvx, "mcp-server-time")}}

@@ -1,0 +1,93 @@
+"""MCP clients of `smcp up`: its URL for them, and the keys that let them in."""
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from smcp_auth import api_keys
+from smcp_testing.bridged import ERAS
+from smcp_testing.mcp_service import office_client
+from smcp_testing.service_process import service_process
+from smcp_testing.waiting import eventually
+
+SMCP = Path(sys.executable).parent / "smcp"
+TOOLBOX = {"command": sys.executable, "args": ["-m", "smcp_testing.mcp_servers.toolbox"]}
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "computer.json"
+    path.write_text(json.dumps({"servers": {"toolbox": {"type": "stdio", "server_parameters": TOOLBOX}}}))
+    return path
+
+
+@asynccontextmanager
+async def up(config: Path, *arguments: str, **environment: str) -> AsyncIterator[dict[str, Any]]:
+    """The ready line of `smcp up --json`."""
+    options = ("--json", "--port", "0", "--config", str(config), "--office", "an office")
+    async with service_process(SMCP, "up", *options, *arguments, env=environment) as process:
+        await eventually(lambda: process.output, timeout=60, message="smcp up printed no line")
+        yield json.loads(process.output[0])
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def status(url: str, **headers: str) -> int:
+    async with aiohttp.ClientSession() as http, http.post(url, json=PING, headers={**ACCEPT, **headers}) as answer:
+        return answer.status
+
+
+def key_file(path: Path, **grants: Any) -> str:
+    """Write a key of an Agent into the file, and give it."""
+    key, entry = api_keys.new_key(subject=None, roles=["agent"], names=["*"], offices=["*"], **grants)
+    api_keys.add(path, entry)
+    return key
+
+
+@ERAS
+async def test_an_mcp_client_calls_a_tool_with_the_key_of_the_run(era: str, config: Path) -> None:
+    async with up(config) as ready:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/mcp/an%20office", ready["mcp_url"])
+        key = Path(ready["key_file"]).read_text().strip()
+        async with office_client(ready["mcp_url"], era, **bearer(key)) as client:
+            assert await client.text("add", a=1, b=2) == "3"
+        assert await status(ready["mcp_url"]) == 401
+        assert await status(ready["mcp_url"], **bearer(key[:-1])) == 401
+        assert await status(ready["mcp_url"], **bearer(key), Host="rebound.example.com") == 403
+
+
+async def test_up_prints_the_line_that_adds_it_to_claude_code(config: Path) -> None:
+    async with service_process(SMCP, "up", "--port", "0", "--config", str(config)) as process:
+        await eventually(lambda: "ctrl-C stops everything." in process.output, timeout=60)
+        printed = "\n".join(process.output)
+        line = r"^  claude mcp add --transport http smcp (\S+) --header 'Authorization: Bearer (\S+)'$"
+        [(url, key)] = re.findall(line, printed, re.MULTILINE)
+        assert f"MCP clients        {url}" in printed
+        async with office_client(url, **bearer(key)) as client:
+            assert await client.text("add", a=1, b=2) == "3"
+
+
+async def test_no_mcp_serves_no_mcp_clients(config: Path) -> None:
+    async with up(config, "--no-mcp") as ready:
+        assert ready["mcp_url"] is None
+
+
+async def test_with_keys_of_ones_own_it_needs_one_for_itself_that_delegates(config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    own, users = key_file(file, delegates=True), key_file(file)
+    async with up(config, SMCP_AUTH_KEYS=str(file), SMCP_TOKEN=own) as ready:
+        async with office_client(ready["mcp_url"], **bearer(users)) as client:
+            assert await client.text("add", a=1, b=2) == "3"
+    async with up(config, SMCP_AUTH_KEYS=str(file)) as ready:
+        assert ready["mcp_url"] is None
