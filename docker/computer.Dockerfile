@@ -30,7 +30,7 @@ RUN --mount=type=bind,source=build/images/wheels,target=/wheels --mount=type=bin
     sh /install.sh packages /opt/testing
 RUN --mount=type=bind,source=build/images/own,target=/own --mount=type=bind,source=docker/install.sh,target=/install.sh \
     sh /install.sh own /opt/testing smcp_proto smcp_bus smcp_service smcp_auth smcp_agent smcp_gateway smcp_registry \
-        smcp_computer smcp_standalone smcp_testing
+        smcp_computer smcp_mcp smcp_standalone smcp_testing
 
 FROM ${RUNTIME} AS computer
 RUN echo 'smcp:x:10001:10001:A2C-SMCP:/var/lib/smcp:/usr/sbin/nologin' >> /etc/passwd \

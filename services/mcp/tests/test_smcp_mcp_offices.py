@@ -142,3 +142,22 @@ async def test_a_body_above_the_limit_is_refused() -> None:
                     413,
                     "the body has more than 65536 bytes",
                 )
+
+
+@ERAS
+async def test_each_client_says_in_its_url_how_tools_are_listed(era: str) -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url, mcp_max_tools=1, mcp_always_list="l*") as service:
+        gateway.computers["red"] = [tool("echo"), tool("look")]
+        search = ["search_tools", "describe_tool", "call_tool", "look"]
+        for query, names in (("", search), ("?tools=all", ["echo", "look"]), ("?tools=search", search)):
+            async with office_client(service.office() + query, era) as client:
+                assert await client.names() == names
+                assert await client.text("echo") == "echo"
+
+
+async def test_a_wrong_way_to_list_tools_is_400_and_named() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        async with http.post(service.office() + "?tools=some", json=PING, headers=HEADERS) as response:
+            assert response.status == 400
+            error = (await response.json())["error"]
+        assert (error["message"], error["data"]) == ("tools: has to be one of auto, all, search", {"field": "tools"})

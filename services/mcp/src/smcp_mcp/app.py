@@ -17,9 +17,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from smcp_agent.errors import Malformed, NotAllowed, SmcpError
+from smcp_agent.mcp.tools import ToolMode
 from smcp_mcp.auth import Access
 from smcp_mcp.exchange import Exchange
-from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken
+from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, tool_mode
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
 from smcp_proto.backoff import Backoff
@@ -64,6 +65,12 @@ class McpEndpoint:
             return "refused"
         if (response := await self._access.refusal(request, office)) is not None:
             await response(request.scope, exchange.receive, exchange.send)
+            return "refused"
+        try:
+            tool_mode(request)
+        except ValueError:
+            why = f"tools: has to be one of {', '.join(ToolMode)}"
+            await exchange.refuse(400, why, code=INVALID_REQUEST, data={"field": "tools"})
             return "refused"
         if not await exchange.read(settings.max_request):
             await exchange.refuse(413, f"the body has more than {settings.max_request} bytes", code=INVALID_REQUEST)

@@ -9,11 +9,14 @@ from typing import Final
 
 import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.requests import Request
 
 from smcp_agent import JoinRefused, RejoinRefused, SmcpAgent, SmcpError, Unavailable
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
 from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
+from smcp_agent.mcp.resources import Context
+from smcp_agent.mcp.tools import ToolListing, ToolMode
 from smcp_mcp.auth import Access
 from smcp_mcp.exchange import Exchange
 from smcp_mcp.settings import McpSettings
@@ -28,6 +31,15 @@ _TAKEN: Final = "the office has an Agent already: "
 """How the registry's refusal begins; the name of the Agent follows, quoted."""
 
 _log = get_logger(__name__)
+
+
+def tool_mode(request: Request) -> ToolMode:
+    """How the client wants tools listed: `?tools=` of its URL. Raises ValueError: there is no such mode."""
+    return ToolMode(request.query_params.get("tools", ToolMode.AUTO))
+
+
+def _mode_of(context: Context) -> ToolMode:
+    return ToolMode.AUTO if context.request is None else tool_mode(context.request)
 
 
 class SeatTaken(Exception):
@@ -165,7 +177,8 @@ class Offices:
 
     async def _serve(self, agent: SmcpAgent, joined: asyncio.Future[HeldOffice]) -> None:
         settings = self._settings
-        office = OfficeServer(agent, may=self._access.may, may_ask=self._access.may_ask)
+        listing = ToolListing(mode=_mode_of, max_tools=settings.mcp_max_tools, always=settings.always_listed)
+        office = OfficeServer(agent, may=self._access.may, may_ask=self._access.may_ask, listing=listing)
         self._access.call_for_users(office.server)
         manager = StreamableHTTPSessionManager(
             office.server, session_idle_timeout=settings.mcp_idle_s, max_request_body_size=settings.max_request

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from smcp_agent.connecting.addresses import checked_url
 from smcp_agent.connecting.options import Token, check_token
 from smcp_agent.errors import Malformed, TokenUnavailable
+from smcp_agent.mcp.tools import MAX_TOOLS
 from smcp_auth.settings import AuthSettings, check_auth
 from smcp_proto.member_names import Name
 from smcp_service.settings import MIB, BindHost, Port, Seconds, SettingsError, listed
@@ -81,6 +82,17 @@ class McpSettings(AuthSettings):
         default="",
         description="where the other replicas listen, with commas; all addresses of a host count as one replica each",
     )
+
+    mcp_max_tools: Annotated[int, Field(ge=0)] = Field(
+        default=MAX_TOOLS, description="a client that may use more tools lists a search in their place"
+    )
+    mcp_always_list: str = Field(
+        default="", description="patterns of tools that are listed beside the search, with commas: git_*,red__echo"
+    )
+
+    @property
+    def always_listed(self) -> tuple[str, ...]:
+        return listed(self.mcp_always_list)
 
     @property
     def max_request(self) -> int:
