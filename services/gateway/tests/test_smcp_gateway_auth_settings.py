@@ -44,7 +44,7 @@ async def run(*arguments: str, **variables: str) -> tuple[int | None, str, str]:
 async def test_without_authentication_only_loopback_addresses_are_allowed(host: str) -> None:
     code, out, err = await run("--check-config", SMCP_GATEWAY_HOST=host)
     assert (code, out) == (2, "")
-    for word in ("SMCP_GATEWAY_HOST", host, "SMCP_AUTH_KEYS", "--insecure"):
+    for word in ("SMCP_GATEWAY_HOST", host, "SMCP_AUTH_KEYS", "SMCP_INSECURE=true"):
         assert word in err
     assert (await run("--check-config", "--insecure", SMCP_GATEWAY_HOST=host))[0] == 0
     assert (await run("--check-config", SMCP_INSECURE="true", SMCP_GATEWAY_HOST=host))[0] == 0

@@ -263,7 +263,7 @@ async def test_a_page_of_elsewhere_is_refused_although_it_has_a_token() -> None:
 
 def test_an_issuer_that_clients_cannot_find_is_refused_at_the_start() -> None:
     chosen = {**issuer.settings(auth_secret=SECRET, mcp_public_url=PUBLIC), "auth_issuer": "our issuer"}
-    with pytest.raises(SettingsError, match="SMCP_AUTH_ISSUER: has to be a URL with SMCP_MCP_PUBLIC_URL"):
+    with pytest.raises(SettingsError, match="SMCP_AUTH_ISSUER: must be a URL when SMCP_MCP_PUBLIC_URL is set"):
         check_access(McpSettings(**chosen))
     for wrong in ("mcp.example", "ftp://mcp.example", "https://mcp.example/path", "https://mcp.example?x=1"):
         with pytest.raises(ValidationError, match="has to be a URL without a path"):

@@ -89,7 +89,7 @@ async def test_a_stopping_service_leaves_its_offices_and_ends_their_calls() -> N
             client = office_client(url, "2026-07-28")
             call = asyncio.create_task((await client.__aenter__()).text("sleep"))
             await eventually(lambda: gateway.seen("client:tool_call"))
-        with pytest.raises(Exception, match="the office was left while the call ran"):
+        with pytest.raises(Exception, match="smcp-mcp left the office before the call ended"):
             await call
         await client.__aexit__(None, None, None)
         assert gateway.seen("server:leave_office")

@@ -60,7 +60,7 @@ def _networks(value: str) -> str:
 
 
 class AuthSettings(ServiceSettings):
-    """API keys, JWTs, both, or neither; with neither the gateway listens on loopback only."""
+    """API keys, JWTs, both, or neither; with neither the service listens on loopback only."""
 
     auth_keys: FilePath | None = Field(default=None, description="file of API keys (`smcp keys`); read when it changes")
     auth_secret: Annotated[SecretStr, AfterValidator(_secret)] | None = Field(
@@ -133,7 +133,7 @@ def check_auth(settings: AuthSettings, variable: str, host: str) -> None:
     if not settings.auth_configured and not settings.insecure and not is_loopback(host):
         problems.append(
             f"{variable}: {host!r} can be reached from other machines: set who may connect (SMCP_AUTH_KEYS, "
-            "SMCP_AUTH_JWKS or SMCP_AUTH_SECRET), or let everybody in with --insecure (SMCP_INSECURE=true)"
+            "SMCP_AUTH_JWKS or SMCP_AUTH_SECRET), or let everybody in with SMCP_INSECURE=true"
         )
     if problems:
         raise SettingsError(*problems)
@@ -160,8 +160,7 @@ def _contradictions(settings: AuthSettings) -> list[str]:
     url = urlsplit(settings.auth_jwks or "")
     if url.scheme == "http" and not is_loopback(url.hostname or "") and not settings.insecure:
         problems.append(
-            "SMCP_AUTH_JWKS: over http the keys could be replaced on the way: use https, or --insecure "
-            "(SMCP_INSECURE=true)"
+            "SMCP_AUTH_JWKS: over http the keys could be replaced on the way: use https, or SMCP_INSECURE=true"
         )
     return problems
 

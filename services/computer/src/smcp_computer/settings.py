@@ -160,7 +160,7 @@ def check_connection(settings: ComputerSettings, *, asked_for_token: bool = Fals
         if name in settings.model_fields_set and getattr(settings, name) is not None
     ]
     if settings.token is not None and settings.token_file is not None:
-        problems.append("--token-file (SMCP_TOKEN_FILE): is given beside --token (SMCP_TOKEN): there can be one token")
+        problems.append("--token (SMCP_TOKEN) and --token-file (SMCP_TOKEN_FILE): set only one")
     checks: list[tuple[str, Callable[[str], object], str]] = [
         ("--gateway (SMCP_GATEWAY_URL)", checked_url, url.strip()) for url in settings.gateway_url.split(",")
     ]

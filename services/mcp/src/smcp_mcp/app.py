@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from smcp_agent.errors import Malformed, NotAllowed, SmcpError
 from smcp_agent.mcp.tools import ToolMode
-from smcp_mcp.auth import Access
-from smcp_mcp.exchange import Exchange
+from smcp_mcp.auth import Authorization
+from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, tool_mode
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
@@ -42,7 +42,7 @@ KEEP_ALIVE_S: Final = 75
 class McpEndpoint:
     """The ASGI application at `/mcp/{office}`."""
 
-    def __init__(self, settings: McpSettings, access: Access, offices: Offices, peers: Peers) -> None:
+    def __init__(self, settings: McpSettings, access: Authorization, offices: Offices, peers: Peers) -> None:
         self._settings = settings
         self._hosts = settings.hosts_at(settings.mcp_host)
         self._access = access
@@ -52,12 +52,12 @@ class McpEndpoint:
         """By who answered: this process as an MCP server, a peer, or this process with an error."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+        exchange = BufferedRequest(scope, receive, send)
         office = str(scope["path_params"]["office"])
         with bind_call(office=office):
             self.requests[await self._answer(exchange, office)] += 1
 
-    async def _answer(self, exchange: Exchange, office: str) -> str:
+    async def _answer(self, exchange: BufferedRequest, office: str) -> str:
         request = exchange.request
         settings = self._settings
         if (refusal := forbidden_header(request.headers, self._hosts, settings.origins)) is not None:
@@ -80,11 +80,11 @@ class McpEndpoint:
             await exchange.break_off("the token was revoked, or has expired")
         return outcome or "failed"
 
-    async def _served_or_failed(self, exchange: Exchange, office: str) -> str:
+    async def _served_or_failed(self, exchange: BufferedRequest, office: str) -> str:
         try:
             return await self._served(exchange, office)
         except SeatTaken as taken:
-            await exchange.refuse(409, f"the office {office!r} cannot be used now: {taken}")
+            await exchange.refuse(409, str(taken))
         except Malformed as error:
             await exchange.refuse(400, error.message, code=INVALID_REQUEST)
         except NotAllowed as error:
@@ -93,7 +93,7 @@ class McpEndpoint:
             await exchange.refuse(503, error.message)
         return "failed"
 
-    async def _served(self, exchange: Exchange, office: str) -> str:
+    async def _served(self, exchange: BufferedRequest, office: str) -> str:
         """Have the request answered by the process that holds the seat.
 
         Raises:
@@ -141,7 +141,7 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
         Failure: the address is not available.
     """
     host, port = settings.mcp_host, settings.mcp_port
-    access = Access(settings)
+    access = Authorization(settings)
     async with background() as tasks, open_peers(settings.peers) as peers:
         offices = Offices(settings, access, tasks)
         tasks.start(access.run(), name="access")
@@ -149,7 +149,10 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
         metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices))
         metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
         metrics.counter(
-            "smcp_mcp_passed_on", "Requests that were passed on to a peer", lambda: peers.passed_on, label="outcome"
+            "smcp_mcp_passed_on",
+            "Attempts to pass a request on to a peer, by outcome",
+            lambda: peers.passed_on,
+            label="outcome",
         )
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET

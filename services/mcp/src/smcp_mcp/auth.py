@@ -43,7 +43,7 @@ class _User(AuthenticatedUser):
         self.principal = principal
 
 
-class Access:
+class Authorization:
     """Decides for each request, also for one that a peer passed on. Raises UnusableFile: a file cannot be read."""
 
     def __init__(self, settings: McpSettings) -> None:
@@ -107,7 +107,7 @@ class Access:
         )
 
     def may_ask(self, context: Context, computer: str) -> bool:
-        """Whether he may have resources and prompts of that Computer."""
+        """Whether the caller may have resources and prompts of that Computer."""
         rights = self._rights(context)
         return rights is None or rights.may_ask(computer)
 

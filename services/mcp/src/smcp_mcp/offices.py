@@ -17,8 +17,8 @@ from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import ToolListing, ToolMode
-from smcp_mcp.auth import Access
-from smcp_mcp.exchange import Exchange
+from smcp_mcp.auth import Authorization
+from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
 from smcp_service.lifecycle import Background
 from smcp_service.logging import get_logger
@@ -57,11 +57,11 @@ class HeldOffice:
         self.ended = asyncio.Event()
         self._manager = manager
         self._idle_s = idle_s
-        self._requests: dict[anyio.CancelScope, Exchange] = {}
+        self._requests: dict[anyio.CancelScope, BufferedRequest] = {}
         self._unused = asyncio.get_running_loop().call_later(idle_s, self.ended.set)
         self._one_less = asyncio.Event()
 
-    async def answer(self, exchange: Exchange) -> None:
+    async def answer(self, exchange: BufferedRequest) -> None:
         self._unused.cancel()
         scope = anyio.CancelScope()
         self._requests[scope] = exchange
@@ -74,7 +74,7 @@ class HeldOffice:
             if not self._requests:
                 self._unused = asyncio.get_running_loop().call_later(self._idle_s, self.ended.set)
         if scope.cancelled_caught:
-            await exchange.break_off("the office was left while the call ran")
+            await exchange.break_off("smcp-mcp left the office before the call ended")
 
     async def close(self) -> None:
         """Let calls end for a while, then break off what is left."""
@@ -93,7 +93,7 @@ class HeldOffice:
 class Offices:
     """Joins offices, and holds them while they are used."""
 
-    def __init__(self, settings: McpSettings, access: Access, tasks: Background) -> None:
+    def __init__(self, settings: McpSettings, access: Authorization, tasks: Background) -> None:
         self._settings = settings
         self._access = access
         self._tasks = tasks

@@ -14,7 +14,7 @@ import aiohttp
 import anyio
 from yarl import URL
 
-from smcp_mcp.exchange import PASSED_ON, Exchange
+from smcp_mcp.buffered_request import PASSED_ON, BufferedRequest
 from smcp_service.logging import get_logger
 
 CONNECT_S: Final = 1.0
@@ -49,14 +49,14 @@ class Peers:
         self.known: dict[str, Peer] = {}
         """The peer that held the seat of an office last, by office."""
         self.passed_on: Counter[str] = Counter(dict.fromkeys(("answered", "not_held", "unreachable", "broken"), 0))
-        """Requests, by what became of them."""
+        """Attempts to pass a request on to a peer, by outcome."""
 
     async def addresses(self) -> list[Peer]:
         """All replicas that the setting names at this moment; this process may be among them."""
         found = await asyncio.gather(*map(_resolve, self._urls))
         return [peer for peers in found for peer in peers]
 
-    async def pass_on(self, exchange: Exchange, office: str, peer: Peer) -> bool:
+    async def pass_on(self, exchange: BufferedRequest, office: str, peer: Peer) -> bool:
         """Have a peer answer a request. False: it does not hold the seat of the office, or cannot be reached."""
         answered = True  # also where the client goes away
         async with anyio.create_task_group() as group:
@@ -76,7 +76,7 @@ class Peers:
             self.known.pop(office, None)
         return answered
 
-    async def _relay(self, exchange: Exchange, peer: Peer) -> str:
+    async def _relay(self, exchange: BufferedRequest, peer: Peer) -> str:
         request = exchange.request
         headers = [(name, value) for name, value in request.headers.items() if name not in _ONE_HOP]
         path = request.scope["raw_path"].decode("ascii")

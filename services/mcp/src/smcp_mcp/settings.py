@@ -71,8 +71,8 @@ class McpSettings(AuthSettings):
     mcp_port: Port = Field(default=8001, description="port for MCP clients, at /mcp/{office}; 0 takes any free one")
     mcp_public_url: Annotated[str, AfterValidator(_public_url)] | None = Field(
         default=None,
-        description="the URL under which clients reach it, without /mcp/...: by it they find the issuer of JWTs, and a "
-        "JWT may be for one office alone (`aud`)",
+        description="public URL, without a path. Needed for OAuth: clients find the issuer there, and `aud` may "
+        "be the URL of one office",
     )
     mcp_name: Name = Field(default="smcp-mcp", description="the Agent's name in offices; the same at all replicas")
     mcp_idle_s: Annotated[Seconds, Field(gt=0, le=86400)] = Field(
@@ -80,7 +80,7 @@ class McpSettings(AuthSettings):
     )
     mcp_peers: Annotated[str, AfterValidator(_peers)] = Field(
         default="",
-        description="where the other replicas listen, with commas; all addresses of a host count as one replica each",
+        description="where the other replicas listen, with commas; each address of a host name is one replica",
     )
 
     mcp_max_tools: Annotated[int, Field(ge=0)] = Field(
@@ -118,13 +118,15 @@ def check_access(settings: McpSettings) -> None:
     """Raises SettingsError: the settings let anybody in, or contradict each other."""
     check_auth(settings, "SMCP_MCP_HOST", settings.mcp_host)
     if settings.token is not None and settings.token_file is not None:
-        raise SettingsError("SMCP_TOKEN_FILE: is given beside SMCP_TOKEN: there can be one token")
+        raise SettingsError("SMCP_TOKEN and SMCP_TOKEN_FILE: set only one")
     if (
         settings.auth_with_tokens
         and settings.mcp_public_url
         and urlsplit(settings.auth_issuer or "").scheme not in _HTTP
     ):
-        raise SettingsError("SMCP_AUTH_ISSUER: has to be a URL with SMCP_MCP_PUBLIC_URL: clients ask there for a token")
+        raise SettingsError(
+            "SMCP_AUTH_ISSUER: must be a URL when SMCP_MCP_PUBLIC_URL is set: clients get their tokens there"
+        )
 
 
 def _read(path: Path) -> str:

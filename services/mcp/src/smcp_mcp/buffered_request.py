@@ -15,7 +15,7 @@ _LISTEN: Final = "subscriptions/listen"
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
-class Exchange:
+class BufferedRequest:
     """Made before anything of the answer was sent."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
