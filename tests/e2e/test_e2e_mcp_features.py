@@ -253,12 +253,12 @@ EXCEPTIONS: Final = {
         "the Computer refuses them before the server is asked, and names the parameter",
     ),
     "elicitation: URL by the error -32042": (
-        "(MCP error -32042)",
-        "the model reads the error: MCP 2026-07-28 has no such error any more",
+        "User completed the URL elicitation flow",
+        "the Computer elicits the page from the client, and calls the tool again",
     ),
     "logging (`toggle-simulated-logging`)": (
         "error -32601: Method not found",
-        "not supported: MCP deprecated logging, and the bridge does not announce it",
+        "not supported: MCP deprecated logging, and an office does not announce it",
     ),
     "sampling (`trigger-sampling-request`)": (
         "there is no tool",
@@ -270,7 +270,7 @@ EXCEPTIONS: Final = {
     ),
 }
 """Features that differ through an office: what is found there, and what the table says of it."""
-HEAD: Final = """# What of MCP passes through an office
+HEAD: Final = """# MCP features through an office
 
 Each feature of the public MCP server `server-everything` (npm), once with the MCP SDK's client connected to it
 directly, and once with the same client through an office: client → `smcp-agent mcp` → gateway → Computer → server.
