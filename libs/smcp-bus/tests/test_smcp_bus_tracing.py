@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -138,10 +139,13 @@ async def test_refusals_errors_and_lost_clients_mark_the_span_without_texts(expo
     assert "secret" not in "".join(span.to_json() for span in spans)
 
 
-async def test_values_chosen_by_a_peer_are_truncated(exported: InMemorySpanExporter) -> None:
+async def test_a_long_tool_name_is_truncated_and_a_req_id_that_is_none_gets_one_of_ours(
+    exported: InMemorySpanExporter,
+) -> None:
     await dispatch(succeed, spans=tracing.client_spans(), req_id="x" * 1000, tool_name="y" * 1000)
     (span,) = exported.get_finished_spans()
-    assert {len(attributes(span)[name]) for name in ("smcp.req_id", "gen_ai.tool.name")} == {tracing.LONGEST}
+    assert len(attributes(span)["gen_ai.tool.name"]) == tracing.LONGEST
+    assert re.fullmatch(r"[0-9a-f]{32}", attributes(span)["smcp.req_id"])
 
 
 @pytest.mark.rule("answers.traces.traceparent.unreadable")

@@ -65,6 +65,8 @@ def test_a_limit_above_that_of_the_computer_is_that_of_the_computer() -> None:
 def test_what_this_host_cannot_enforce_is_refused_by_its_name(host: dict[str, Any], problem: str) -> None:
     if "user" in host and not AS_ROOT and host["user"] == "root":
         problem = "user: only a Computer that runs as root"
+    if "sandbox" in host and shutil.which("bwrap") is None:
+        problem = "sandbox: needs Linux and bubblewrap"
     with pytest.raises(CannotRun, match=problem):
         launch(**host)
 
