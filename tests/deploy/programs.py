@@ -6,6 +6,7 @@ from typing import Final
 
 from smcp_computer.settings import ComputerSettings
 from smcp_gateway.settings import GatewaySettings
+from smcp_mcp.settings import McpSettings
 from smcp_registry.settings import RegistrySettings
 from smcp_service.settings import ServiceSettings
 from tests.deploy.objects import Object
@@ -14,6 +15,7 @@ SETTINGS: Final[Mapping[str, type[ServiceSettings]]] = {
     "smcp-gateway": GatewaySettings,
     "smcp-registry": RegistrySettings,
     "smcp-computer": ComputerSettings,
+    "smcp-mcp": McpSettings,
 }
 """By command."""
 
@@ -21,6 +23,7 @@ IMAGE_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "smcp-gateway": ("smcp-gateway",),
     "smcp-registry": ("smcp-registry",),
     "smcp-computer": ("smcp-computer", "smcp-computer-demo"),
+    "smcp-mcp": ("smcp",),
     "smcp-agent": ("smcp",),
 }
 """Which images have a command; see docker/."""

@@ -4,6 +4,7 @@ Real processes with the manifests' commands, variables and files; see `tests.dep
 """
 
 import asyncio
+import base64
 import functools
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from smcp_auth import api_keys
 from smcp_auth.api_keys import new_key
 from smcp_testing.gateway_world import connected
+from smcp_testing.mcp_service import office_client
 from smcp_testing.waiting import eventually
 from tests.deploy.kubelet import Kubelet, run
 from tests.deploy.rendering import ROOT, rendered
@@ -26,7 +28,7 @@ from tests.deploy.secrets_api import SecretsApi
 UV = str(Path(sys.executable).with_name("uv"))
 OFFICE = "demo office"
 once = functools.cache(rendered)
-SERVICES = ("smcp-registry", "smcp-gateway", "smcp-computer")
+SERVICES = ("smcp-registry", "smcp-gateway", "smcp-computer", "smcp-mcp")
 
 pytestmark = pytest.mark.timeout(300)
 """On a busy machine each program needs half a minute until it has imported everything."""
@@ -82,7 +84,9 @@ async def test_check_config_accepts_the_configuration_of_a_pod_and_names_a_wrong
     assert "Traceback" not in errors_of_wrong
 
 
-async def test_the_demo_agent_calls_a_tool_through_each_gateway(tmp_path: Path, kubelet: Kubelet) -> None:
+async def test_the_demo_agent_and_an_mcp_client_call_a_tool(
+    tmp_path: Path, kubelet: Kubelet, secrets: Mapping[str, dict[str, str]]
+) -> None:
     async with AsyncExitStack() as stack:
         nats = await stack.enter_async_context(nats_server(kubelet, tmp_path / "nats"))
         await probes_succeed(kubelet.container("smcp-nats", "nats"), nats.monitoring_url)
@@ -102,6 +106,11 @@ async def test_the_demo_agent_calls_a_tool_through_each_gateway(tmp_path: Path, 
             code, output, errors = await run(*kubelet.command(kubelet.container("smcp-demo", "agent")))
             assert code == 0, (output, errors)
             assert "The pod's repository was made" in output
+        mcp = await start(stack, kubelet, "mcp")
+        url = f"{(await mcp.process.logged('ready'))['url']}/mcp/demo%20office"
+        token = base64.b64decode(secrets["smcp-agent"]["token"]).decode()
+        async with office_client(url, Authorization=f"Bearer {token}") as client:
+            assert "The pod's repository was made" in await client.text("git_log", repo_path=str(repository))
 
 
 async def test_two_gateways_with_one_credential_keep_separate_members(tmp_path: Path, kubelet: Kubelet) -> None:

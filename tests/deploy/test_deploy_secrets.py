@@ -70,7 +70,10 @@ async def test_secrets_of_an_older_version_are_kept_and_the_log_says_what_to_do(
         api.secrets[MADE] = {"token": "c21jcF94"}
         code, _, errors = await job.run()
         assert code == 1
-        assert "has no computer.json, gateway.json, keys.json, nats-server.conf, operator.json, registry.json" in errors
+        assert (
+            "has no computer.json, gateway.json, keys.json, mcp-token, nats-server.conf, operator.json, registry.json"
+            in errors
+        )
         assert f"kubectl delete secret {MADE} {' '.join(keys())}" in errors
         assert "Traceback" not in errors
         assert api.secrets == {MADE: {"token": "c21jcF94"}}

@@ -13,6 +13,7 @@ _APPS: Final[Mapping[str, str]] = {
     "smcp-gateway": "smcp_gateway.main",
     "smcp-registry": "smcp_registry.main",
     "smcp-computer": "smcp_computer.main",
+    "smcp-mcp": "smcp_mcp.main",
     "smcp-agent": "smcp_agent.cli.main",
 }
 _WRONG_USAGE: Final[Any] = typer.BadParameter.__mro__[1]

@@ -16,6 +16,8 @@ HOPS: Final = frozenset(
         ("nats", "nats", 6222),
         ("agent", "gateway", 8000),
         ("computer-nodes", "gateway", 8000),
+        ("mcp", "gateway", 8000),
+        ("mcp", "mcp", 8001),
         ("gateway", "jaeger", 4318),
         ("registry", "jaeger", 4318),
         ("computer", "jaeger", 4318),

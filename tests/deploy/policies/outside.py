@@ -9,6 +9,8 @@ from tests.deploy.policies.network import rules
 ALLOWED: Final = frozenset(
     {
         ("from", "ingress-nginx", "gateway", 8000),
+        ("from", "ingress-nginx", "mcp", 8001),
+        ("from", "monitoring", "mcp", 8080),
         ("from", "monitoring", "gateway", 8080),
         ("from", "monitoring", "registry", 8080),
         ("from", "monitoring", "computer", 8080),

@@ -35,9 +35,8 @@ def ports(manifests: Manifests) -> list[str]:
 
 def _ours(container: Container, manifests: Manifests, given: dict[str, int], probes: dict[str, Object]) -> list[str]:
     variables = environment(container, manifests)
-    kinds = {"health": "HEALTH"}
-    if command_of(container.spec) == "smcp-gateway":
-        kinds = {"http": "GATEWAY", **kinds}
+    serving = {"smcp-gateway": {"http": "GATEWAY"}, "smcp-mcp": {"http": "MCP"}}
+    kinds = {**serving.get(command_of(container.spec), {}), "health": "HEALTH"}
     listens = {
         name: (variables.get(f"SMCP_{kind}_HOST"), variables.get(f"SMCP_{kind}_PORT")) for name, kind in kinds.items()
     }

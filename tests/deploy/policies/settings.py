@@ -80,7 +80,7 @@ def _of_ours(container: Container, manifests: Manifests, kind: type[ServiceSetti
     if (
         isinstance(read, AuthSettings)
         and not read.auth_configured
-        and not is_loopback(ours.get("SMCP_GATEWAY_HOST", ""))
+        and not is_loopback(ours.get("SMCP_GATEWAY_HOST", ours.get("SMCP_MCP_HOST", "")))
     ):
         yield "nothing says who may connect"
 

@@ -24,6 +24,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "smcp-registry": {"nats.json": "registry.json"},
     "smcp-gateway": {"nats.json": "gateway.json", "keys.json": "keys.json"},
     "smcp-computer": {"nats.json": "computer.json"},
+    "smcp-mcp": {"keys.json": "keys.json", "token": "mcp-token"},
     "smcp-agent": {"token": "token"},
     "smcp-operator": {"nats.json": "operator.json"},
 }
@@ -80,11 +81,12 @@ def made_now(offices: Path, office: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory)
         subprocess.run(["smcp", "nats-config", str(offices), "--out", directory], check=True, stdout=sys.stderr)  # noqa: S603, S607
-        keys = ["smcp", "keys", "add", "--file", str(out / "keys.json"), "--office", office]
-        keys += ["--role", "agent", "--name", "*", "--subject", "demo"]
-        key = subprocess.run(keys, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
-        (out / "token").write_text(key.stdout.strip())
-        files = [out / "nats-server.conf", out / "keys.json", out / "token", *(out / "creds").glob("*.json")]
+        keys = ["smcp", "keys", "add", "--file", str(out / "keys.json"), "--office", office, "--role", "agent"]
+        own = {"token": ["--name", "*", "--subject", "demo"], "mcp-token": ["--name", "smcp-mcp", "--delegates"]}
+        for file, options in own.items():
+            key = subprocess.run([*keys, *options], check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
+            (out / file).write_text(key.stdout.strip())
+        files = [*(out / file for file in ("nats-server.conf", "keys.json", *own)), *(out / "creds").glob("*.json")]
         return {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}
 
 
