@@ -6,10 +6,19 @@ umask 077
 
 smcp nats-config /etc/smcp/offices.yaml --out /run/smcp/all
 # The gateways know keys by their hashes; the key itself is for Agents alone.
+key() {
+    to="/run/smcp/all/$1"
+    shift
+    smcp keys add --file /run/smcp/all/keys.json --office 'demo office' --role agent "$@" > "$to.new"
+    mv "$to.new" "$to"
+}
 if [ ! -e /run/smcp/all/token ]; then
-    rm -f /run/smcp/all/keys.json
-    smcp keys add --file /run/smcp/all/keys.json --office 'demo office' --role agent --name '*' --subject demo > /run/smcp/all/token.new
-    mv /run/smcp/all/token.new /run/smcp/all/token
+    rm -f /run/smcp/all/keys.json /run/smcp/all/mcp-token
+    key token --name '*' --subject demo
+fi
+# That of smcp-mcp, for the gateways.
+if [ ! -e /run/smcp/all/mcp-token ]; then
+    key mcp-token --name smcp-mcp --subject smcp-mcp --delegates
 fi
 
 give() {
@@ -23,6 +32,7 @@ give() {
 give nats nats-server.conf
 give registries creds/registry-1.json creds/registry-2.json
 give gateways creds/gateway-1.json creds/gateway-2.json keys.json
+give mcp keys.json mcp-token
 give agents token
 give operators creds/operator.json
 give computer creds/computer.json

@@ -173,4 +173,4 @@ def test_the_prometheus_operator_scrapes_each_process_under_the_jobs_of_the_aler
         ports = {port["name"] for container in pod(workload)["containers"] for port in container.get("ports", ())}
         if endpoint["port"] in ports and monitor["spec"]["selector"]["matchLabels"].items() <= labels.items():
             scraped.add(job["replacement"].replace("$1", labels["app.kubernetes.io/component"]))
-    assert scraped == {"smcp-gateway", "smcp-registry", "smcp-computer"}
+    assert scraped == {"smcp-gateway", "smcp-registry", "smcp-mcp", "smcp-computer"}

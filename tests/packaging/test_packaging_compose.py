@@ -15,7 +15,8 @@ from smcp_auth.client_addresses import read_networks
 from smcp_computer.config.file import load_config
 from smcp_computer.settings import ComputerSettings
 from smcp_gateway.settings import GatewaySettings
-from smcp_service.settings import ServiceSettings
+from smcp_mcp.settings import McpSettings, check_access
+from smcp_service.settings import ServiceSettings, load_settings
 from smcp_standalone.demo import COMPUTER, OFFICE
 from smcp_standalone.nats_server_conf import read_model
 from smcp_testing.waiting import eventually
@@ -29,7 +30,7 @@ CORE: Final = {name for name, service in SERVICES.items() if service["profiles"]
 
 
 def test_profile_core_has_every_service() -> None:
-    parts = {"nats", "registry-1", "registry-2", "gateway-1", "gateway-2", "proxy", "computer"}
+    parts = {"nats", "registry-1", "registry-2", "gateway-1", "gateway-2", "mcp-1", "mcp-2", "proxy", "computer"}
     assert {"setup", *parts} == CORE
 
 
@@ -57,7 +58,8 @@ def test_clients_reach_only_the_proxy_and_computers_share_no_network_with_gatewa
         return {name for name, service in SERVICES.items() if network in service.get("networks", [])}
 
     assert on("clients") == {"proxy", "demo"}
-    assert on("gateways") == {"proxy", "gateway-1", "gateway-2"}
+    assert on("gateways") == {"proxy", "gateway-1", "gateway-2", "mcp-1", "mcp-2"}
+    assert on("observe") & CORE == {"mcp-1", "mcp-2"}
     assert on("hosts") & CORE == {"nats", "computer"}
     assert on("bus") & CORE == {"nats", "registry-1", "registry-2", "gateway-1", "gateway-2"}
     declared = yaml.safe_load(FILE.read_text(encoding="utf-8"))["networks"]
@@ -79,6 +81,8 @@ def test_the_grace_period_is_longer_than_the_drain() -> None:
     settings: dict[str, type[ServiceSettings]] = {
         "gateway-1": GatewaySettings,
         "gateway-2": GatewaySettings,
+        "mcp-1": McpSettings,
+        "mcp-2": McpSettings,
         "computer": ComputerSettings,
     }
     for name, of in settings.items():
@@ -110,6 +114,21 @@ def test_each_process_mounts_only_the_credentials_of_its_kind() -> None:
         kinds = {"registry": "registries", "gateway": "gateways", "computer": "computer", "operator": "operators"}
         kind = kinds[name.partition("-")[0]]
         assert volume == f"{kind}:/run/smcp:ro"
+
+
+def test_smcp_mcp_takes_its_settings_and_requires_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text('{"keys": []}')
+    for name in ("mcp-1", "mcp-2"):
+        environment = SERVICES[name]["environment"]
+        assert environment["SMCP_AUTH_KEYS"] == "/run/smcp/keys.json"
+        subnet = environment["SMCP_AUTH_PROXIES"].rpartition(":-")[2].rstrip("}")
+        for variable, value in (environment | {"SMCP_AUTH_KEYS": str(keys), "SMCP_AUTH_PROXIES": subnet}).items():
+            monkeypatch.setenv(variable, value)
+        settings = load_settings(McpSettings)
+        check_access(settings)
+        assert set(settings.peers) == {f"http://{peer}:{settings.mcp_port}" for peer in ("mcp-1", "mcp-2")}
+        assert set(settings.gateways) == {"http://gateway-1:8000", "http://gateway-2:8000"}
 
 
 def test_gateways_require_a_key_that_only_the_demo_has() -> None:
@@ -152,15 +171,15 @@ def scraped() -> dict[str, list[str]]:
 
 
 def test_prometheus_scrapes_every_process() -> None:
-    ports = {"gateway": 8080, "registry": 8080, "computer": 8080}
+    ports = {"gateway": 8080, "mcp": 8080, "registry": 8080, "computer": 8080}
     ours = {name: ports[name.partition("-")[0]] for name in CORE if name.partition("-")[0] in ports}
     asked = [target for job, targets in scraped().items() if job != "collector" for target in targets]
     assert sorted(asked) == sorted(f"{name}:{port}" for name, port in ours.items())
 
 
-def test_the_proxy_forwards_socketio_and_no_metrics() -> None:
+def test_the_proxy_forwards_socketio_and_mcp_and_no_metrics() -> None:
     lines = [line.strip() for line in (DOCKER / "compose" / "haproxy.cfg").read_text(encoding="utf-8").splitlines()]
-    kept = lines.index("http-request return status 404 unless { path_beg /socket.io/ }")
+    kept = lines.index("http-request return status 404 unless { path_beg /socket.io/ /mcp/ }")
     assert lines.index("bind :8000") < kept < lines.index("default_backend gateways")
 
 
@@ -179,13 +198,14 @@ def proxy() -> Iterator[str]:
 
 
 @pytest.mark.timeout(600)
-async def test_haproxy_accepts_its_configuration_and_serves_only_socketio(proxy: str) -> None:
+async def test_haproxy_accepts_its_configuration_and_serves_only_socketio_and_mcp(proxy: str) -> None:
     async def listens() -> bool:
         return (
             await asyncio.to_thread(status, proxy, "/socket.io/?EIO=4&transport=polling") == 503
         )  # no gateway is there
 
     await eventually(listens, timeout=60)
+    assert await asyncio.to_thread(status, proxy, "/mcp/office") == 503
     for path in ("/metrics", "/%6detrics", "//metrics", "/readyz", "/"):
         assert await asyncio.to_thread(status, proxy, path) == 404, path
 
