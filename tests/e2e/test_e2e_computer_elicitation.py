@@ -287,7 +287,7 @@ async def test_the_user_of_the_computer_answers_at_its_terminal(nats_url: str, e
         assert (await calling).text == "book {'table': 4}: accept {'day': 'friday', 'guests': 2}"
         calling = asyncio.create_task(agent.call_tool("box", "pay"))
         await user.sees("It wants you to open https://pay.example/1")
-        await user.sees("Answer it?")
+        await user.sees("Open it?")
         user.types("n\n")
         assert (await calling).text == "pay {}: decline"
 
@@ -391,4 +391,4 @@ async def test_calls_that_wait_for_an_answer_hold_limited_parameters(
         assert not refused.input_required
     async with box(nats_url, "2025") as (world, _), SmcpAgent(world.url, office="office", name="anna") as agent:
         refused = await agent.call_once("box", "book", {"note": "a" * 30})
-        assert "the calls that wait for an answer have too large parameters together" in refused.text
+        assert "the parameters of waiting calls exceed 32 MiB together" in refused.text

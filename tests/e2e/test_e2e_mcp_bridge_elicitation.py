@@ -86,7 +86,9 @@ async def test_a_client_that_cannot_ask_gets_an_error_that_a_model_can_read_and_
     log = tmp_path / "log"
     async with box(nats_url, server, era, None, log) as (bridge, computer):
         said = await bridge.text("book")
-        assert said.startswith("!the tool needs an answer of its user: Which day (1)?\nBut this MCP client cannot ask")
+        assert said.startswith(
+            "!the tool asks its user: Which day (1)?\nThe call was cancelled: this MCP client cannot ask"
+        )
         await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)
         await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
         if server == "2025":

@@ -205,7 +205,7 @@ async def test_pictures_and_other_binary_content_are_written_into_a_directory(tm
         code, _, err = await run(gateway, "call", "red", "../draw", "--output", str(into / "_draw-1.png"))
         assert (code, "--output" in err, "File exists" in err) == (2, True, True)
         code, _, err = await run(gateway, "call", "red", "../draw", "--output", "")
-        assert (code, "has to name a directory" in err) == (2, True)
+        assert (code, "must name a directory" in err) == (2, True)
         _, out, err = await run(gateway, "call", "red", "../draw")
         assert f"[image/png, {len(PNG)} bytes, not shown]" in out.decode().splitlines()
         assert "--output DIR writes what is not shown into files." in err

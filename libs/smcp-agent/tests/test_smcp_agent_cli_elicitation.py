@@ -90,7 +90,7 @@ async def test_an_approval_is_a_yes_or_a_no() -> None:
 async def test_a_page_is_printed_and_not_opened() -> None:
     page = elicitation(mode="url", message="Pay first", url="https://pay.example/1")
     async with eliciting({"q": page}) as gateway, terminal_user() as user:
-        code, _ = await talk(gateway, user, ("It wants you to open https://pay.example/1\nAnswer it?", "n\n"))
+        code, _ = await talk(gateway, user, ("It wants you to open https://pay.example/1\nOpen it?", "n\n"))
         assert code == 0
         assert responses(gateway) == {"q": {"action": "decline"}}
 

@@ -1,4 +1,4 @@
-"""An MCP client that may ask some Computers of an office only: of the others it gets no resources and no prompts."""
+"""An MCP client with rights: it may use some tools and some Computers of an office only."""
 
 from typing import Any
 
@@ -6,10 +6,11 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.resources import Context
 from smcp_testing.bridged import ERAS, shared_office
 from smcp_testing.context_computer import WINDOW, computers_at
-from smcp_testing.fake_gateway import fake_gateway
+from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.mcp_servers.shelf import HOST, document
 
 REFUSED = "error 403: the token is not for this Computer"
@@ -24,6 +25,20 @@ async def text_of(client: Any, uri: str) -> str:
     (content,) = (await client.client.read_resource(uri)).contents
     assert isinstance(content, types.TextResourceContents)
     return content.text
+
+
+@ERAS
+async def test_a_tool_that_a_client_may_not_use_is_neither_listed_nor_called_for_it(era: str) -> None:
+    def may(context: Context, named: NamedTool) -> bool:
+        return named.tool.name == "echo" and context.method in ("tools/list", "tools/call")
+
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo"), tool("wipe")]
+        async with shared_office(gateway, may) as client, client(era) as bridge:
+            assert await bridge.names() == ["echo"]
+            assert await bridge.text("echo") == "echo"
+            assert await bridge.text("wipe") == "!Error 403: the token is not for this tool"
+        assert [call["tool_name"] for call in gateway.seen("client:tool_call")] == ["echo"]
 
 
 @ERAS

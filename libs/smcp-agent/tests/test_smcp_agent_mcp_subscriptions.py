@@ -9,10 +9,8 @@ from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 
 from smcp_agent import SmcpAgent
-from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.bridge import OfficeServer
-from smcp_agent.mcp.resources import Context
-from smcp_testing.bridged import ERAS, Bridged, shared_office
+from smcp_testing.bridged import Bridged, shared_office
 from smcp_testing.context_computer import WINDOW, computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -94,20 +92,6 @@ async def test_a_client_hears_of_those_resources_only_that_it_watches_itself() -
             assert UPDATED not in second.heard
             await unwatch(first)
             assert red.subscribed == set()
-
-
-@ERAS
-async def test_a_tool_that_a_client_may_not_use_is_neither_listed_nor_called_for_it(era: str) -> None:
-    def may(context: Context, named: NamedTool) -> bool:
-        return named.tool.name == "echo" and context.method in ("tools/list", "tools/call")
-
-    async with fake_gateway() as gateway:
-        gateway.computers["red"] = [tool("echo"), tool("wipe")]
-        async with shared_office(gateway, may) as client, client(era) as bridge:
-            assert await bridge.names() == ["echo"]
-            assert await bridge.text("echo") == "echo"
-            assert await bridge.text("wipe") == "!Error 403: the token is not for this tool"
-        assert [call["tool_name"] for call in gateway.seen("client:tool_call")] == ["echo"]
 
 
 async def test_the_server_says_when_its_agent_was_closed() -> None:

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from smcp_agent.llm import NamedTool, name_tools
 from smcp_agent.mcp.resources import Context
-from smcp_agent.mcp.tools import OfficeTools, ToolListing, ToolMode
+from smcp_agent.mcp.tools import OfficeTools, ToolListOptions, ToolMode
 from smcp_proto.schemas import SMCPTool
 from smcp_testing.bridged import ERAS, Bridged, bridged, shared_office
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.waiting import eventually
 
 SEARCH: Final = ["search_tools", "describe_tool", "call_tool"]
-ALWAYS: Final = ToolListing(ToolMode.SEARCH)
+ALWAYS: Final = ToolListOptions(ToolMode.SEARCH)
 DAY: Final = {"type": "object", "properties": {"day": {"type": "string"}}}
 CHANGED: Final = "notifications/tools/list_changed"
 
@@ -39,7 +39,7 @@ async def _lists(bridge: Bridged, names: list[str]) -> bool:
 async def test_a_client_lists_the_search_while_the_office_has_more_tools_than_the_limit(era: str) -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo"), tool("sing")]
-        async with bridged(gateway, era, listing=ToolListing(max_tools=2)) as bridge:
+        async with bridged(gateway, era, listing=ToolListOptions(max_tools=2)) as bridge:
             assert await bridge.names() == ["echo", "sing"]
             await gateway.enter("blue", [tool("dance")])
             await eventually(lambda: _lists(bridge, SEARCH))
@@ -52,7 +52,7 @@ async def test_a_client_lists_the_search_while_the_office_has_more_tools_than_th
 async def test_a_client_is_notified_when_the_list_becomes_a_search() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo")]
-        async with bridged(gateway, listing=ToolListing(max_tools=1)) as bridge:
+        async with bridged(gateway, listing=ToolListOptions(max_tools=1)) as bridge:
             await gateway.enter("blue", [tool("dance")])
             await eventually(lambda: CHANGED in bridge.heard)
             assert await bridge.names() == SEARCH
@@ -70,7 +70,7 @@ async def test_forty_tools_are_listed_and_forty_one_are_searched() -> None:
 async def test_all_tools_are_listed_where_that_is_wanted() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo"), tool("sing")]
-        async with bridged(gateway, listing=ToolListing(ToolMode.ALL, max_tools=1)) as bridge:
+        async with bridged(gateway, listing=ToolListOptions(ToolMode.ALL, max_tools=1)) as bridge:
             assert await bridge.names() == ["echo", "sing"]
 
 
@@ -81,7 +81,7 @@ async def test_each_client_can_have_its_own_way_of_listing() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo")]
         async with (
-            shared_office(gateway, listing=ToolListing(mode)) as client,
+            shared_office(gateway, listing=ToolListOptions(mode)) as client,
             client("legacy") as first,
             client("2026-07-28") as second,
         ):
@@ -302,7 +302,7 @@ async def test_a_client_gets_a_search_by_the_number_of_tools_that_it_may_use() -
     async with fake_gateway() as gateway:
         gateway.computers |= {"red": [tool("echo")], "blue": [tool("sing")]}
         async with (
-            shared_office(gateway, may, ToolListing(max_tools=1)) as client,
+            shared_office(gateway, may, ToolListOptions(max_tools=1)) as client,
             client("legacy") as first,
             client("2026-07-28") as second,
         ):
@@ -315,9 +315,9 @@ async def test_tools_that_are_always_listed_stand_beside_the_search(era: str) ->
     async with fake_gateway() as gateway:
         frequent = {**tool("open"), "meta": {"anthropic/alwaysLoad": True}}
         gateway.computers["red"] = [tool("git_log"), tool("git_diff"), tool("sing"), frequent]
-        async with bridged(gateway, era, listing=ToolListing(max_tools=3, always=("git_*",))) as bridge:
+        async with bridged(gateway, era, listing=ToolListOptions(max_tools=3, always=("git_*",))) as bridge:
             assert await bridge.names() == [*SEARCH, "git_diff", "git_log", "open"]
-        async with bridged(gateway, era, listing=ToolListing(max_tools=1, always=("git_d*",))) as bridge:
+        async with bridged(gateway, era, listing=ToolListOptions(max_tools=1, always=("git_d*",))) as bridge:
             assert await bridge.names() == [*SEARCH, "git_diff"]
 
 
@@ -350,7 +350,7 @@ OFFICES: Final = st.dictionaries(
 
 
 def search(query: str, tools: list[NamedTool]) -> list[NamedTool]:
-    return OfficeTools(lambda _, __: True, ToolListing()).search(query, tools)
+    return OfficeTools(lambda _, __: True, ToolListOptions()).search(query, tools)
 
 
 def words(text: str) -> list[str]:

@@ -226,7 +226,7 @@ async def test_changes_show_in_the_status_the_log_and_a_metric_with_the_command_
     write_pins(tmp_path / "computer.pins.json", {**READ, "title": "Old"}, {**COPY, "name": "move"})
     async with pinned(nats_url, tmp_path, READ, COPY) as box:
         expected = (
-            "tools that are not as they are pinned are not called: 'read' (changed: title), 'copy' (new), "
+            "tools that differ from their pins are not called: 'read' (changed: title), 'copy' (new), "
             "'move' (gone); to approve them: smcp-computer pin --update box"
         )
         assert caplog.messages.count(f"MCP server 'box': {expected}") == 1
@@ -290,12 +290,12 @@ async def test_pin_records_all_tools_once_and_update_approves_one_tool_or_all(na
         assert "Write" in written.stderr
         assert box.file.stat().st_mode & 0o777 == 0o644
         assert set(json.loads(box.file.read_text())["servers"]["box"]) == {"read", "copy"}
-        assert (await command("--check")).stdout == "The tools are as they are pinned.\n"
+        assert (await command("--check")).stdout == "All tools match their pins.\n"
 
         await box.redefine({**READ, "title": "New"}, {**COPY, "description": "Copy."})
         unchanged = box.file.read_bytes()
         plain = await command()
-        assert "not as pinned: box; `smcp-computer pin --update` approves it" in plain.stderr
+        assert "differs from its pins: box; `smcp-computer pin --update` approves it" in plain.stderr
         checked = await command("--check", "--json")
         assert checked.exit_code == 1
         said = json.loads(checked.stdout)
@@ -384,10 +384,13 @@ GOOD = entry_of(types.Tool.model_validate(READ))
         ({"version": 1, "servers": {"box": {"read": {**GOOD, "inputSchema": 3}}}}, "servers.box.read.inputSchema: "),
         (
             {"version": 1, "servers": {"box": {"read": {**GOOD, "title": "x"}}}},
-            "servers.box.read.sha256: is not that of",
+            "servers.box.read.sha256: does not match",
         ),
-        ({"version": 1, "servers": {"box": {"copy": GOOD}}}, "servers.box.copy.sha256: is not that of"),
-        ({"version": 1, "servers": {"box": {"read": {**GOOD, "sha256": None}}}}, "servers.box.read.sha256: is not"),
+        ({"version": 1, "servers": {"box": {"copy": GOOD}}}, "servers.box.copy.sha256: does not match"),
+        (
+            {"version": 1, "servers": {"box": {"read": {**GOOD, "sha256": None}}}},
+            "servers.box.read.sha256: does not match",
+        ),
     ],
 )
 def test_a_bad_file_is_refused_and_the_field_is_named(tmp_path: Path, text: Any, problem: str) -> None:

@@ -47,7 +47,7 @@ TOOL_CALL: Final = "client:tool_call"
 FLUSH_S: Final = 2.0
 """How long closing may take for cancels: a call without one ends with its own time."""
 QUERY_S: Final = 30.0
-"""The server side has so long for a question to a Computer."""
+"""The server side has so long for a query to a Computer."""
 SECONDS: Final = f"seconds, more than 0 and at most {MAX_TIMEOUT_S}"
 
 _CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))

@@ -74,8 +74,8 @@ class Grants(BaseModel):
     read_only: bool = Field(default=False, strict=True)
     """For an Agent: only tools of which their server says `readOnlyHint: true`."""
     delegates: bool = Field(default=False, strict=True)
-    """For an Agent: it may call tools for others, and says for whom (`a2c_on_behalf`). Their rights are then its own
-    to check, and are narrowed by these."""
+    """For an Agent: it may call tools for others, and says for whom (`a2c_on_behalf`). It checks the user's rights;
+    the gateway also applies these."""
     quota: Quota | None = None
     """What it may ask for at a time and in a second, in place of the settings."""
 

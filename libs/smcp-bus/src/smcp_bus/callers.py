@@ -80,7 +80,7 @@ class Rights(BaseModel):
     def narrowed(self, user: OnBehalf) -> "Rights":
         """The rights of a user for whom the holder of these asks.
 
-        Two lists of patterns are not one: where both restrict, the gateway checks names against these rights, too. A
+        Patterns cannot be intersected, so the gateway checks both lists. A
         Computer is told to check that a call uses the listed name, so that both check the same one.
         """
         return Rights(

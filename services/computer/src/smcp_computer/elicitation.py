@@ -20,7 +20,7 @@ from smcp_computer.mcp.errors import bad_field
 from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, compiled
 from smcp_proto import tool_results
-from smcp_proto.elicitation_form import ask_user
+from smcp_proto.elicitation_dialogue import ask_user
 from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolCallReq
 
@@ -107,7 +107,7 @@ class OpenElicitations:
             raise ElicitationRefused(f"cannot ask: {MAX_OPEN} elicitations of this Computer wait for an answer already")
         parked = sum(each.request.size for each, _ in self._open.values() if each.waiting is not None)
         if elicitation.waiting is not None and parked + elicitation.request.size > MAX_PARKED_BYTES:
-            raise ElicitationRefused("cannot ask: the calls that wait for an answer have too large parameters together")
+            raise ElicitationRefused("cannot ask: the parameters of waiting calls exceed 32 MiB together")
         state = token_urlsafe()
         timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
         self._open[state] = elicitation, timer

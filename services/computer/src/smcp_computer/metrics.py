@@ -98,7 +98,7 @@ def measure_calls(
     )
     metrics.counter("smcp_computer_approvals", "Questions whether a tool may run", lambda: answers, label="answer")
     metrics.gauge(
-        "smcp_computer_changed_tools", "Tools that are not as they are pinned", lambda: pins.counts, label="server"
+        "smcp_computer_changed_tools", "Tools that differ from their pins", lambda: pins.counts, label="server"
     )
 
 

@@ -44,11 +44,13 @@ def pin(
     after = every if update or check else merged(before, now, [each for each in chosen if each[0] not in before])
     difference = list(_difference(before, after))
     if not as_json and (difference or before == every):
-        typer.echo("\n".join(difference or ["The tools are as they are pinned."]))
+        typer.echo("\n".join(difference or ["All tools match their pins."]))
     for server in () if which else not_ready:
         typer.echo(plain(f"{server} is not ready, and was left out: `smcp-computer status` says why"), err=True)
     if changed := [server for server in every if after.get(server) != every[server]]:
-        typer.echo(plain(f"not as pinned: {', '.join(changed)}; `smcp-computer pin --update` approves it"), err=True)
+        typer.echo(
+            plain(f"differs from its pins: {', '.join(changed)}; `smcp-computer pin --update` approves it"), err=True
+        )
     is_written = before != after and not check
     if is_written:
         if not yes:
@@ -62,7 +64,7 @@ def pin(
     if as_json:
         print_json({"file": str(file), "difference": difference, "written": is_written})
     elif is_written:
-        typer.echo(f"{file} is written")
+        typer.echo(f"Wrote {file}")
     if check and (before != every or (not_ready and not which)):
         raise typer.Exit(1)
 

@@ -47,7 +47,7 @@ class _File(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedTools:
+class PinCheck:
     """The tools of one MCP server, compared with its pins."""
 
     listed: tuple[types.Tool, ...] | None
@@ -77,13 +77,13 @@ class Pins:
         self.problem: str | None = None
         """Why the file cannot be followed as it is now: the pins from before count."""
         self._pinned: Entries = {} if path is None else read_pins(path)
-        self._checked: dict[str, CheckedTools] = {}
+        self._checked: dict[str, PinCheck] = {}
         if self._pinned:
             _log.info("the tools of %s are pinned (%s)", ", ".join(sorted(self._pinned)), path)
 
     @property
     def counts(self) -> dict[str, float]:
-        """How many tools of each pinned MCP server are not as they are pinned."""
+        """How many tools of each pinned MCP server differ from their pins."""
         return {name: len(found.changes) for name, found in self._checked.items() if name in self._pinned}
 
     def warnings(self, server: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Pins:
             self._checked = {name: replace(found, listed=None) for name, found in self._checked.items()}
             _log.info("the pins of tools changed")
 
-    def check(self, listed: Mapping[str, tuple[types.Tool, ...]]) -> Mapping[str, CheckedTools]:
+    def check(self, listed: Mapping[str, tuple[types.Tool, ...]]) -> Mapping[str, PinCheck]:
         """Compare the tools of all MCP servers with their pins. What is the same object as before is not compared."""
         before, self._checked = self._checked, {}
         for server, tools in listed.items():
@@ -115,10 +115,10 @@ class Pins:
             self._checked[server] = found
         return self._checked
 
-    def _compared(self, server: str, tools: tuple[types.Tool, ...]) -> CheckedTools:
+    def _compared(self, server: str, tools: tuple[types.Tool, ...]) -> PinCheck:
         pinned = self._pinned.get(server)
         if pinned is None or not tools:  # none: a server that never started, or whose tools are hidden
-            return CheckedTools(tools, tools)
+            return PinCheck(tools, tools)
         changes: dict[str, str] = {}
         shown: list[types.Tool] = []
         for tool in tools:
@@ -131,9 +131,9 @@ class Pins:
         if len(named) > MOST_NAMED:
             named[MOST_NAMED:] = [f"and {len(named) - MOST_NAMED} more"]
         effect = "not called" if self.enforces else "called all the same (SMCP_PINS=warn)"
-        what = f"tools that are not as they are pinned are {effect}: {', '.join(named)}"
+        what = f"tools that differ from their pins are {effect}: {', '.join(named)}"
         warning = printable(f"{what}; to approve them: {_UPDATE} {shlex.quote(server)}")
-        return CheckedTools(tools, tuple(shown), changes, warning if changes else "")
+        return PinCheck(tools, tuple(shown), changes, warning if changes else "")
 
 
 def not_approved(tool: str, server: str, change: str) -> NotAllowed:
@@ -165,7 +165,9 @@ def read_pins(path: Path, *, may_be_missing: bool = True) -> Entries:
         problems += (f"{place}{key}: is not a known field" for key in entry.keys() - {*FIELDS, HASH})
         tool = checked(types.Tool.model_validate, {**entry, "name": name}, problems, place.__add__)
         if tool is not None and entry.get(HASH) != entry_of(tool)[HASH]:
-            problems.append(f"{place}{HASH}: is not that of this definition: `smcp-computer pin` writes the file")
+            problems.append(
+                f"{place}{HASH}: does not match this definition; do not edit the file, run `smcp-computer pin`"
+            )
     if problems:
         raise UnusableFile("\n".join(f"{path}: {printable(each)}" for each in problems))
     return servers

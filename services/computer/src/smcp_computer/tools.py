@@ -74,7 +74,7 @@ class Catalogue:
         self._supervisors = supervisors
         self._pins = pins or Pins()
         self._changes: Mapping[ToolRef, str] = {}
-        """The tools that are not as they are pinned, and why."""
+        """The tools that differ from their pins, and why."""
         self._names = name_tools(())
         self._listed_names: Mapping[ToolRef, str] = {}
         self._tools: Mapping[ToolRef, types.Tool] = {}

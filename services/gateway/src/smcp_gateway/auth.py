@@ -1,9 +1,9 @@
 """Lets clients in, and bounds those that are not let in yet.
 
 A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
-`auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed). Whose it is says
-`smcp_auth.authenticator`. The bytes of connections that are not let in, and the TCP connections below them, are bounded
-by `smcp_service.http_limits`.
+`auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed).
+`smcp_auth.authenticator` identifies its holder. The bytes of connections that are not let in, and the TCP connections
+below them, are bounded by `smcp_service.http_limits`.
 """
 
 import asyncio

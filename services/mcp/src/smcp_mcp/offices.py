@@ -16,7 +16,7 @@ from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
 from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
-from smcp_agent.mcp.tools import ToolListing, ToolMode
+from smcp_agent.mcp.tools import ToolListOptions, ToolMode
 from smcp_mcp.auth import Authorization
 from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
@@ -177,7 +177,7 @@ class Offices:
 
     async def _serve(self, agent: SmcpAgent, joined: asyncio.Future[HeldOffice]) -> None:
         settings = self._settings
-        listing = ToolListing(mode=_mode_of, max_tools=settings.mcp_max_tools, always=settings.always_listed)
+        listing = ToolListOptions(mode=_mode_of, max_tools=settings.mcp_max_tools, always=settings.always_listed)
         office = OfficeServer(agent, may=self._access.may, may_ask=self._access.may_ask, listing=listing)
         self._access.call_for_users(office.server)
         manager = StreamableHTTPSessionManager(

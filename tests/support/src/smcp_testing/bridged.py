@@ -17,7 +17,7 @@ from smcp_agent import SmcpAgent
 from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
-from smcp_agent.mcp.tools import ToolListing
+from smcp_agent.mcp.tools import ToolListOptions
 from smcp_testing.fake_gateway import FakeGateway
 
 ERAS = pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
@@ -45,7 +45,7 @@ async def bridged(
     gateway: FakeGateway | str,
     era: str = "legacy",
     on_input: ElicitationFnT | None = None,
-    listing: ToolListing | None = None,
+    listing: ToolListOptions | None = None,
 ) -> AsyncIterator[Bridged]:
     """A bridge with its one client, as `smcp-agent mcp` serves it. `gateway`: or a URL; `on_input`: asks its user."""
     url = gateway if isinstance(gateway, str) else gateway.url
@@ -58,7 +58,7 @@ async def bridged(
 async def shared_office(
     gateway: FakeGateway,
     may: Callable[[Context, NamedTool], bool] | None = None,
-    listing: ToolListing | None = None,
+    listing: ToolListOptions | None = None,
     may_ask: Callable[[Context, str], bool] | None = None,
 ) -> AsyncIterator[Callable[[str], AbstractAsyncContextManager[Bridged]]]:
     """A bridge for many clients: what it gives connects one of the named era."""

@@ -60,7 +60,7 @@ async def _computers(agent: SmcpAgent) -> list[str]:
 
 def parse_directory(text: str) -> Path:
     if not text:
-        raise typer.BadParameter("has to name a directory; `.` is this one")
+        raise typer.BadParameter("must name a directory; `.` is the current one")
     return Path(text)
 
 
@@ -101,7 +101,7 @@ Limit = Annotated[
         "--timeout",
         parser=parse_limit,
         metavar="SECONDS",
-        help="Give up after this time. A Computer has 30 s for an answer.",
+        help="Give up after this time (default: 30 s).",
     ),
 ]
 
@@ -160,19 +160,19 @@ def options(
     context.obj = Options.chosen(url, office, name, token, max_payload, as_json=as_json)
 
 
-Question = Callable[..., Awaitable[Answer]]
+Query = Callable[..., Awaitable[Answer]]
 
 
-def asks(what: str, name: str | None = None, group: typer.Typer | None = None) -> Callable[[Question], Question]:
-    """Define the command of a question. It has the parameters after the Agent, and `--timeout`; `what` is shown
+def asks(what: str, name: str | None = None, group: typer.Typer | None = None) -> Callable[[Query], Query]:
+    """Define the command of a query. It has the parameters after the Agent, and `--timeout`; `what` is shown
     meanwhile, with their values.
     """
 
-    def define(question: Question) -> Question:
+    def define(query: Query) -> Query:
         def command(context: typer.Context, timeout: float | None, **given: Any) -> None:
-            ask(context.obj, working(what.format(**given)), lambda agent: question(agent, **given), timeout=timeout)
+            ask(context.obj, working(what.format(**given)), lambda agent: query(agent, **given), timeout=timeout)
 
-        _, *parameters = signature(question).parameters.values()
+        _, *parameters = signature(query).parameters.values()
         kinds = {"context": typer.Context, **{each.name: each.annotation for each in parameters}, "timeout": Limit}
         defaults = {each.name: each.default for each in parameters} | {"timeout": None}
         command.__annotations__ = kinds
@@ -181,7 +181,7 @@ def asks(what: str, name: str | None = None, group: typer.Typer | None = None) -
             for each, kind in kinds.items()
         ]
         command.__signature__ = Signature(own)  # type: ignore[attr-defined]
-        (group or app).command(name or question.__name__, help=question.__doc__)(command)
-        return question
+        (group or app).command(name or query.__name__, help=query.__doc__)(command)
+        return query
 
     return define

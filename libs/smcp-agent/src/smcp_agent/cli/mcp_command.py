@@ -16,7 +16,7 @@ from smcp_agent.cli.run_command import FAILED, WRONG_USAGE, Options, run
 from smcp_agent.connecting.options import check_token
 from smcp_agent.errors import Malformed
 from smcp_agent.mcp.client_configs import CLIENTS, VARIABLE, ConfigFileError, read, write
-from smcp_agent.mcp.tools import MAX_TOOLS, ToolListing, ToolMode
+from smcp_agent.mcp.tools import MAX_TOOLS, ToolListOptions, ToolMode
 from smcp_proto.schemas import MAX_TIMEOUT_S
 
 NEEDS_EXTRA: Final = "smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"
@@ -30,12 +30,12 @@ CallLimit = Annotated[
 ]
 Tools = Annotated[
     ToolMode,
-    typer.Option(help="List all tools, or a search of them; auto: the search above --max-tools."),
+    typer.Option(help="all: every tool; search: only the search tools; auto: search above --max-tools."),
 ]
 MaxTools = Annotated[int, typer.Option(min=1, metavar="N", help="The longest list of tools without a search.")]
 AlwaysList = Annotated[
     list[str] | None,
-    typer.Option(metavar="PATTERN", help="Tools that are listed beside the search, too; may be repeated."),
+    typer.Option(metavar="PATTERN", help="Also list tools whose name matches; repeatable."),
 ]
 
 app = typer.Typer()
@@ -74,7 +74,7 @@ def mcp(
     chosen = _with_token_file(replace(context.obj, json=False), token_file)
 
     async def serve() -> bool:
-        listing = ToolListing(tools, max_tools, tuple(always_list or ()))
+        listing = ToolListOptions(tools, max_tools, tuple(always_list or ()))
         return await serve_stdio(chosen.agent(), timeout=timeout, listing=listing)
 
     run(chosen, serve(), endless=True)

@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 from smcp_agent.cli.output import plain
 from smcp_agent.results import InputAnswer, InputRequest
-from smcp_proto.elicitation_form import ACTIONS, ask_user
+from smcp_proto.elicitation_dialogue import ACTIONS, ask_user
 
 POLL_S: Final = 0.1
 """How often an open question looks for its answer: a thread that reads could not be cancelled."""
@@ -28,7 +28,7 @@ def is_there() -> bool:
 
 
 class UserTerminal:
-    """Answers elicitations (`on_input`); `shown` is hidden meanwhile. Ctrl-D dismisses a question."""
+    """Answers elicitations (`on_input`); `shown` is hidden meanwhile. Ctrl-D dismisses an elicitation."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown

@@ -31,7 +31,7 @@ from smcp_agent.mcp import calls
 from smcp_agent.mcp.prompts import OfficePrompts
 from smcp_agent.mcp.resources import Context, OfficeResources, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions
-from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListing, meant
+from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_proto.schemas import MAX_TIMEOUT_S
 
 FIRST_TOOLS_S: Final = 5.0
@@ -61,7 +61,7 @@ class OfficeServer:
     Args:
         agent: has entered the office. All clients are this Agent to the office.
         timeout: seconds that a call may take.
-        may: whether who sent a request may use a tool. One that he may not use is not listed for him. None: all may.
+        may: whether who sent a request may use a tool. One that the caller may not use is not listed. None: all may.
         may_ask: the same of a Computer, by its name, for resources, prompts and completion.
         listing: when the list is a search in place of all tools.
     """
@@ -78,11 +78,11 @@ class OfficeServer:
         timeout: float = MAX_TIMEOUT_S,
         may: Callable[[Context, NamedTool], bool] | None = None,
         may_ask: Callable[[Context, str], bool] | None = None,
-        listing: ToolListing | None = None,
+        listing: ToolListOptions | None = None,
     ) -> None:
         self._agent = agent
         self._timeout = timeout
-        self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListing())
+        self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListOptions())
         self.closed = asyncio.Event()
         self._tools: dict[str, Tools] = {}
         self._kept: dict[tuple[str, str], str] = {}
@@ -228,7 +228,7 @@ class OfficeServer:
         return math.inf if self._there.is_set() else anyio.current_time() + AWAY_S
 
 
-async def serve_stdio(agent: SmcpAgent, *, timeout: float, listing: ToolListing) -> bool:
+async def serve_stdio(agent: SmcpAgent, *, timeout: float, listing: ToolListOptions) -> bool:
     """Enter the office and be its MCP server on standard input and output until the client hangs up.
 
     Raises SmcpError: as `SmcpAgent` on entering.

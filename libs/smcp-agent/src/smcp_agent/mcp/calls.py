@@ -27,7 +27,7 @@ from smcp_proto.schemas import ToolProgress
 OnProgress = Callable[[ToolProgress], None]
 
 
-class CannotAsk(Exception):
+class ElicitationUnsupported(Exception):
     """The client cannot ask its user. The text says why, for a model."""
 
 
@@ -51,7 +51,7 @@ async def call(
                 on_progress=on_progress,
                 on_input=lambda request: _ask(context, request),
             )
-        except CannotAsk as error:
+        except ElicitationUnsupported as error:
             return failed(str(error))
         return mcp_result(result.raw)
     sent = context.params or {}
@@ -74,7 +74,7 @@ async def call(
         return mcp_result(result.raw)
     try:
         _check_modes(context, (each["params"] for each in result.input_requests.values()))
-    except CannotAsk as error:
+    except ElicitationUnsupported as error:
         agent.cancel_call(result.req_id)
         return failed(str(error))
     requests = result.input_requests
@@ -82,7 +82,7 @@ async def call(
 
 
 async def _ask(context: Context, request: InputRequest) -> InputAnswer:
-    """The answer of the client's user, asked on the session of the client while its call waits. Raises CannotAsk."""
+    """The answer of the client's user, asked on its session while its call waits. Raises ElicitationUnsupported."""
     _check_modes(context, [request.raw])
     said = dict(request.raw)
     if request.problem is not None:
@@ -103,7 +103,7 @@ async def _ask(context: Context, request: InputRequest) -> InputAnswer:
 
 
 def _check_modes(context: Context, questions: Iterable[Mapping[str, Any]]) -> None:
-    """Raises CannotAsk: the client does not declare elicitation in the mode of each of the questions."""
+    """Raises ElicitationUnsupported: the client does not declare elicitation in the mode of each of the questions."""
     questions = list(questions)
     declared = (context.session.client_capabilities or types.ClientCapabilities()).elicitation
     if declared is None:
@@ -118,10 +118,10 @@ def _check_modes(context: Context, questions: Iterable[Mapping[str, Any]]) -> No
             raise _cannot(questions, "this MCP client shows no forms to its user: it declares no `elicitation.form`")
 
 
-def _cannot(questions: Iterable[Mapping[str, Any]], why: str) -> CannotAsk:
+def _cannot(questions: Iterable[Mapping[str, Any]], why: str) -> ElicitationUnsupported:
     said = [f"{each['message']} (page: {each['url']})" if "url" in each else each["message"] for each in questions]
     asked = "; ".join(said)
-    return CannotAsk(f"the tool needs an answer of its user: {asked}\nBut {why}. The call was cancelled.")
+    return ElicitationUnsupported(f"the tool asks its user: {asked}\nThe call was cancelled: {why}.")
 
 
 @asynccontextmanager

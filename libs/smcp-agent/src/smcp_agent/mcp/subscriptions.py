@@ -23,7 +23,7 @@ from smcp_agent.mcp.resources import Context, OfficeResources
 from smcp_proto.uris import without_query
 
 UNWATCH_S: Final = 5.0
-"""So long the end of a client waits for Computers to confirm that they stop to tell of its resources."""
+"""How long a disconnect waits for Computers to confirm unsubscribes."""
 
 logger = logging.getLogger(__name__)
 

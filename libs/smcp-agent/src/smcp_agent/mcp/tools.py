@@ -58,7 +58,7 @@ class ToolMode(StrEnum):
 
 
 @dataclass(frozen=True)
-class ToolListing:
+class ToolListOptions:
     """How tools are listed.
 
     `mode`: of all clients, or of the one that asks. `always`: patterns (`*`, `?`, `[abc]`) of names that are listed in
@@ -90,7 +90,7 @@ class _Call(_Describe):
 class OfficeTools:
     """The part of the office's MCP server that lists, finds and searches tools, for who may use them (`may`)."""
 
-    def __init__(self, may: "Callable[[Context, NamedTool], bool]", listing: ToolListing) -> None:
+    def __init__(self, may: "Callable[[Context, NamedTool], bool]", listing: ToolListOptions) -> None:
         self._may = may
         self._listing = listing
         self._named: dict[str, NamedTool] = {}

@@ -295,7 +295,7 @@ class ToolCalls:
             if refusal is None:
                 await target.supervisor.calls.available(limit)
                 if self.catalogue.find(name) != target:
-                    refusal = "was not run: the Computer's configuration changed while the call waited"
+                    refusal = "was not run: the tool or the Computer's configuration changed while the call waited"
             if refusal is not None:
                 call.record.ended("refused", refusal)
                 return tool_results.failed(f"the tool {name!r} {refusal}")
@@ -375,7 +375,7 @@ class ToolCalls:
         given = None
         if answered is not None:
             if answered.target != target:
-                return "was not run: the Computer's configuration changed while the call waited"
+                return "was not run: the tool or the Computer's configuration changed while the call waited"
             if not answered.is_approval:
                 return None  # the call that elicited was confirmed
             given = (request.input_responses or {})[APPROVAL]["action"] == "accept"

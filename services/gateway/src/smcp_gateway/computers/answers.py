@@ -33,7 +33,7 @@ META_FIELDS: Final = ("meta", "_meta")
 
 
 def of_acknowledgement(argument: bytes | None, limit: int) -> bytes | SmcpError:
-    """The acknowledgement, a flat error too, if it looks like a JSON object. The Agent's gateway parses it."""
+    """A JSON-object acknowledgement, possibly a flat error, as it came. The Agent's gateway parses it."""
     if argument == b"":
         return Internal("the Computer answered nothing, no JSON object: it may not know this request")
     text = (argument or b"").strip()
@@ -45,7 +45,7 @@ def of_acknowledgement(argument: bytes | None, limit: int) -> bytes | SmcpError:
 
 
 def result_of(answer: bytes) -> bytes | SmcpError:
-    """What a tool call is answered with, of at most 64 KiB."""
+    """The result or error in an answer of up to 64 KiB."""
     outcome = read_error(answer, RESULT_FIELDS)
     return _rename_meta(outcome) if isinstance(outcome, bytes) else outcome
 

@@ -161,7 +161,7 @@ class Relay:
             raise
 
     def _delegate(self, call: Call, user: OnBehalf) -> None:
-        """Put a user in the place of the Agent that calls for him. Raises Malformed: the Agent may not do that."""
+        """Replace the Agent's subject and rights by those of its user. Raises Malformed: it may not call for users."""
         session = self.sessions.get(call.caller.session)
         principal = None if session is None else session.principal
         if principal is None or not principal.grants.delegates:

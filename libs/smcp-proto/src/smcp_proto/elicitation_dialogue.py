@@ -36,14 +36,15 @@ async def ask_user(
     """MCP's ElicitResult of a user.
 
     Args:
-        text: introduces the question.
+        text: introduces the elicitation.
         params: of MCP's ElicitRequest.
         problem: why a content does not fit a schema; None: it fits, or somebody else checks it.
     """
     text = f"{text}{printable(str(params.get('message')))}"
+    what = "Open it?" if "url" in params else "Answer it?"
     if "url" in params:
         text += f"\nIt wants you to open {printable(str(params['url']))}"
-    action = await terminal.ask(text, "Answer it? [y/n, Enter: cancel] ", {**ACTIONS, "": "cancel"})
+    action = await terminal.ask(text, f"{what} [y/n, Enter: cancel] ", {**ACTIONS, "": "cancel"})
     schema = params.get("requestedSchema")
     if action != "accept" or schema is None:
         return {"action": action}

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from smcp_proto.elicitation_form import ask_user, described, typed
+from smcp_proto.elicitation_dialogue import ask_user, described, typed
 
 T = TypeVar("T")
 
