@@ -214,6 +214,38 @@ async def test_a_field_may_be_cut_between_slices_at_any_character(piece: str, sh
     assert (list(found), bytes(found["_meta"])) == (["content", "_meta"], b' {"a":1} ')
 
 
+BLANKS = st.sampled_from(["", "", " ", "\n", " \t\r\n"])
+STRINGS = st.lists(
+    st.sampled_from([*"a{}[],: ", '\\"', "\\\\", "\\/", "\\n", "\\u0041", "\\ud83d\\ude00", "é", "中", "😀"]),
+    max_size=6,
+).map(lambda parts: '"' + "".join(parts) + '"')
+
+
+@st.composite
+def odd_objects(draw: st.DrawFn, inner: st.SearchStrategy[str]) -> str:
+    """The text of an object with blanks between any tokens, escapes in names, and brackets and colons in strings."""
+    fields = draw(st.lists(st.tuples(STRINGS | st.sampled_from(['""', '"code"']), inner), max_size=4))
+    written = [":".join(draw(BLANKS) + part + draw(BLANKS) for part in field) for field in fields]
+    return "{" + (",".join(written) or draw(BLANKS)) + "}"
+
+
+ODD_VALUES = st.recursive(
+    STRINGS | st.sampled_from(["1", "-0.5e3", "true", "null", "1" * 30, "[]", "{ }"]),
+    lambda inner: st.lists(inner, max_size=3).map(lambda items: "[" + " ,".join(items) + "]") | odd_objects(inner),
+    max_leaves=5,
+)
+
+
+@given(odd_objects(ODD_VALUES))
+@example('{"content":[],"_meta" : {"a":""}}')
+async def test_a_slice_may_end_at_any_byte_of_an_object(text: str) -> None:
+    body, value = text.encode(), json.loads(text)
+    for at in range(len(body) + 1):
+        padded = b" " * (exact_json.SMALL_BYTES - at) + body  # a slice ends before the byte `at`
+        found = await exact_json.fields(padded, 10**6, "the answer")
+        assert {name: json.loads(bytes(each)) for name, each in found.items()} == value, at
+
+
 @given(st.lists(st.sampled_from([*list('"\\[]{},:1 a'), '"b":', "\\u00e9", "\x80"]), max_size=20))
 async def test_a_text_that_is_no_json_has_some_fields_or_none(parts: list[str]) -> None:
     await exact_json.fields("".join(parts).encode("latin-1"), 10**6, "the answer")

@@ -76,6 +76,15 @@ async def test_an_error_is_found_whatever_escapes_its_fields_are_written_with() 
         assert outcome.code == 500
 
 
+@pytest.mark.parametrize("name", [b'"message"', b'"code"'])
+@pytest.mark.parametrize("blanks", [b"", b" "])
+async def test_an_error_is_found_when_a_slice_ends_between_a_name_and_its_colon(name: bytes, blanks: bytes) -> None:
+    error = b'{"message"%b:"no","code"%b:401}' % (blanks, blanks)
+    colon = error.index(b":", error.index(name))
+    text = b" " * (exact_json.SMALL_BYTES - colon) + error
+    assert isinstance(await large_answer(text, MOST), SmcpError)
+
+
 async def test_what_looks_like_an_error_is_a_reply_where_none_of_its_fields_are_known() -> None:
     text = b'{"code":401,"message":"of some other request"}'
     assert await large_answer(text, MOST, frozenset()) is text

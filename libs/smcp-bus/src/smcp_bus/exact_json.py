@@ -207,7 +207,7 @@ async def fields(text: bytes, most: int, what: str) -> Fields:
                     ended = -1
                 if piece not in _FLAT:
                     depth += piece.count(b"{") + piece.count(b"[") - piece.count(b"}") - piece.count(b"]")
-                opened = end + 1
+                opened = opened if ended >= 0 else end + 1  # a slice may end between a name and its colon
             in_string = not in_string
             at = end + 1
         at -= 1  # the last piece goes on in the next slice
