@@ -39,10 +39,11 @@ SHUTDOWN_S: Final = 1.0
 UNCHECKED: Final = frozenset({"/livez", "/readyz"})
 """Paths for any `Host`: load balancers ask by address, and there is nothing to read."""
 
-_BUSY: Final = (
+BUSY: Final = (
     b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n"
     b"Cache-Control: no-store\r\n\r\n"
 )
+"""The answer to a connection above `PER_ADDRESS`."""
 _HOST: Final = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(?::\d{1,5})?")
 
 
@@ -153,7 +154,7 @@ class _Gate(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.address = self._strangers.count(transport.get_extra_info("peername"))
         if not self._strangers.enter(self, checked=True):
-            self._transport.write(_BUSY)
+            self._transport.write(BUSY)
             self._transport.close()
             return
         self._wait(HEAD_S)

@@ -6,7 +6,8 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from functools import partial
+from typing import Final, cast
 
 import uvicorn
 from mcp_types import INVALID_REQUEST
@@ -18,8 +19,10 @@ from starlette.types import Receive, Scope, Send
 
 from smcp_agent.errors import Malformed, NotAllowed, SmcpError
 from smcp_agent.mcp.tools import ToolMode
+from smcp_auth.client_addresses import counted_as
 from smcp_mcp.auth import Authorization
 from smcp_mcp.buffered_request import BufferedRequest
+from smcp_mcp.connection_limits import LimitedProtocol, Strangers, let_in
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, tool_mode
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
@@ -66,6 +69,7 @@ class McpEndpoint:
         if (response := await self._access.refusal(request, office)) is not None:
             await response(request.scope, exchange.receive, exchange.send)
             return "refused"
+        let_in(request.scope)
         try:
             tool_mode(request)
         except ValueError:
@@ -166,12 +170,15 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
             allow_headers=["*"],
             expose_headers=["Mcp-Session-Id", "WWW-Authenticate"],
         )
+        strangers = Strangers(settings.strangers_per_address, partial(counted_as, trusted=settings.proxies))
         server = _Server(
             uvicorn.Config(
                 Starlette(
                     routes=[Route("/mcp/{office:path}", endpoint), *access.routes],
                     middleware=[pages] if settings.origins else [],
                 ),
+                http=cast("type[asyncio.Protocol]", partial(LimitedProtocol, strangers)),
+                ws="none",
                 lifespan="off",
                 log_config=None,
                 log_level=logging.WARNING,

@@ -1,0 +1,109 @@
+"""Bounds what MCP clients cost before their requests are allowed: connections, and the time for a request's headers.
+
+A connection is a stranger's until a request of it is allowed (`let_in`). uvicorn has no deadline for headers and no
+limit per address; `smcp_service.http_limits` does the same for aiohttp. Bodies are bounded in `body_budget`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from starlette.types import Scope
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from smcp_service.http_limits import BUSY, HEAD_S
+
+STRANGERS: Final = 512
+"""Strangers' connections in all. Above it the oldest is closed: a client's first request takes milliseconds."""
+_CONNECTION: Final = "smcp_mcp.connection"
+
+
+class Strangers:
+    """The connections of which no request was allowed yet.
+
+    Args:
+        per_address: how many one address may have; 0: any number.
+        counted_as: what an address counts as; None: not at all, since it is a proxy before many clients.
+    """
+
+    def __init__(self, per_address: int, counted_as: Callable[[str], str | None]) -> None:
+        self._per_address = per_address
+        self._counted_as = counted_as
+        self._oldest_first: dict[LimitedProtocol, str | None] = {}
+        self._by_address: Counter[str] = Counter()
+
+    def enter(self, connection: "LimitedProtocol", address: str) -> bool:
+        """Whether it may come in. Where there are too many in all, the oldest is closed for it."""
+        counted = self._counted_as(address)
+        if counted is not None:
+            if 0 < self._per_address <= self._by_address[counted]:
+                return False
+            self._by_address[counted] += 1
+        if len(self._oldest_first) >= STRANGERS:
+            next(iter(self._oldest_first)).abort()
+        self._oldest_first[connection] = counted
+        return True
+
+    def leave(self, connection: "LimitedProtocol") -> None:
+        """It is let in, or gone. Idempotent."""
+        counted = self._oldest_first.pop(connection, None)
+        if counted is not None:
+            self._by_address[counted] -= 1
+            if not self._by_address[counted]:
+                del self._by_address[counted]
+
+
+class LimitedProtocol(H11Protocol):
+    """uvicorn's protocol of one connection, with a deadline whenever no request is being answered."""
+
+    def __init__(self, strangers: Strangers, **given: Any) -> None:
+        super().__init__(**given)
+        self.app_state = {**self.app_state, _CONNECTION: self}  # each request's scope has it, for `let_in`
+        self._strangers = strangers
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        if self._strangers.enter(self, self.client[0] if self.client else ""):
+            self._watch()
+        else:
+            transport.write(BUSY)
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._strangers.leave(self)
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def let_in(self) -> None:
+        self._strangers.leave(self)
+
+    def abort(self) -> None:
+        self._strangers.leave(self)
+        self._unwatch()
+        self.transport.abort()
+
+    def _watch(self) -> None:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request, whatever its type says
+        if cycle is not None and not cycle.response_complete:
+            self._unwatch()
+        elif self._deadline is None and not self.transport.is_closing():
+            # not renewed by what comes until the next request begins
+            self._deadline = self.loop.call_later(HEAD_S, self.abort)
+
+    def _unwatch(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def let_in(scope: Scope) -> None:
+    """A request of this connection is allowed: it does not count as a stranger's any more."""
+    connection = scope.get("state", {}).get(_CONNECTION)
+    if isinstance(connection, LimitedProtocol):
+        connection.let_in()

@@ -1,0 +1,140 @@
+"""What clients may cost over HTTP, while another client is served."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from smcp_auth import api_keys
+from smcp_mcp import connection_limits
+from smcp_service.http_limits import HEAD_S
+from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.mcp_service import Service, mcp_service
+
+PATIENCE_S = 20.0
+HALF_A_HEAD = b"POST /mcp/lab-1 HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 8000
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+
+Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def key_of(path: Path, subject: str, **more: Any) -> dict[str, str]:
+    """The header with a new key for all offices."""
+    key, entry = api_keys.new_key(**{"subject": subject, "offices": ["*"], "roles": ["agent"], "names": ["*"], **more})
+    api_keys.add(path, entry)
+    return {"Authorization": f"Bearer {key}"}
+
+
+@asynccontextmanager
+async def with_keys(keys: Path, **more: Any) -> AsyncIterator[Service]:
+    async with fake_gateway() as gateway, mcp_service(gateway.url, auth_keys=keys, **more) as service:
+        gateway.computers["red"] = [tool("echo")]
+        yield service
+
+
+@asynccontextmanager
+async def line(service: Service, source: str = "127.0.0.1") -> AsyncIterator[Line]:
+    """A connection from that address."""
+    url = urlsplit(service.url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port, local_addr=(source, 0))
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What is read until the server closes."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+async def asked(http: aiohttp.ClientSession, service: Service, key: dict[str, str]) -> int:
+    """The status of a request."""
+    headers = {"Accept": "application/json, text/event-stream", **key}
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+    async with http.post(service.office("lab-1"), json=INITIALIZE, headers=headers, timeout=timeout) as answer:
+        await answer.read()
+        return answer.status
+
+
+@pytest.mark.parametrize("sent", [b"", HALF_A_HEAD])
+async def test_headers_over_http_have_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(connection_limits, "HEAD_S", 0.3)
+    key_of(tmp_path / "keys.json", "anna")
+    async with with_keys(tmp_path / "keys.json") as service, line(service) as (reader, writer):
+        writer.write(sent)
+        assert await ended(reader) == b""
+
+
+async def test_the_headers_of_a_second_request_over_http_have_the_same_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_of(tmp_path / "keys.json", "anna")
+    async with with_keys(tmp_path / "keys.json") as service, line(service) as (reader, writer):
+        writer.write(b"GET /nothing HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404 ")
+        monkeypatch.setattr(connection_limits, "HEAD_S", 0.3)
+        writer.write(b"GET /")
+        assert await ended(reader) == b"Not Found"
+
+
+async def test_one_address_has_few_unfinished_requests_and_clients_with_a_connection_or_another_address_are_served(
+    tmp_path: Path,
+) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(with_keys(tmp_path / "keys.json", strangers_per_address=20))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        assert await asked(http, service, anna) == 200
+        lines = [await stack.enter_async_context(line(service)) for _ in range(60)]
+        for _, writer in lines:
+            writer.write(HALF_A_HEAD)
+        refused = await asyncio.gather(*(ended(reader) for reader, _ in lines[20:]))
+        assert all(said == b"" or said.startswith(b"HTTP/1.1 429 ") for said in refused)
+        started = time.monotonic()
+        assert await asked(http, service, anna) == 200
+        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        other = await stack.enter_async_context(aiohttp.ClientSession(connector=elsewhere))
+        assert await asked(other, service, anna) == 200
+        assert time.monotonic() - started < HEAD_S / 2
+        assert not lines[0][0].at_eof()
+
+
+async def test_allowed_connections_of_an_address_do_not_count(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    async with with_keys(tmp_path / "keys.json", strangers_per_address=1) as service, AsyncExitStack() as stack:
+        for _ in range(5):
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            assert await asked(http, service, anna) == 200
+
+
+async def test_above_the_limit_of_all_unfinished_requests_the_oldest_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_limits, "STRANGERS", 5)
+    anna = key_of(tmp_path / "keys.json", "anna")
+    async with with_keys(tmp_path / "keys.json") as service, AsyncExitStack() as stack:
+        sources = [f"127.0.0.{number}" for number in range(2, 7)]
+        lines = [await stack.enter_async_context(line(service, source)) for source in sources]
+        for _, writer in lines:
+            writer.write(HALF_A_HEAD)
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        assert await asked(http, service, anna) == 200
+        assert await ended(lines[0][0]) == b""
+        assert not lines[-1][0].at_eof()
