@@ -1,10 +1,13 @@
 """Offices as MCP clients of both eras use them over HTTP; the gateway is scripted."""
 
 import asyncio
+from typing import Any
 
 import aiohttp
 import pytest
 
+from smcp_agent.mcp.resources import Context
+from smcp_agent.mcp.tools import OfficeTools
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.mcp_service import mcp_service, office_client
@@ -12,6 +15,11 @@ from smcp_testing.waiting import Stopwatch, eventually, within
 
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 HEADERS = {"Accept": "application/json, text/event-stream"}
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
 @ERAS
@@ -38,6 +46,41 @@ async def test_clients_of_both_eras_share_the_one_agent_of_an_office() -> None:
                 await eventually(lambda: first.heard)
             assert await first.names() == await second.names() == ["echo", "look"]
         assert len(gateway.seen("server:join_office")) == 1
+
+
+async def test_a_call_of_a_client_of_2026_lists_no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = 0
+    entries = OfficeTools.entries
+
+    def count(tools: OfficeTools, context: Context) -> list[dict[str, Any]]:
+        nonlocal lists
+        lists += 1
+        return entries(tools, context)
+
+    monkeypatch.setattr(OfficeTools, "entries", count)
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+        gateway.computers["red"] = [tool("echo")]
+        async with office_client(service.office(), "2026-07-28") as client:
+            assert await client.names() == ["echo"]
+            for number in range(3):
+                assert await client.text("echo", number=number) == "echo"
+    assert lists == 1
+
+
+async def test_a_parameter_header_that_contradicts_the_arguments_is_refused() -> None:
+    region = {"type": "string", "x-mcp-header": "Region"}
+    call = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "look", "arguments": {"region": "east"}, "_meta": META},
+    }
+    headers = {**HEADERS, "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "look"}
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        gateway.computers["red"] = [tool("look", type="object", properties={"region": region})]
+        for said, status in (("west", 400), ("east", 200)):
+            async with http.post(service.office(), json=call, headers={**headers, "Mcp-Param-Region": said}) as answer:
+                assert answer.status == status, await answer.text()
 
 
 @ERAS

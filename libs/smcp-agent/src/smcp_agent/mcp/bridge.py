@@ -99,6 +99,7 @@ class OfficeServer:
             instructions="Tools of several computers. <computer>__<tool> is one whose name another has, or had.",
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
+            get_tool_input_schema=self._listed.input_schema,
         )
         resources = OfficeResources(agent, self.server, may_ask or (lambda _, __: True))
         OfficePrompts(agent, self.server, resources)

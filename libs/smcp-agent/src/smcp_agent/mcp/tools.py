@@ -123,6 +123,11 @@ class OfficeTools:
             raise NotAllowed("the token is not for this tool")
         return named
 
+    def input_schema(self, name: str) -> dict[str, Any] | None:
+        """The schema by which the MCP SDK checks the `Mcp-Param-*` headers of a call; without it the SDK lists all tools
+        before each call. None: no Computer has a tool of this name."""
+        return None if (named := self._named.get(name)) is None else _input_schema(named)
+
     def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound, NotAllowed."""
         if name == DESCRIBE:
@@ -190,18 +195,22 @@ def meant(name: str, arguments: Mapping[str, Any] | None) -> tuple[str, Mapping[
 def mcp_tool(named: NamedTool) -> dict[str, Any]:
     """MCP's Tool, as the MCP server behind the Computer lists it, under its name here."""
     tool, meta = named.tool, named.tool.meta or {}
-    schema = tool.params_schema
     own = {key: _parsed(value) for key, value in meta.items() if key not in ("a2c_tool_meta", ANNOTATION, MCP_TOOL)}
     found = {
         **_object(meta.get(MCP_TOOL)),  # title and icons; only our Computers tell them
         "name": named.name,
         "description": named.description,
-        "inputSchema": schema if schema.get("type") == "object" else object_schema(schema),
+        "inputSchema": _input_schema(named),
         "outputSchema": tool.return_schema,
         "annotations": _object(meta.get(ANNOTATION)),
         "_meta": own,
     }
     return {key: value for key, value in found.items() if value}
+
+
+def _input_schema(named: NamedTool) -> dict[str, Any]:
+    schema = named.tool.params_schema
+    return schema if schema.get("type") == "object" else object_schema(schema)
 
 
 def _object(text: object) -> dict[str, Any]:
