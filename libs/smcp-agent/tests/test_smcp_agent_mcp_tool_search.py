@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from random import Random
 from typing import Any, Final
 
@@ -340,6 +341,40 @@ async def test_tools_can_be_searched_while_the_office_cannot_be_reached() -> Non
             await gateway.start()
 
 
+async def test_the_first_search_of_many_long_tools_stops_the_event_loop_for_at_most_50_ms() -> None:
+    parameters = {f"p{number}": {"description": "a word " * 500} for number in range(20)}
+    long = [
+        SMCPTool(name=f"t{number}", description=f"word{number:03} " * 10_000, params_schema={"properties": parameters})
+        for number in range(300)
+    ]
+    longest, searching = 0.0, True
+
+    async def measure() -> None:
+        """The longest step of the event loop, in seconds of its own thread: other processes do not count."""
+        nonlocal longest
+        while searching:
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - before)
+
+    measuring = asyncio.create_task(measure())
+    await asyncio.sleep(0)  # it measures from here on
+    tools = OfficeTools(lambda _, __: True, ToolListOptions())
+    results = await tools.search("word007", name_tools({"red": long}))
+    searching = False
+    await measuring
+    assert [each.name for each in results] == ["t7"]
+    assert longest < 0.05
+
+
+async def test_only_the_beginning_of_a_description_is_searched() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo", "early " + "x" * 2000 + " late", properties={"sound": {}})]
+        async with bridged(gateway, listing=ALWAYS) as bridge:
+            assert await found(bridge, "early") == await found(bridge, "sound") == ["echo"]
+            assert await found(bridge, "late") == []
+
+
 WORDS: Final = ("read", "write", "file", "Mail", "table", "42", "a", "読")
 NAMES: Final = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map("_".join)
 TEXTS: Final = st.lists(st.sampled_from((*WORDS, "…", "-")), max_size=6).map(" ".join)
@@ -350,7 +385,7 @@ OFFICES: Final = st.dictionaries(
 
 
 def search(query: str, tools: list[NamedTool]) -> list[NamedTool]:
-    return OfficeTools(lambda _, __: True, ToolListOptions()).search(query, tools)
+    return asyncio.run(OfficeTools(lambda _, __: True, ToolListOptions()).search(query, tools))
 
 
 def words(text: str) -> list[str]:

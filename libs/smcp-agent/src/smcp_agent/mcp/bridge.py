@@ -203,7 +203,7 @@ class OfficeServer:
         try:
             name, arguments = meant(params.name, params.arguments)
             if name in (SEARCH, DESCRIBE):
-                return calls.mcp_result(self._listed.run(context, name, arguments))
+                return calls.mcp_result(await self._listed.run(context, name, arguments))
             async with calls.progress(context) as on_progress:
                 with limit:
                     await self._there.wait()

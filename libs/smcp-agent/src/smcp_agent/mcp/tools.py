@@ -4,11 +4,13 @@
 asks nobody (docs/adr/0050).
 """
 
+import asyncio
 import json
 import math
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,6 +34,12 @@ MAX_FOUND: Final = 50
 MAX_QUERY: Final = 500
 MAX_LINE: Final = 200
 """Characters of a description among search results, and of the Computers in the description of the search."""
+MAX_TEXT: Final = 2000
+"""Characters of a description that are searched."""
+MAX_TEXTS: Final = 5 * MAX_TEXT
+"""Characters that are searched of a tool."""
+TURN_S: Final = 0.005
+"""How long a search may work before others run: all clients share one event loop."""
 SEARCH, DESCRIBE, CALL = "search_tools", "describe_tool", "call_tool"
 RESERVED: Final = {("", name): name for name in (SEARCH, DESCRIBE, CALL)}
 """In the form of `name_tools`: no tool of a Computer gets these names."""
@@ -47,6 +55,7 @@ _WORD: Final = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_぀-ヿ㐀-鿿]+")
 """Chinese and Japanese have no spaces: each character is a word."""
 
 _Arguments = TypeVar("_Arguments", bound=BaseModel)
+_Item = TypeVar("_Item")
 
 
 class ToolMode(StrEnum):
@@ -124,42 +133,41 @@ class OfficeTools:
         return named
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
-        """The schema by which the MCP SDK checks the `Mcp-Param-*` headers of a call; without it the SDK lists all tools
-        before each call. None: no Computer has a tool of this name."""
+        """The parameters of the tool of this name. The MCP SDK checks the `Mcp-Param-*` headers of a call by them."""
         return None if (named := self._named.get(name)) is None else _input_schema(named)
 
-    def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound, NotAllowed."""
         if name == DESCRIBE:
             return _result(mcp_tool(self.find(context, _checked(_Describe, arguments).name)))
         given = _checked(_Search, arguments)
-        found = self.search(given.query, self._visible(context))
+        found = await self.search(given.query, self._visible(context))
         shown = [
             {"name": each.name, "computer": each.computer, "description": _one_line(each.tool.description)}
             for each in found[: given.limit]
         ]
         return _result({"tools": shown, "total": len(found)})
 
-    def search(self, query: str, tools: Iterable[NamedTool]) -> list[NamedTool]:
+    async def search(self, query: str, tools: Iterable[NamedTool]) -> list[NamedTool]:
         """The tools that have a word of the query, the best first: those of exactly this name, then by BM25.
 
         The numbers of BM25 come from these tools alone: nothing follows from tools that a client may not see.
         """
-        indexed = [self._index(each) for each in tools]
+        indexed = [self._index(each) async for each in _in_turns(tools)]
         wanted, name = sorted(set(_words(query))), _exact(query)
         average = sum(each.length for each in indexed) / max(1, len(indexed)) or 1
-        rarity = {}
-        for word in wanted:
-            having = sum(word in each.words for each in indexed)
-            rarity[word] = math.log(1 + (len(indexed) - having + 0.5) / (having + 0.5))
+        having = Counter([word async for each in _in_turns(indexed) for word in wanted if word in each.words])
+        rarity = {word: math.log(1 + (len(indexed) - count + 0.5) / (count + 0.5)) for word, count in having.items()}
 
         def score(tool: _Indexed) -> float:
             damping = _K1 * (1 - _B + _B * tool.length / average)
             counts = ((rarity[word], tool.words[word]) for word in wanted if word in tool.words)
             return sum(weight * count * (_K1 + 1) / (count + damping) for weight, count in counts)
 
-        ranked = sorted((name not in each.names, -score(each), each.named.name, each.named) for each in indexed)
-        return [named for other, negative, _, named in ranked if negative or not other]
+        ranked = [
+            (name not in each.names, -score(each), each.named.name, each.named) async for each in _in_turns(indexed)
+        ]
+        return [named for other, negative, _, named in sorted(ranked) if negative or not other]
 
     def _visible(self, context: "Context") -> list[NamedTool]:
         return [each for each in self._named.values() if self._may(context, each)]
@@ -169,8 +177,8 @@ class OfficeTools:
 
     def _index(self, named: NamedTool) -> "_Indexed":
         found = self._indexed.get(named.name)
-        if found is None:
-            words = Counter(_words(" ".join(_texts(named))))
+        if found is None or found.named.tool is not named.tool:  # the tools may have changed during a search
+            words = Counter(_words(" ".join(_texts(named))[:MAX_TEXTS]))
             names = (_exact(named.name), _exact(named.tool.name))
             found = self._indexed[named.name] = _Indexed(named, names, words, words.total())
         return found
@@ -182,6 +190,16 @@ class _Indexed:
     names: tuple[list[str], list[str]]
     words: Counter[str]
     length: int
+
+
+async def _in_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
+    """These items, with a turn for others whenever the work on them has taken `TURN_S`."""
+    began = time.monotonic()
+    for item in items:
+        yield item
+        if time.monotonic() - began > TURN_S:
+            await asyncio.sleep(0)
+            began = time.monotonic()
 
 
 def meant(name: str, arguments: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any] | None]:
@@ -294,11 +312,13 @@ def _one_line(text: str) -> str:
 
 def _texts(named: NamedTool) -> list[str]:
     """What is searched of a tool."""
-    found = [named.tool.name] * _NAME_WEIGHT + [named.name, named.computer, named.tool.description, *tags(named.tool)]
+    found = [named.tool.name] * _NAME_WEIGHT + [named.name, named.computer, *tags(named.tool)]
     found.append(str(_object((named.tool.meta or {}).get(MCP_TOOL)).get("title", "")))
+    found.append(named.tool.description[:MAX_TEXT])
     parameters = named.tool.params_schema.get("properties")
     for name, schema in parameters.items() if isinstance(parameters, dict) else ():
-        found += [name, str(schema.get("description", "")) if isinstance(schema, dict) else ""]
+        described = schema.get("description") if isinstance(schema, dict) else None
+        found += [name, described[:MAX_TEXT] if isinstance(described, str) else ""]
     return found
 
 
