@@ -8,6 +8,7 @@ import pytest
 from smcp_bus import callers
 from smcp_bus.callers import Caller, Rights, check_listed, listed_hints, without_tools
 from smcp_proto.errors import NotAllowed
+from smcp_proto.schemas.tools import OnBehalf
 
 READS, WRITES = '{"readOnlyHint": true}', '{"readOnlyHint": false}'
 
@@ -55,6 +56,18 @@ def test_a_configuration_names_no_tools_to_who_may_not_call_all_of_them(allowed:
     body = json.dumps({"servers": {"box": server, "other": {"type": "sse"}}}).encode()
     shown = json.loads(without_tools(Rights(holder="a", **allowed), "client:get_config", body))["servers"]
     assert shown == {"box": {"type": "stdio", "tool_meta": {}, "forbidden_tools": []}, "other": {"type": "sse"}}
+
+
+@pytest.mark.parametrize("user", [{}, {"tools": ["*"]}, {"tools": ["d*", "read_a"]}])
+def test_a_call_for_a_user_is_limited_by_both_lists_of_tools(user: dict[str, Any]) -> None:
+    own = Rights(holder="service", tools=("read_*",))
+    at_gateway = Caller(role="agent", rights=own.narrowed(OnBehalf(identity="a" * 32, subject="otto", **user)))
+    both = callers.from_headers(callers.to_headers(at_gateway), "lab").rights
+    assert both is not None
+    assert both.restricts_tools
+    check_listed(both, listed_hints(TOOLS), "read_a")
+    with pytest.raises(NotAllowed):
+        check_listed(both, listed_hints(TOOLS), "drop")
 
 
 @pytest.mark.parametrize("key", ["own key", None])

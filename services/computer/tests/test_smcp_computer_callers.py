@@ -198,6 +198,25 @@ async def test_a_read_only_token_calls_no_tool_by_another_name_and_says_why(nats
                 await anna.call_tool(NAME, other, {"seconds": 0})
 
 
+@pytest.mark.rule("answers.who.rights")
+@pytest.mark.parametrize("how", ["nats", "gateway"])
+async def test_a_user_with_more_rights_does_not_widen_those_of_the_agent_that_calls_for_him(
+    nats_url: str, how: str
+) -> None:
+    """A pattern of the Agent matches the name that is called, and not the name under which the tool is listed."""
+    own = {"offices": ["*"], "delegates": True, "tools": ["tools__*"]}
+    asked = request(tool_name="tools__append", params={"mark": "x"})
+    async with (
+        office(nats_url, how, {"tools": configs.stdio()}) as (world, computer),
+        holder(world, "service", smcp=own) as service,
+    ):
+        for patterns in (["*"], ["append", "tools__*"]):
+            user = {"identity": "a" * 32, "subject": "otto", "tools": patterns}
+            answer = await service.call("client:tool_call", asked | {"a2c_on_behalf": user})
+            assert (answer["code"], answer["details"]) == (403, {"field": "tool_name"})
+        assert computer.owner.held()["kept_results"] == 0
+
+
 async def test_a_changed_allow_is_announced_and_ends_subscriptions(nats_url: str) -> None:
     async with office(nats_url, "nats", {"desk": DESK}) as (world, computer), agent(world, "anna") as anna:
         (document,) = (await anna.get_finder(NAME))["documents"]

@@ -101,8 +101,9 @@ async def test_a_call_for_a_user_is_his_to_the_computer_the_audit_trail_and_its_
 @pytest.mark.parametrize(
     ("own", "user", "expected"),
     [
-        ({"tools": ["read"]}, {}, {"tools": ["read"]}),
-        ({"tools": ["re*"]}, {"tools": ["*ad"]}, {"tools": ["*ad"]}),
+        ({"tools": ["read"]}, {}, {"tools": ["read"], "delegate_tools": ["read"]}),
+        ({"tools": ["re*"]}, {"tools": ["*ad"]}, {"tools": ["*ad"], "delegate_tools": ["re*"]}),
+        ({"tools": ["re*"]}, {"tools": ["*"]}, {"delegate_tools": ["re*"]}),
         ({"read_only": True}, {"tools": ["read"]}, {"tools": ["read"], "read_only": True}),
         ({}, {"read_only": True}, {"read_only": True}),
     ],

@@ -125,6 +125,19 @@ async def test_a_computer_that_the_token_is_not_for_is_403_for_every_event_and_i
         assert asked["other"] == []
 
 
+@pytest.mark.rule("answers.who.rights")
+@pytest.mark.parametrize("patterns", [["*"], ["*drop"], None])
+async def test_an_agent_calls_no_tool_for_a_user_that_it_may_not_call_itself(
+    nats_url: str, patterns: list[str] | None
+) -> None:
+    """Its pattern matches a name that the Computer takes, and not the name under which the tool is listed."""
+    async with office(nats_url, delegates=True, tools=["files__*"]) as (service, asked):
+        user = {"identity": "a" * 32, "subject": "otto"} | ({} if patterns is None else {"tools": patterns})
+        answer = await service.call("client:tool_call", call("files__drop") | {"a2c_on_behalf": user})
+        assert refusal(answer) == (403, {"field": "tool_name"})
+        assert asked["box"] == []
+
+
 async def test_a_computer_is_asked_for_its_tools_once_until_it_says_that_they_changed(nats_url: str) -> None:
     async with office(nats_url, tools=["read_*"], read_only=True) as (anna, asked):
         for number in range(3):

@@ -45,17 +45,19 @@ class Rights(BaseModel):
     """The subject as the key or token says it."""
     computers: tuple[str, ...] = ANY
     tools: tuple[str, ...] = ANY
+    delegate_tools: tuple[str, ...] = ANY
+    """Those of the Agent that calls for the holder: a tool has to match both lists."""
     read_only: bool = False
 
     @property
     def restricts_tools(self) -> bool:
-        return self.read_only or self.tools != ANY
+        return self.read_only or self.tools != ANY or self.delegate_tools != ANY
 
     def may_ask(self, computer: str) -> bool:
         return _any(self.computers, computer)
 
     def may_name(self, tool: str) -> bool:
-        return _any(self.tools, tool)
+        return _any(self.tools, tool) and _any(self.delegate_tools, tool)
 
     def check_computer(self, computer: str, field: str) -> None:
         """Raises NotAllowed: `details.field` is `field`."""
@@ -80,13 +82,14 @@ class Rights(BaseModel):
     def narrowed(self, user: OnBehalf) -> "Rights":
         """The rights of a user for whom the holder of these asks.
 
-        Patterns cannot be intersected, so the gateway checks both lists. A
-        Computer is told to check that a call uses the listed name, so that both check the same one.
+        Patterns cannot be intersected, so both lists of tools are kept. Those of Computers are checked by the gateway,
+        before and after this.
         """
         return Rights(
             holder=user.subject,
             computers=self.computers if user.computers is None else tuple(user.computers),
             tools=self.tools if user.tools is None else tuple(user.tools),
+            delegate_tools=self.tools,
             read_only=self.read_only or user.read_only is True,
         )
 
