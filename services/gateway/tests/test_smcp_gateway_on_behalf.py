@@ -1,5 +1,6 @@
 """An Agent that calls tools for users, and says for whom: the Computer and the audit trail are told of the user."""
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -39,14 +40,16 @@ class Scene:
 
 
 @asynccontextmanager
-async def agent(nats_url: str, **allowed: Any) -> AsyncIterator[Scene]:
-    """The Agent `mcp` with these rights."""
+async def agent(nats_url: str, *, answer: asyncio.Event | None = None, **allowed: Any) -> AsyncIterator[Scene]:
+    """The Agent `mcp` with these rights. The Computer answers calls at once, or after the event."""
     calls: list[Incoming] = []
     cancels: list[Incoming] = []
 
     async def serve(verb: str, incoming: Incoming) -> Reply:
         if verb == "tool_call":
             calls.append(incoming)
+            if answer is not None:
+                await answer.wait()
         return reply(RESULT)
 
     async def hear(incoming: Incoming) -> None:
@@ -96,6 +99,32 @@ async def test_a_call_for_a_user_is_his_to_the_computer_the_audit_trail_and_its_
         ("cancel", "otto"),
         ("call", "service"),
     }
+
+
+@pytest.mark.parametrize("end", ["disconnects", "leaves"])
+async def test_calls_of_an_agent_that_is_gone_are_cancelled_as_those_of_its_users(nats_url: str, end: str) -> None:
+    answer = asyncio.Event()
+    users: list[Any] = [USER, {"identity": "b" * 32, "subject": "bert"}, None]
+    async with agent(nats_url, answer=answer, delegates=True) as scene, asyncio.TaskGroup() as waiting:
+        asked = [
+            waiting.create_task(scene.client.call("client:tool_call", call(user, f"r{number}")))
+            for number, user in enumerate(users)
+        ]
+        await eventually(lambda: len(scene.calls) == len(users))
+        if end == "leaves":
+            await scene.client.call("server:leave_office", {"office_id": "office"})
+        else:
+            await scene.client.sio.disconnect()
+        await eventually(lambda: len(scene.cancels) == len(users))
+        for each in asked:
+            each.cancel()
+        answer.set()
+
+        def subjects(messages: list[Incoming]) -> dict[str, str]:
+            return {json.loads(each.body)["req_id"]: each.headers[SUBJECT] for each in messages}
+
+        assert subjects(scene.cancels) == subjects(scene.calls)
+        assert len({*subjects(scene.calls).values()}) == len(users)
 
 
 @pytest.mark.parametrize(

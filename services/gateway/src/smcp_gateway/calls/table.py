@@ -49,6 +49,8 @@ class PendingCall:
     req_id: str
     tracked: bool
     """It is a tool call, which its owner knows also after it has ended. A query is known only while it runs."""
+    subject: str = ""
+    """The identity of who calls, or for whom: its owner knows the call by it, too."""
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     on_wire: bool = False

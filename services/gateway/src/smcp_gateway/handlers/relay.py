@@ -111,7 +111,7 @@ class Relay:
         if isinstance(request, ToolCallReq) and request.a2c_on_behalf is not None:
             self._delegate(call, request.a2c_on_behalf)
             _check(call.caller.rights, request)
-        rights = call.caller.rights
+        pending.subject, rights = call.caller.subject, call.caller.rights
         try:
             answer = await self.calls.run(pending, self._relay(pending, call))
         finally:
@@ -177,11 +177,11 @@ class Relay:
         call = {"agent": pending.agent, "computer": pending.computer, "req_id": pending.req_id}
         return ProgressThrottle(send, self.notes, call)
 
-    def _cancel_late(self, call: PendingCall, subject: str) -> None:
+    def _cancel_late(self, call: PendingCall) -> None:
         body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
         self.background.once(
             "cancelling a call that timed out",
-            lambda: self.registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body, caller=subject),
+            lambda: self.registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body, caller=call.subject),
         )
 
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
@@ -210,7 +210,7 @@ class Relay:
             except RequestTimedOut:
                 if pending.tracked:
                     with _below(span):
-                        self._cancel_late(pending, call.caller.subject)
+                        self._cancel_late(pending)
                 raise TimedOut(NO_ANSWER, details={"may_have_run": True}) from None
 
     async def _checked_in_slices(self, body: bytes, expected: Collection[str]) -> RawJson:

@@ -16,7 +16,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined
 from smcp_gateway.audit import Audit, LeftMeanwhile
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.calls.table import CallTable
+from smcp_gateway.calls.table import CallTable, PendingCall
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys
@@ -135,7 +135,7 @@ class Memberships:
         An Agent whose connection broke (no `goodbye`) has `GRACE_S` to come back and repeat its calls. Its record
         stays for so long, but its seat is free for another. A member that moves keeps its seat.
         """
-        req_ids = self._tracked_calls(session)
+        calls = self._tracked_calls(session)
         lost_at = None if goodbye else asyncio.get_running_loop().time()
         self.audit.ended(session)
         self.calls.abandon(session.id)
@@ -148,7 +148,7 @@ class Memberships:
             self.audit.left(session, membership.seat, "disconnected")
 
         async def end() -> None:
-            await self._cancel_orphaned(session, membership, req_ids, lost_at)
+            await self._cancel_orphaned(session, membership, calls, lost_at)
             if not kept:
                 await self._release(membership)
             if office is not None:
@@ -240,19 +240,19 @@ class Memberships:
 
         self.background.until_done("giving up a claim", undo)
 
-    def _tracked_calls(self, session: Session) -> list[str]:
-        """The req_id of each call that can be cancelled at its Computer."""
-        return [call.req_id for call in self.calls.of_session(session.id) if call.tracked]
+    def _tracked_calls(self, session: Session) -> list[PendingCall]:
+        """Those that can be cancelled at their Computer."""
+        return [call for call in self.calls.of_session(session.id) if call.tracked]
 
     async def _cancel_orphaned(
-        self, session: Session, membership: Membership, req_ids: list[str], lost_at: float | None
+        self, session: Session, membership: Membership, calls: list[PendingCall], lost_at: float | None
     ) -> None:
         """Cancel the calls of a session that is gone, unless the Agent comes back or the gateway stops.
 
         `lost_at` is the loop time at which its connection broke; None: it said goodbye, so nobody waits for it.
         Raises Unavailable, BusError: not now; it may be tried again.
         """
-        if not (req_ids or self.audit.waits_for(session.id)):
+        if not (calls or self.audit.waits_for(session.id)):
             return
         if lost_at is not None:
             with suppress(TimeoutError):
@@ -262,7 +262,7 @@ class Memberships:
                     self.audit.orphaned(session, elsewhere=elsewhere)
                     return
         if await self._is_free(membership):
-            await self._cancel(session, membership, req_ids)
+            await self._cancel(session, membership, calls)
             self.audit.orphaned(session, elsewhere=False)
         elif not self._is_here(membership):
             self.audit.orphaned(session, elsewhere=True)
@@ -275,16 +275,16 @@ class Memberships:
                 return True
         return False
 
-    async def _cancel(self, session: Session, membership: Membership, req_ids: list[str]) -> None:
+    async def _cancel(self, session: Session, membership: Membership, calls: list[PendingCall]) -> None:
         """Raises Unavailable, BusError."""
         _, role, name = membership.seat
         if role != "agent":
             return
-        for req_id in req_ids:
-            body = orjson.dumps({"agent": name, "req_id": req_id})
+        for call in calls:
+            body = orjson.dumps({"agent": name, "req_id": call.req_id})
             with suppress(NotInOffice):  # the registry has let it go already
-                await self.registry.tell(*membership.seat, "tool_call_cancel", body, caller=session.caller().subject)
-            self.calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
+                await self.registry.tell(*membership.seat, "tool_call_cancel", body, caller=call.subject)
+            self.calls.cancel(session.id, call.req_id, now=asyncio.get_running_loop().time())
 
     async def _is_free(self, membership: Membership) -> bool:
         """Whether nobody has the seat of a session that is gone. Who came back under its name may have its calls."""
