@@ -10,6 +10,7 @@ from mcp.shared.exceptions import MCPError
 
 from smcp_agent import SmcpAgent
 from smcp_agent.mcp.bridge import OfficeServer
+from smcp_agent.mcp.resources import Context, OfficeResources
 from smcp_testing.bridged import Bridged, shared_office
 from smcp_testing.context_computer import WINDOW, computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
@@ -92,6 +93,56 @@ async def test_a_client_hears_of_those_resources_only_that_it_watches_itself() -
             assert UPDATED not in second.heard
             await unwatch(first)
             assert red.subscribed == set()
+
+
+async def test_a_client_that_stops_watching_leaves_the_subscription_to_one_that_begins_to_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subscribe = OfficeResources.subscribe
+    second_asks, second_is_answered = asyncio.Event(), asyncio.Event()
+    asking = 0
+
+    async def hold(resources: OfficeResources, context: Context, uri: str) -> tuple[str, str]:
+        nonlocal asking
+        asking += 1
+        is_first = asking == 1
+        if not is_first:
+            second_asks.set()
+        found = await subscribe(resources, context, uri)
+        await (second_asks if is_first else second_is_answered).wait()
+        return found
+
+    monkeypatch.setattr(OfficeResources, "subscribe", hold)
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        async with shared_office(gateway) as client, client("legacy") as first, client("legacy") as second:
+            async with asyncio.timeout(30):
+                watching = asyncio.create_task(watch(first))
+                await eventually(lambda: red.subscribed)
+                begins = asyncio.create_task(watch(second))
+                await watching
+                await unwatch(first)
+                second_is_answered.set()
+                await begins
+            assert red.subscribed == {WINDOW}
+            await unwatch(second)
+            assert red.subscribed == set()
+
+
+async def test_a_client_whose_subscription_is_refused_watches_nothing() -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        red.refusal = {"code": -32603, "message": "not now"}
+        async with shared_office(gateway) as client, client("legacy") as first, client("legacy") as second:
+            with pytest.raises(MCPError, match="not now"):
+                await watch(first)
+            red.refusal = None
+            await watch(second)
+            await gateway.notify("notify:resources/updated", **red.says("resources/updated", uri=WINDOW))
+            await eventually(lambda: UPDATED in second.heard)
+            await unwatch(second)
+            assert red.subscribed == set()
+            assert UPDATED not in first.heard
 
 
 async def test_the_server_says_when_its_agent_was_closed() -> None:

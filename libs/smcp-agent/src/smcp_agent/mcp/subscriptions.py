@@ -111,10 +111,14 @@ class ClientSubscriptions:
             await self._release(stream, watched)
 
     async def _watch(self, context: Context, uri: str, watcher: object) -> None:
-        if uri not in self._watched:
-            self._watched[uri] = await self._resources.subscribe(context, uri)
-        self._resources.check(context, self._watched[uri][0])  # another client may have subscribed to it
-        self._watchers[uri].add(watcher)
+        self._watchers[uri].add(watcher)  # before the first await: another that stops watching must not unsubscribe
+        try:
+            if uri not in self._watched:
+                self._watched[uri] = await self._resources.subscribe(context, uri)
+            self._resources.check(context, self._watched[uri][0])  # another client may have subscribed to it
+        except BaseException:
+            await self._release(watcher, [uri])
+            raise
 
     async def _unwatch(self, uri: str, watcher: object) -> None:
         watchers = self._watchers.get(uri, set())
