@@ -112,6 +112,25 @@ async def test_a_call_whose_peer_breaks_off_is_an_error_that_says_that_it_may_ha
     assert error == {"jsonrpc": "2.0", "id": 7, "error": UNKNOWN}
 
 
+async def test_a_header_that_cannot_be_passed_on_is_refused_and_an_answer_has_one_date() -> None:
+    async with gateway_with_one_seat() as gateway, mcp_service(gateway.url) as holder:
+        async with office_client(holder.office(), "2026-07-28") as client:
+            await client.names()
+        async with mcp_service(gateway.url, mcp_peers=holder.url) as other, aiohttp.ClientSession() as http:
+            async with http.post(other.office(), json=CALL, headers=HEADERS) as answer:
+                assert len(answer.headers.getall("Date")) == 1
+            host, port = other.url.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            body = json.dumps(CALL).encode()
+            head = f"POST /mcp/office HTTP/1.1\r\nHost: {host}\r\nX-A: a\x01b\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            async with asyncio.timeout(30):
+                said = await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+    assert said.startswith(b"HTTP/1.1 400 "), said
+
+
 async def test_an_event_that_a_peer_sent_by_half_ends_the_connection() -> None:
     async with gateway_with_one_seat() as gateway, peer_that_answers(EVENTS, chunked(b'data: {"js')) as peer:
         await refused_by_another(gateway)

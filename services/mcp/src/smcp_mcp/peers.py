@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
+from mcp_types import INVALID_REQUEST
 from yarl import URL
 
 from smcp_mcp.buffered_request import PASSED_ON, BufferedRequest
@@ -25,7 +26,7 @@ KEPT_S: Final = 15.0
 """An unused connection to a peer is kept for so long, which is less than the peer keeps it: one that the peer closes in
 the moment when it is used again would look like a call that was broken off."""
 _ONE_HOP: Final = frozenset(
-    {"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", PASSED_ON}
+    {"connection", "content-length", "date", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", PASSED_ON}
 )
 """Headers about one connection (RFC 9110, 7.6.1), and those that the next hop writes itself."""
 
@@ -48,7 +49,9 @@ class Peers:
         self._http = http
         self.known: dict[str, Peer] = {}
         """The peer that held the seat of an office last, by office."""
-        self.passed_on: Counter[str] = Counter(dict.fromkeys(("answered", "not_held", "unreachable", "broken"), 0))
+        self.passed_on: Counter[str] = Counter(
+            dict.fromkeys(("answered", "refused", "not_held", "unreachable", "broken"), 0)
+        )
         """Attempts to pass a request on to a peer, by outcome."""
 
     async def addresses(self) -> list[Peer]:
@@ -68,7 +71,7 @@ class Peers:
             group.start_soon(watch)
             outcome = await self._relay(exchange, peer)
             self.passed_on[outcome] += 1
-            answered = outcome in ("answered", "broken")
+            answered = outcome in ("answered", "refused", "broken")
             group.cancel_scope.cancel()
         if answered:
             self.known[office] = peer
@@ -102,6 +105,9 @@ class Peers:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             _log.info("a peer cannot be reached", peer=str(peer.url), error=type(error).__name__)
             return "unreachable"
+        except ValueError:  # aiohttp refuses the control characters in headers that uvicorn lets pass
+            await exchange.refuse(400, "a header has a control character", code=INVALID_REQUEST)
+            return "refused"
         except (aiohttp.ClientError, TimeoutError) as error:
             _log.warning("a peer broke off its answer", peer=str(peer.url), error=type(error).__name__)
             await exchange.break_off("the replica that held the office is gone")
