@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,12 +12,15 @@ import aiohttp
 import pytest
 
 from smcp_auth import api_keys
-from smcp_mcp import connection_limits
+from smcp_mcp import buffered_request, connection_limits
+from smcp_mcp.connection_limits import BodyBudget
+from smcp_proto.errors import RateLimited
 from smcp_service.http_limits import HEAD_S
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.mcp_service import Service, mcp_service
 
 PATIENCE_S = 20.0
+MIB = 1024 * 1024
 HALF_A_HEAD = b"POST /mcp/lab-1 HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 8000
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -138,3 +141,58 @@ async def test_above_the_limit_of_all_unfinished_requests_the_oldest_is_closed(
         assert await asked(http, service, anna) == 200
         assert await ended(lines[0][0]) == b""
         assert not lines[-1][0].at_eof()
+
+
+def upload(key: dict[str, str], size: int) -> bytes:
+    """The headers of a request whose body has so many bytes."""
+    said = key["Authorization"]
+    return (
+        f"POST /mcp/lab-1 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {said}\r\nContent-Length: {size}\r\n\r\n"
+    ).encode()
+
+
+async def test_unfinished_bodies_of_one_key_share_a_budget_and_another_key_is_served(tmp_path: Path) -> None:
+    anna, evil = (key_of(tmp_path / "keys.json", name) for name in ("anna", "evil"))
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(with_keys(tmp_path / "keys.json", max_payload=MIB))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        refused: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def fill() -> None:
+            async with line(service) as (reader, writer):
+                writer.write(upload(evil, MIB) + bytes(MIB - 1))
+                await refused.put(await reader.readline())
+
+        fills = [asyncio.create_task(fill()) for _ in range(12)]
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(12 - connection_limits.SHARE):
+                assert b" 429 " in await refused.get()
+        assert await asked(http, service, anna) == 200
+        assert refused.empty()
+        for each in fills:
+            each.cancel()
+        await asyncio.gather(*fills, return_exceptions=True)
+
+
+async def test_a_body_over_http_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffered_request, "BODY_S", 0.3)
+    anna = key_of(tmp_path / "keys.json", "anna")
+    async with with_keys(tmp_path / "keys.json") as service, line(service) as (reader, writer):
+        writer.write(upload(anna, 1000) + b"{")
+        async with asyncio.timeout(PATIENCE_S):
+            assert b" 408 " in await reader.readline()
+
+
+def test_all_subjects_share_a_budget_of_bodies_and_what_is_answered_is_free_again() -> None:
+    budget = BodyBudget(10)
+    with ExitStack() as stack:
+        for number in range(connection_limits.SHARES):
+            with budget.of(f"key {number}") as hold:
+                hold(40)
+            stack.enter_context(budget.of(f"key {number}"))(40)
+        with budget.of("another") as hold, pytest.raises(RateLimited, match="all unanswered"):
+            hold(1)
+    with budget.of("another") as hold:
+        hold(40)
+        with pytest.raises(RateLimited, match="your unanswered"):
+            hold(1)

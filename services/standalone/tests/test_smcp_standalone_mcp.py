@@ -11,7 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from smcp_agent import SmcpAgent
+from smcp_agent.errors import Malformed
+from smcp_agent.rpc import on_behalf_of
 from smcp_auth import api_keys
+from smcp_proto.schemas.tools import OnBehalf
 from smcp_testing.bridged import ERAS
 from smcp_testing.mcp_service import office_client
 from smcp_testing.service_process import service_process
@@ -65,6 +69,16 @@ async def test_an_mcp_client_calls_a_tool_with_the_key_of_the_run(era: str, conf
         assert await status(ready["mcp_url"]) == 401
         assert await status(ready["mcp_url"], **bearer(key[:-1])) == 401
         assert await status(ready["mcp_url"], **bearer(key), Host="rebound.example.com") == 403
+
+
+async def test_the_key_of_the_run_cannot_call_for_another_user(config: Path) -> None:
+    async with up(config) as ready:
+        key = Path(ready["key_file"]).read_text().strip()
+        async with SmcpAgent(ready["url"], office="an office", name="caller", token=key) as agent:
+            assert (await agent.call_tool(ready["computer"], "add", {"a": 1, "b": 2})).text == "3"
+            with on_behalf_of(OnBehalf(identity="a" * 32, subject="another")):
+                with pytest.raises(Malformed, match="a2c_on_behalf"):
+                    await agent.call_tool(ready["computer"], "add", {"a": 1, "b": 2})
 
 
 async def test_up_prints_the_line_that_adds_it_to_claude_code(config: Path) -> None:

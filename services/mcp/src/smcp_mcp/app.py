@@ -17,12 +17,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from smcp_agent.errors import Malformed, NotAllowed, SmcpError
+from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError
 from smcp_agent.mcp.tools import ToolMode
 from smcp_auth.client_addresses import counted_as
 from smcp_mcp.auth import Authorization
-from smcp_mcp.buffered_request import BufferedRequest
-from smcp_mcp.connection_limits import LimitedProtocol, Strangers, let_in
+from smcp_mcp.buffered_request import BODY_S, BufferedRequest
+from smcp_mcp.connection_limits import BodyBudget, LimitedProtocol, Strangers, let_in
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, tool_mode
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
@@ -51,6 +51,7 @@ class McpEndpoint:
         self._access = access
         self._offices = offices
         self._peers = peers
+        self._bodies = BodyBudget(settings.max_request)
         self.requests: Counter[str] = Counter(dict.fromkeys(("here", "peer", "refused", "failed"), 0))
         """By who answered: this process as an MCP server, a peer, or this process with an error."""
 
@@ -76,11 +77,23 @@ class McpEndpoint:
             why = f"tools: has to be one of {', '.join(ToolMode)}"
             await exchange.refuse(400, why, code=INVALID_REQUEST, data={"field": "tools"})
             return "refused"
-        if not await exchange.read(settings.max_request):
-            await exchange.refuse(413, f"the body has more than {settings.max_request} bytes", code=INVALID_REQUEST)
-            return "refused"
+        with self._bodies.of(self._access.subject(request)) as hold:
+            try:
+                if not await exchange.read(settings.max_request, hold):
+                    why = f"the body has more than {settings.max_request} bytes"
+                    await exchange.refuse(413, why, code=INVALID_REQUEST)
+                    return "refused"
+            except TimeoutError:
+                await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
+                return "refused"
+            except RateLimited as error:
+                await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
+                return "refused"
+            return await self._answer_read(exchange, office)
+
+    async def _answer_read(self, exchange: BufferedRequest, office: str) -> str:
         served = self._served_or_failed(exchange, office)
-        if (outcome := await self._access.while_valid(request, served, streams=exchange.streams)) is None:
+        if (outcome := await self._access.while_valid(exchange.request, served, streams=exchange.streams)) is None:
             await exchange.break_off("the token was revoked, or has expired")
         return outcome or "failed"
 

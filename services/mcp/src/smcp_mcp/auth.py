@@ -48,6 +48,7 @@ class Authorization:
 
     def __init__(self, settings: McpSettings) -> None:
         self._authenticator = open_authenticator(settings)
+        self._proxies = settings.proxies
         self._public_url = settings.mcp_public_url
         self._issuer = settings.auth_issuer if settings.auth_with_tokens and settings.mcp_public_url else None
         self._open: dict[anyio.CancelScope, tuple[Principal, bool]] = {}
@@ -71,8 +72,7 @@ class Authorization:
         """
         if self._authenticator is None:
             return None
-        address = "" if request.client is None else request.client.host
-        source = source_of(address, request.headers.getlist("X-Forwarded-For"), self._authenticator.proxies)
+        source = self._source(request)
         token = bearer_token(request.headers.get(HEADER, ""))
         try:
             principal = await self._authenticator.authenticate(token, source, audience=self._resource(request))
@@ -82,6 +82,11 @@ class Authorization:
             return self._refused(request, error, has_token=token is not None)
         request.scope["user"] = _User(principal)
         return None
+
+    def subject(self, request: Request) -> str:
+        """Whom an allowed request counts for: the subject of its token, or without authentication its address."""
+        user = request.scope.get("user")
+        return user.principal.identity if isinstance(user, _User) else self._source(request)
 
     async def while_valid(self, request: Request, answer: Awaitable[str], *, streams: bool) -> str | None:
         """The outcome of an answer; None: it was cancelled, as the request's token was revoked, or expired where the
@@ -142,6 +147,10 @@ class Authorization:
             return None
         principal = _user_of(context)
         return NOTHING if principal is None else principal.rights
+
+    def _source(self, request: Request) -> str:
+        address = "" if request.client is None else request.client.host
+        return source_of(address, request.headers.getlist("X-Forwarded-For"), self._proxies)
 
     def _resource(self, request: Request) -> str | None:
         """The identifier of the office for OAuth: the URL under which the client knows it."""

@@ -1,6 +1,7 @@
 """One HTTP request whose body is kept, so that this process or one peer after the other can answer it."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -11,6 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 PASSED_ON: Final = "smcp-passed-on"
 """The header of a request that comes from a peer."""
+BODY_S: Final = 60.0
+"""How long a request's body may take: 8 MiB come over 1.2 Mbit/s in that time."""
 _LISTEN: Final = "subscriptions/listen"
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
@@ -40,16 +43,26 @@ class BufferedRequest:
         """It is a stream of notifications, which is open for as long as the client wants, and no call."""
         return self.request.method == "GET" or self.request.headers.get("mcp-method") == _LISTEN
 
-    async def read(self, limit: int) -> bool:
-        """Read the body. False: it has more bytes than `limit`, or the client is gone."""
+    async def read(self, limit: int, hold: Callable[[int], None]) -> bool:
+        """Read the body. False: it has more bytes than `limit`, or the client is gone.
+
+        Args:
+            hold: called with the size of each part before it is kept; what it raises is raised.
+
+        Raises:
+            TimeoutError: the body was not complete within `BODY_S`.
+        """
         body = bytearray()
         more = True
-        while more:
-            message = await self._receive()
-            body += message.get("body", b"")
-            if message["type"] == "http.disconnect" or len(body) > limit:
-                return False
-            more = message.get("more_body", False)
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await self._receive()
+                part = message.get("body", b"")
+                if message["type"] == "http.disconnect" or len(body) + len(part) > limit:
+                    return False
+                hold(len(part))
+                body += part
+                more = message.get("more_body", False)
         self.body = bytes(body)
         return True
 

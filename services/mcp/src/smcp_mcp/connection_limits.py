@@ -1,21 +1,27 @@
 """Bounds what MCP clients cost before their requests are allowed: connections, and the time for a request's headers.
 
 A connection is a stranger's until a request of it is allowed (`let_in`). uvicorn has no deadline for headers and no
-limit per address; `smcp_service.http_limits` does the same for aiohttp. Bodies are bounded in `body_budget`.
+limit per address; `smcp_service.http_limits` does the same for aiohttp. The bodies of allowed requests have a budget.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from smcp_proto.errors import RateLimited
 from smcp_service.http_limits import BUSY, HEAD_S
 
 STRANGERS: Final = 512
 """Strangers' connections in all. Above it the oldest is closed: a client's first request takes milliseconds."""
+SHARE: Final = 4
+"""Bodies of the largest size that one subject, or one address without authentication, may have here at a time."""
+SHARES: Final = 4
+"""How many such shares there are."""
 _CONNECTION: Final = "smcp_mcp.connection"
 
 
@@ -107,3 +113,44 @@ def let_in(scope: Scope) -> None:
     connection = scope.get("state", {}).get(_CONNECTION)
     if isinstance(connection, LimitedProtocol):
         connection.let_in()
+
+
+class BodyBudget:
+    """The bytes of request bodies that are kept, from when they come until their requests are answered.
+
+    Args:
+        largest: bytes of the largest request.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self._share = SHARE * largest
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, subject: str) -> Iterator[Callable[[int], None]]:
+        """While the body runs, the function that it is given adds bytes to what the subject has.
+
+        That raises RateLimited: its share, or what all have together, would be exceeded.
+        """
+        taken = 0
+
+        def hold(size: int) -> None:
+            nonlocal taken
+            for held, limit, whose in (
+                (self._held[subject], self._share, "your"),
+                (self._held.total(), SHARES * self._share, "all"),
+            ):
+                if held + size > limit:
+                    raise RateLimited(
+                        f"{whose} unanswered requests would have more than {limit} bytes: send fewer at a time",
+                        details={"limit": limit, "retry_after_s": 1},
+                    )
+            self._held[subject] += size
+            taken += size
+
+        try:
+            yield hold
+        finally:
+            self._held[subject] -= taken
+            if not self._held[subject]:
+                del self._held[subject]

@@ -25,7 +25,7 @@ from smcp_standalone.nats_server import find_command
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
 KEYS: Final = "key-of-this-run.json"
-"""The file of the key that is made for a run (`with_key`)."""
+"""The file of the keys that are made for a run (`with_key`)."""
 _ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
 OPTIONS: Final[Mapping[str, str]] = {
     "SMCP_CONFIG": "--config",
@@ -108,18 +108,23 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
 
 
 def with_key(settings: UpSettings, directory: Path) -> UpSettings:
-    """The settings with a key that is made for this run, unless they say who may connect, or let everybody in."""
+    """The settings with keys that are made for this run, unless they say who may connect, or let everybody in.
+
+    One is its user's, the other smcp-mcp's.
+    """
     if settings.gateway.auth_configured or settings.gateway.insecure:
         return settings
     path = directory / KEYS
     path.unlink(missing_ok=True)  # the key of an earlier run is worth nothing
-    key, entry = api_keys.new_key(
-        subject="smcp up", offices=["*"], roles=["agent", "computer"], names=["*"], delegates=True
-    )
+    key, entry = api_keys.new_key(subject="smcp up", offices=["*"], roles=["agent", "computer"], names=["*"])
     api_keys.add(path, entry)
+    mcp_key, mcp_entry = api_keys.new_key(
+        subject="smcp-mcp", offices=["*"], roles=["agent"], names=["*"], delegates=True
+    )
+    api_keys.add(path, mcp_entry)  # nobody but smcp-mcp may speak for others, so it has a key that nobody is told
     hosts = settings.gateway.allowed_hosts or "localhost"  # nobody has given this run another name
     changed = {"auth_keys": path, "allowed_hosts": hosts}
-    mcp = settings.mcp and settings.mcp.model_copy(update={**changed, "token": SecretStr(key)})
+    mcp = settings.mcp and settings.mcp.model_copy(update={**changed, "token": SecretStr(mcp_key)})
     return replace(settings, gateway=settings.gateway.model_copy(update=changed), mcp=mcp, key=key)
 
 
