@@ -321,6 +321,10 @@ async def test_only_named_servers_are_pinned_and_wrong_names_are_told(nats_url: 
     async with pinned(nats_url, tmp_path, READ) as box:
         assert "no MCP server 'bo' is ready here; did you mean 'box'?" in str((await command("bo")).exception)
         assert "has no tool 'rea'; did you mean 'read'?" in str((await command("box/rea")).exception)
+        assert "box is not pinned: `smcp-computer pin box` does that" in str(
+            (await command("--check", "box")).exception
+        )
+        assert (await command("--check")).exit_code == 0  # of what is pinned nothing changed
         box.here.computer.fleet.restart("box")
         box.define()
         assert "status` says why" in str((await command("box")).exception)
@@ -329,6 +333,9 @@ async def test_only_named_servers_are_pinned_and_wrong_names_are_told(nats_url: 
 async def test_a_server_that_is_not_ready_is_left_out_and_a_check_fails(nats_url: str, tmp_path: Path) -> None:
     off = {"type": "stdio", "server_parameters": {"command": "no-such-program"}}
     config = tmp_path / "computer.json"
+    pins = tmp_path / "computer.pins.json"
+    pins.write_text('{"version": 1, "servers": {"off": {}}}')
+    pins.chmod(0o644)
     async with world(nats_url, {"config": config}, off=off) as here:
         async with open_control(ComputerSettings(config=config, office=OFFICE, name=NAME), here.computer):
             checked = await command("--check")

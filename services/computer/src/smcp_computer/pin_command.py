@@ -26,7 +26,9 @@ app = typer.Typer()
 def pin(
     which: Annotated[list[str] | None, typer.Argument(metavar="[SERVER[/TOOL]]", help="Only these")] = None,
     update: Annotated[bool, typer.Option("--update", help="Approve what changed, too")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only show what changed; exit with 1 if anything did")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only show what changed of what is pinned; exit with 1 if anything did")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking")] = False,
     office: Office = None,
     name: Name = None,
@@ -39,13 +41,14 @@ def pin(
     said = computer.ask("GET", "pins")
     file, now, not_ready = Path(said["file"]), said["servers"], said["not_ready"]
     before = read_pins(file)
-    chosen = [_chosen(each, now, not_ready, before) for each in which or now]
+    chosen = _choices(which or (), now, not_ready, before, only_pinned=check)
     every = merged(before, now, chosen)
     after = every if update or check else merged(before, now, [each for each in chosen if each[0] not in before])
     difference = list(_difference(before, after))
     if not as_json and (difference or before == every):
         typer.echo("\n".join(difference or ["All tools match their pins."]))
-    for server in () if which else not_ready:
+    not_ready = [] if which else [server for server in not_ready if server in before or not check]
+    for server in not_ready:
         typer.echo(plain(f"{server} is not ready, and was left out: `smcp-computer status` says why"), err=True)
     if changed := [server for server in every if after.get(server) != every[server]]:
         typer.echo(
@@ -65,7 +68,7 @@ def pin(
         print_json({"file": str(file), "difference": difference, "written": is_written})
     elif is_written:
         typer.echo(f"Wrote {file}")
-    if check and (before != every or (not_ready and not which)):
+    if check and (before != every or not_ready):
         raise typer.Exit(1)
 
 
@@ -91,6 +94,20 @@ def _chosen(given: str, now: "Entries", not_ready: Sequence[str], before: "Entri
     if slash and tool not in now[server] and tool not in before.get(server, {}):
         raise Failure(f"the MCP server {server!r} has no tool {tool!r}{did_you_mean(tool, now[server])}")
     return server, tool if slash else None
+
+
+def _choices(
+    which: Sequence[str], now: "Entries", not_ready: Sequence[str], before: "Entries", *, only_pinned: bool
+) -> list[tuple[str, str | None]]:
+    """What is named, or else every server that is ready; of them only those in the file, if `only_pinned`.
+
+    Raises Failure: there is none of a name, or it is not in the file.
+    """
+    chosen = [_chosen(each, now, not_ready, before) for each in which or now]
+    for server, _ in chosen:
+        if which and only_pinned and server not in before:
+            raise Failure(f"{plain(server)} is not pinned: `smcp-computer pin {plain(server)}` does that")
+    return [each for each in chosen if each[0] in before or not only_pinned]
 
 
 def _difference(before: "Entries", after: "Entries") -> Iterator[str]:
