@@ -19,6 +19,8 @@ OBEYED = set(UNSEEN) - set(map(chr, range(0x20, 0x7F))) - {"\t"}
         ("a\x07b\x00c\x1bd", "a�b�c�d"),
         ("one\r\ntwo\rthree\u2028four\x85five\n", "one two three four five "),
         ("txt\u202eexe\u2066 \u200bx\ufeff\ud800", "txt�exe� �x��"),
+        ("a\ufe00b\U000e0041c\U000e01efd\u3164e\u115ff\u2800g\u034fh\u00ad", "a�b�c�d�e�f�g�h�"),
+        ("❤\ufe0f", "❤\ufe0f"),
         ("a\tb 深 👩\u200d🔬 می\u200cخواهم", "a\tb 深 👩\u200d🔬 می\u200cخواهم"),
     ],
 )
@@ -37,8 +39,9 @@ def test_nothing_is_left_that_a_terminal_obeys(text: str) -> None:
 
 
 def test_json_for_a_terminal_is_read_back_as_it_was() -> None:
-    value = {UNSEEN: [UNSEEN, "\ud800", "深\u200d🙂"]}
+    value = {UNSEEN: [UNSEEN, "\ud800", "深\u200d🙂", "\U000e0041\U000e0100"]}
     text = printable_json(value)
     assert json.loads(text) == value
+    assert "\\udb40\\udc41\\udb40\\udd00" in text
     assert "深\u200d🙂" in text
     assert printable_json([1, 2], indent=None) == "[1, 2]"

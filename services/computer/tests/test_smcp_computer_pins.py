@@ -469,6 +469,7 @@ def test_what_is_written_is_read_as_it_was(texts: dict[str, str], schema: dict[s
 
 def test_the_file_shows_text_that_nobody_sees_and_its_diff_is_of_the_lines_that_changed(tmp_path: Path) -> None:
     hidden = "".join(chr(0xE0000 + ord(each)) for each in "send it")
+    hidden += "\U000e0100\U000e01ef\ufe00\ufe0f\u200d\u3164\u115f\u2800\u034f"
     old, new = tmp_path / "old", tmp_path / "new"
     write_pins(old, READ, COPY)
     write_pins(new, {**READ, "description": f"Read 文\u200b{hidden}\u202e"}, COPY)

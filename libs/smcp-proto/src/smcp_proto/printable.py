@@ -8,11 +8,18 @@ _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1
 """A sequence for a terminal: CSI or OSC of ECMA-48."""
 _LINE_BREAK: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 """As `str.splitlines` knows them."""
-_UNPRINTABLE: Final = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+_INVISIBLE: Final = (
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""Control characters but for tab and newline, half characters, and what is not seen or sets the direction of writing:
-with it `txt.exe` may be shown as `exe.txt`. Joiners (U+200C, U+200D) are parts of words and emoji."""
+INVISIBLE: Final = re.compile(f"[{_INVISIBLE}]")
+"""What is not seen or sets the direction of writing: Unicode's Default_Ignorable_Code_Point, U+2800 and U+FFF9-FFFB. It
+may hide text that a model reads, or show `txt.exe` as `exe.txt`."""
+_UNPRINTABLE: Final = re.compile(
+    rf"(?![\u200c\u200d\ufe0f])[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_INVISIBLE}]"
+)
+"""Control characters but for tab and newline, half characters, and what is `INVISIBLE`, but for joiners and U+FE0F,
+which are parts of words and emoji."""
 _WORD: Final = (
     r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|passphrase|pwd|credential|cookie|bearer"
     r"|authorization)"
@@ -47,4 +54,4 @@ def printable_json(value: Any, *, indent: int | None = 2) -> str:
 
 def escaped_json(text: str) -> str:
     """The same for JSON that is written already and has no white space between lines but newlines."""
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], text)

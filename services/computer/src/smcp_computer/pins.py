@@ -22,7 +22,7 @@ from smcp_bus.audit import sha256
 from smcp_computer.config.file import read_object
 from smcp_computer.config.lint import ConfigError, checked
 from smcp_proto.errors import NotAllowed
-from smcp_proto.printable import printable
+from smcp_proto.printable import INVISIBLE, printable
 from smcp_service.files import UnusableFile, read_protected
 
 _log = logging.getLogger("smcp_computer.pins")
@@ -176,7 +176,11 @@ def read_pins(path: Path, *, may_be_missing: bool = True) -> Entries:
 def readable_json(value: object) -> str:
     """Sorted, for a diff. What cannot be seen is written as an escape, since it may hide instructions for a model."""
     text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False)
-    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+    return "".join(each if each == "\n" or _is_visible(each) else json.dumps(each)[1:-1] for each in text)
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() and not INVISIBLE.match(character)
 
 
 def _hash(value: object) -> str:
