@@ -222,7 +222,8 @@ def _hint(error: SmcpError, chosen: Options) -> str:
         case JoinRefused():
             return (
                 f"There is one Agent per office. If another one is in {chosen.office!r}, end it or choose another "
-                "office with --office (SMCP_OFFICE)."
+                "office with --office (SMCP_OFFICE). smcp-mcp leaves it SMCP_MCP_IDLE_S (300 s) after the last request "
+                "of an MCP client; `smcp up --no-mcp` starts without it."
             )
         case NotAuthenticated():
             return (
