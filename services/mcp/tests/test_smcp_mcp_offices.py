@@ -1,6 +1,8 @@
 """Offices as MCP clients of both eras use them over HTTP; the gateway is scripted."""
 
 import asyncio
+import gzip
+import socket
 from typing import Any
 
 import aiohttp
@@ -175,6 +177,41 @@ async def test_a_web_page_of_an_allowed_origin_may_use_an_office() -> None:
             async with http.post(service.office(), json=PING, headers={**HEADERS, **page}) as answer:
                 assert answer.headers["Access-Control-Allow-Origin"] == "https://page.example.com"
                 assert "Mcp-Session-Id" in answer.headers["Access-Control-Expose-Headers"]
+
+
+async def test_a_compressed_body_is_refused() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        headers = {**HEADERS, "Content-Encoding": "gzip"}
+        async with http.post(service.office(), data=gzip.compress(b"{}"), headers=headers) as answer:
+            assert answer.status == 415
+            assert (await answer.json())["error"]["message"].startswith("Content-Encoding: ")
+        assert not gateway.received
+
+
+async def test_an_office_has_a_limited_number_of_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_mcp.offices.MAX_SESSIONS", 1)
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        gateway.computers["red"] = [tool("echo")]
+        async with office_client(service.office(), "legacy") as client:
+            assert await _status(http, service.office()) == 503
+            assert await client.text("echo") == "echo"
+
+
+async def test_connections_send_small_answers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = socket.socket.accept
+    accepted: list[int] = []
+
+    def note(listener: socket.socket) -> tuple[socket.socket, Any]:
+        connection, address = accept(listener)
+        if listener.getsockname()[1] == port:
+            accepted.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        return connection, address
+
+    monkeypatch.setattr(socket.socket, "accept", note)
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        port = int(service.url.rpartition(":")[2])
+        assert await _status(http, service.office("")) == 400
+    assert accepted == [1]
 
 
 async def test_a_body_above_the_limit_is_refused() -> None:

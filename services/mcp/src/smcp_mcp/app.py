@@ -77,6 +77,9 @@ class McpEndpoint:
             why = f"tools: has to be one of {', '.join(ToolMode)}"
             await exchange.refuse(400, why, code=INVALID_REQUEST, data={"field": "tools"})
             return "refused"
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            await exchange.refuse(415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST)
+            return "refused"
         with self._bodies.of(self._access.subject(request)) as hold:
             try:
                 if not await exchange.read(settings.max_request, hold):
@@ -174,6 +177,7 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listener = socket.create_server((host, port), family=family, backlog=1024)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each connection inherits it
         except OSError as error:
             raise cannot_listen(error, host, port, choose="SMCP_MCP_PORT") from error
         pages = Middleware(

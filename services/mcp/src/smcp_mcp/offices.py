@@ -27,6 +27,8 @@ LAST_CALLS_S: Final = 5.0
 """How long calls that run may take once the office is being left: other replicas wait for its seat meanwhile."""
 REFUSED_S: Final = 2.0
 """For so long the refusal of a seat is remembered: a client that asks again and again does not load the registries."""
+MAX_SESSIONS: Final = 1000
+"""Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
 _TAKEN: Final = "the office has an Agent already: "
 """How the registry's refusal begins; the name of the Agent follows, quoted."""
 
@@ -181,7 +183,10 @@ class Offices:
         office = OfficeServer(agent, may=self._access.may, may_ask=self._access.may_ask, listing=listing)
         self._access.call_for_users(office.server)
         manager = StreamableHTTPSessionManager(
-            office.server, session_idle_timeout=settings.mcp_idle_s, max_request_body_size=settings.max_request
+            office.server,
+            session_idle_timeout=settings.mcp_idle_s,
+            max_request_body_size=settings.max_request,
+            max_sessions=MAX_SESSIONS,
         )
         async with office.following(), manager.run():
             held = HeldOffice(manager, settings.mcp_idle_s)
