@@ -218,7 +218,18 @@ async def test_of_fifty_servers_the_one_that_changed_is_started_anew(nats_url: s
 async def test_smcp_up_follows_its_file(tmp_path: Path) -> None:
     file, port = tmp_path / "computer.json", Ports().take()
     file.write_text(json.dumps({"servers": {"box": toolbox()}}))
-    up = (command("smcp"), "up", "--port", str(port), "--data", tmp_path / "data", "--config", file, "--insecure")
+    up = (
+        command("smcp"),
+        "up",
+        "--no-mcp",
+        "--port",
+        str(port),
+        "--data",
+        tmp_path / "data",
+        "--config",
+        file,
+        "--insecure",
+    )
     async with service_process(*up, "--office", OFFICE, "--name", NAME, env={"SMCP_LOG_FORMAT": "json"}) as process:
         health = f"http://127.0.0.1:{port}"
 

@@ -40,6 +40,7 @@ STANDS_FOR: Final = {
     "NAME": "another",
     "lab-1": "home",
     "60": "1",
+    "git/push": "clock/show_zone",
 }
 OFFERED: Final = """
 
@@ -65,7 +66,7 @@ server.run()
 """
 UNTIL_STOPPED: Final = ("up", "run", "watch", "follow", "-f", "smcp-gateway", "smcp-mcp", "smcp-registry")
 """What runs until ctrl-C, unless it has one of `ENDS`."""
-ENDS: Final = ("--check-config", "--for")
+ENDS: Final = ("--check-config", "--for", "keys")
 START_S: Final = 120.0
 """At a load of 20 for two processors a command wrote its first line after 45 s."""
 
@@ -137,7 +138,7 @@ class Shell:
     ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
         log = self.directory / f"log-{next(self._logs)}"
         said = self.directory / "said"
-        said.write_text("a value\n", encoding="utf-8")
+        said.write_text("y\n", encoding="utf-8")  # to a confirmation, or as the value of a secret
         with log.open("wb") as file, said.open("rb") as answers:
             process = await asyncio.create_subprocess_exec(
                 *words,

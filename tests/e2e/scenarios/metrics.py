@@ -19,7 +19,7 @@ OBSERVE: Final = Path(__file__).parents[3] / "deploy" / "observe"
 USED: Final = re.compile(r"\b(?:smcp|process)_\w+")
 ROW: Final = re.compile(r"^\| `(smcp_\w+)` \| ([\w, ]+) \|", re.MULTILINE)
 CALLS: Final = 3
-KINDS: Final = ("gateway", "registry", "Computer")
+KINDS: Final = ("gateway", "registry", "Computer", "MCP service")
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """By name, and label and value."""

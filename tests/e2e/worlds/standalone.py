@@ -45,7 +45,17 @@ async def open_standalone(
     up = Process(
         "up",
         [
-            *(command("smcp"), "up", "--port", str(gateway_port), "--data", str(data), "--hosts", str(hosts_file)),
+            *(
+                command("smcp"),
+                "up",
+                "--no-mcp",
+                "--port",
+                str(gateway_port),
+                "--data",
+                str(data),
+                "--hosts",
+                str(hosts_file),
+            ),
             *("--config", str(ALPHA.config(directory)), "--office", ALPHA.office, "--name", ALPHA.name),
             "--insecure",  # clients of these scenarios have no tokens
         ],
