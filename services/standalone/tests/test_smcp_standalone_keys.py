@@ -160,7 +160,7 @@ async def test_up_with_keys_lets_their_holders_in_and_nobody_else(path: Path, tm
 async def test_up_listens_elsewhere_only_with_keys_or_when_told_so(path: Path, tmp_path: Path) -> None:
     async with service_process(SMCP, "up", "--port", "0", env={"SMCP_GATEWAY_HOST": "0.0.0.0"}) as process:
         assert await process.exit_code() == 2
-        assert any("--insecure" in line["event"] for line in process.log)
+        assert any("SMCP_INSECURE=true" in line["event"] for line in process.log)
 
 
 def test_a_key_can_be_for_some_computers_and_tools_only(path: Path) -> None:

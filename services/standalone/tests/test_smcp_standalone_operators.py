@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -203,19 +204,21 @@ async def test_follow_shows_each_record_once_and_none_is_missing_after_an_interr
         js = bus.jetstream()
         await js.add_stream(name=STREAM, subjects=[AUDIT_ALL])
         await js.publish("smcp.v1.lab.audit.call", record(1))
-        async with service_process(*command, env={"SMCP_NATS_URL": nats_url}) as follow:
-            async with registries(nats_url, count=1):
+        async with AsyncExitStack() as first:
+            await first.enter_async_context(registries(nats_url, count=1))  # without one the command ends at its start
+            async with service_process(*command, env={"SMCP_NATS_URL": nats_url}) as follow:
                 await follow.logged("following; ctrl-C ends it")
                 for number in (2, 2):
                     await js.publish("smcp.v1.lab.audit.call", record(number))
                 await eventually(lambda: len(follow.output) == 1)
-            nobody = "no registry answers: none runs, it is an older one, or NATS does not permit it"
-            await follow.logged(f"{nobody}; it is asked again")
-            await js.publish("smcp.v1.lab.audit.join", record(3))  # its kind is another one
-            await js.publish("smcp.v1.lab.audit.call", record(4))
-            async with registries(nats_url, count=1):
-                await eventually(lambda: len(follow.output) == 2)
-                listed = await smcp("audit", "list", "--since", "1h", "--json", SMCP_NATS_URL=nats_url)
-                assert [json.loads(line)["seq"] for line in listed.stdout.splitlines()] == [1, 2, 4]
-            await follow.logged("message 4: says another kind or office than the subject that it was written on")
+                await first.aclose()
+                nobody = "no registry answers: none runs, it is an older one, or NATS does not permit it"
+                await follow.logged(f"{nobody}; it is asked again")
+                await js.publish("smcp.v1.lab.audit.join", record(3))  # its kind is another one
+                await js.publish("smcp.v1.lab.audit.call", record(4))
+                async with registries(nats_url, count=1):
+                    await eventually(lambda: len(follow.output) == 2)
+                    listed = await smcp("audit", "list", "--since", "1h", "--json", SMCP_NATS_URL=nats_url)
+                    assert [json.loads(line)["seq"] for line in listed.stdout.splitlines()] == [1, 2, 4]
+                await follow.logged("message 4: says another kind or office than the subject that it was written on")
         assert [json.loads(line)["seq"] for line in follow.output] == [2, 4]
