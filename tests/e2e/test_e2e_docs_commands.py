@@ -36,6 +36,7 @@ STANDS_FOR: Final = {
     "URI": "window://com.example.clock/now",
     "TEMPLATE": "zone://{name}",
     "ARGUMENT": "name",
+    "PROMPT": "greet",
     "OFFICE": "home",
     "NAME": "another",
     "lab-1": "home",
@@ -50,6 +51,11 @@ from mcp.types import Completion
 @server.resource("zone://{name}")
 def one_zone(name: str) -> str:
     return name
+
+
+@server.prompt()
+def greet(who: str) -> str:
+    return f"Greet {who}."
 
 
 @server.completion()
