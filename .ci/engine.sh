@@ -30,11 +30,13 @@ engine_start() {
     fi
     local waited=0
     engine_directory="$(mktemp -d)"
-    # Its own data and socket: what another engine left on this machine is no business of this run. The root as parent of the containers'
-    # groups: below /docker all of them together get as much of the processors as one process outside, and start minutes late.
+    # Its own data and socket: what another engine left on this machine is no business of this run. Addresses of its own for its bridge:
+    # the network of a container whose engine was killed stays on it, and answers in place of a new container with the same address. The
+    # root as parent of the containers' groups: below /docker all of them together get as much of the processors as one process outside,
+    # and start minutes late.
     export DOCKER_HOST="unix://$engine_directory/docker.sock"
     "${engine_root[@]}" dockerd --host "$DOCKER_HOST" --data-root "$engine_directory/data" --exec-root "$engine_directory/exec" \
-        --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent / --group "$(id -gn)" --pidfile "$engine_directory/dockerd.pid" > "$engine_directory/dockerd.log" 2>&1 &
+        --bip "10.199.$((RANDOM % 256)).1/24" --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent / --group "$(id -gn)" --pidfile "$engine_directory/dockerd.pid" > "$engine_directory/dockerd.log" 2>&1 &
     engine_pid=$!
     until engine_answers; do
         if ((++waited > 300)) || ! kill -0 "$engine_pid" 2> /dev/null; then
