@@ -18,7 +18,7 @@ from tests.e2e.scenarios.calls import text
 from tests.e2e.worlds.layout import ALPHA, Place, command
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.world import LAB, ComputerHost, World, child_environment, lease_s
+from tests.e2e.worlds.world import LAB, ComputerHost, World, child_environment
 
 RESTART_S = 30
 """What is promised: the calls have so long, and the seat is kept for it."""
@@ -56,7 +56,6 @@ async def over_a_gateway(world: World, directory: Path, move_s: int) -> AsyncIte
 async def world_of_restarts(directory: Path, move_s: int) -> AsyncIterator[World]:
     async with open_processes(
         directory,
-        lease_s=lease_s(4),
         places=(ALPHA,),
         environment={"SMCP_MOVE_S": str(move_s)},
         of_their_own={ALPHA.credential: restarts(move_s)},

@@ -24,11 +24,10 @@ from tests.e2e.restarts.rollout import Rollout
 from tests.e2e.restarts.workers import READY_S, Worker
 from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.world import World, lease_s
+from tests.e2e.worlds.world import World
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(scaled(ci=240, soak=1200))]
 
-LEASE_S: Final = lease_s(6)
 PART: Final = 0.15
 """Of all sockets, which each gateway has to carry,"""
 WITHIN_S: Final = 120.0
@@ -50,7 +49,6 @@ async def test_new_gateways_fill_up_and_no_call_is_lost(
     async with (
         open_world(
             tmp_path,
-            lease_s=LEASE_S,
             gateways=4,
             later=range(1, 4),
             places=(),

@@ -19,11 +19,9 @@ from tests.e2e.restarts.rates import Rates, reached, too_few
 from tests.e2e.restarts.rollout import Rollout
 from tests.e2e.restarts.workers import READY_S, Worker, callers, computers
 from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.world import lease_s
 
 pytestmark = pytest.mark.alone
 
-LEASE_S = lease_s(4)
 SCALE = scaled(ci=2, soak=4)
 
 
@@ -36,7 +34,6 @@ async def test_no_call_is_lost_while_gateways_and_registries_restart_and_scale(
     before = _cpu_s()
     async with open_processes(
         tmp_path,
-        lease_s=LEASE_S,
         gateways=SCALE,
         later=range(2, SCALE),
         environment={"SMCP_DRAIN_S": str(load.drain_s)},
