@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 OFF_THE_WAY: Final = "services/registry/"
 """In the same process here, and not asked by a call."""
 MOST_FILES: Final = 40
-"""Two of them say what the caller may use (`smcp_computer.access`), and how much (`smcp_gateway.quotas`)."""
+"""Two of them say what the caller may use (`smcp_computer.access`), and how much (`smcp_auth.quotas`)."""
 CALLS: Final = 5
 """What is on the way of each of them counts: between two messages of one call others have their turn, too (a lease that
 is renewed, an owner that is asked after its calls)."""

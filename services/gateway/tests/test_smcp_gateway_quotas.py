@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from socketio.exceptions import ConnectionError as Refused
 
 from smcp_auth import api_keys
+from smcp_auth import quotas as module
 from smcp_auth.api_keys import new_key
 from smcp_auth.grants import Grants, Principal, Quota
+from smcp_auth.quotas import NAMES, ROUND, SUBJECT_ROUND, Quotas, Ticket, Turns
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway import quotas as module
-from smcp_gateway.quotas import NAMES, ROUND, SUBJECT_ROUND, Quotas, Ticket, Turns
 from smcp_gateway.sockets.session import Session
 from smcp_proto.errors import RateLimited
 from smcp_testing import socketio_pair

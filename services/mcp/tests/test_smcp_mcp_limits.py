@@ -10,14 +10,18 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from mcp.shared.exceptions import MCPError
 
 from smcp_auth import api_keys
+from smcp_auth.grants import Quota
 from smcp_mcp import buffered_request, connection_limits
 from smcp_mcp.connection_limits import BodyBudget
 from smcp_proto.errors import RateLimited
 from smcp_service.http_limits import HEAD_S
+from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
-from smcp_testing.mcp_service import Service, mcp_service
+from smcp_testing.mcp_service import Service, mcp_service, office_client
+from smcp_testing.waiting import eventually
 
 PATIENCE_S = 20.0
 MIB = 1024 * 1024
@@ -196,3 +200,74 @@ def test_all_subjects_share_a_budget_of_bodies_and_what_is_answered_is_free_agai
         hold(40)
         with pytest.raises(RateLimited, match="your unanswered"):
             hold(1)
+
+
+async def refused(http: aiohttp.ClientSession, service: Service, key: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    """`Retry-After` and the error's data of a request that is above a quota."""
+    headers = {"Accept": "application/json, text/event-stream", **key}
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+    async with http.post(service.office("lab-1"), json=INITIALIZE, headers=headers, timeout=timeout) as answer:
+        assert answer.status == 429
+        return answer.headers["Retry-After"], (await answer.json())["error"]["data"]
+
+
+async def test_a_key_above_its_quota_gets_429_with_the_time_to_wait_and_another_key_is_served(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", quota=Quota(calls_per_s=0.02))
+    async with with_keys(keys, quota_burst_s=100.0) as service, aiohttp.ClientSession() as http:
+        assert [await asked(http, service, evil) for _ in range(2)] == [200, 200]
+        after, data = await refused(http, service, evil)
+        assert data.keys() == {"quota", "limit", "retry_after_s"}
+        assert (data["quota"], data["limit"]) == ("calls_per_s", 0.02)
+        assert data["retry_after_s"] <= int(after) <= 50
+        assert await asked(http, service, anna) == 200
+        assert service.counted("smcp_mcp_quota_refusals_total", quota="calls_per_s") == 1
+
+
+async def test_a_key_has_few_calls_in_flight_and_streams_as_its_quota_says(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", quota=Quota(calls_in_flight=1, sockets=1))
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(fake_gateway())
+        gateway.computers["red"] = [tool("sleep")]
+        gateway.answers["client:tool_call"] = gateway.never
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=keys))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        client = await stack.enter_async_context(office_client(service.office("lab-1"), "2026-07-28", **evil))
+        async with client.client.listen(tools_list_changed=True):
+            async with http.get(service.office("lab-1"), headers={"Accept": "text/event-stream", **evil}) as answer:
+                assert answer.status == 429
+                assert (await answer.json())["error"]["data"]["quota"] == "sockets"
+            call = asyncio.create_task(client.text("sleep"))
+            await eventually(lambda: gateway.seen("client:tool_call"))
+            assert (await refused(http, service, evil))[1]["quota"] == "calls_in_flight"
+            assert await asked(http, service, anna) == 200
+            call.cancel()
+            await asyncio.wait([call])
+
+
+@ERAS
+async def test_a_key_may_ask_mcp_servers_for_resources_and_prompts_as_often_as_its_quota_says(
+    tmp_path: Path, era: str
+) -> None:
+    keys = tmp_path / "keys.json"
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", quota=Quota(reads_per_s=0.02))
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(with_keys(keys, quota_burst_s=100.0))
+        few, other = [
+            await stack.enter_async_context(office_client(service.office("lab-1"), era, **key)) for key in (evil, anna)
+        ]
+        await few.client.list_resources()
+        await few.client.list_prompts()
+        with pytest.raises(MCPError, match="error 429: this key has reached its quota reads_per_s") as raised:
+            await few.client.list_resource_templates()
+        assert raised.value.error.data["quota"] == "reads_per_s"
+        assert await few.text("echo") == "echo"
+        await other.client.list_resources()
+
+
+async def test_bytes_of_requests_and_answers_count_for_the_quota_of_a_key(tmp_path: Path) -> None:
+    evil = key_of(tmp_path / "keys.json", "evil", quota=Quota(bytes_per_s=1.0))
+    async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession() as http:
+        assert await asked(http, service, evil) == 200
+        assert (await refused(http, service, evil))[1]["quota"] == "bytes_per_s"

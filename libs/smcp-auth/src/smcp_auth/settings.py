@@ -1,4 +1,4 @@
-"""The settings of authentication: `SMCP_AUTH_*`, `SMCP_ALLOWED_*` and `SMCP_INSECURE`."""
+"""The settings of authentication (`SMCP_AUTH_*`, `SMCP_ALLOWED_*`, `SMCP_INSECURE`) and of quotas (`SMCP_QUOTA_*`)."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, FilePath, SecretStr
 
 from smcp_auth.api_keys import read
 from smcp_auth.client_addresses import Network, read_networks
-from smcp_auth.grants import read_revocations
+from smcp_auth.grants import Count, PerSecond, Quota, read_revocations
 from smcp_auth.jwts import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_service.files import UnusableFile, read_protected
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError, is_loopback, listed
@@ -118,6 +118,40 @@ class AuthSettings(ServiceSettings):
     @property
     def origins(self) -> tuple[str, ...]:
         return listed(self.allowed_origins.lower())
+
+
+class QuotaSettings(ServiceSettings):
+    """What one office, and one key or token's subject, may ask of one process of gateway or smcp-mcp.
+
+    Generous: half of what a gateway can do, so that one office alone does not take all of it.
+    """
+
+    quota_sockets: Count = Field(
+        default=5000, description="connections of a subject, members of an office; 0: any number"
+    )
+    quota_calls_per_s: PerSecond = Field(default=1000.0, description="events of clients in a second; 0: any number")
+    quota_calls_in_flight: Count = Field(default=4096, description="events not answered yet; 0: any number")
+    quota_bytes_per_s: PerSecond = Field(
+        default=16.0 * 1024 * 1024, description="bytes of events and their answers in a second; 0: any number"
+    )
+    quota_subscriptions: Count = Field(
+        default=20_000, description="subscriptions to resources of Computers on Socket.IO here; 0: any number"
+    )
+    quota_reads_per_s: PerSecond = Field(
+        default=500.0, description="requests that make MCP servers work, in a second; 0: any number"
+    )
+    quota_room_events_per_s: PerSecond = Field(
+        default=1000.0,
+        description="joins, leaves, lists and updates in a second; one member may make a fifth; 0: any number",
+    )
+    quota_burst_s: Annotated[Seconds, Field(gt=0, le=3600)] = Field(
+        default=5.0, description="after a pause, the events of so many seconds may come at once"
+    )
+
+    @property
+    def quotas(self) -> dict[str, float]:
+        """By the names of `Quota`."""
+        return {name: getattr(self, f"quota_{name}") for name in Quota.model_fields}
 
 
 def check_auth(settings: AuthSettings, variable: str, host: str) -> None:

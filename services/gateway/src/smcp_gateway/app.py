@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
+from smcp_auth.quotas import Quotas
 from smcp_bus import subjects
 from smcp_bus.audit import Trail
 from smcp_bus.bus import Bus
@@ -26,7 +27,6 @@ from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_r
 from smcp_gateway.handover import Moves
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import calls_timed, measure, measure_lists, measure_strangers
-from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Listeners, Offices
 from smcp_gateway.rooms.repair import Repair

@@ -1,6 +1,7 @@
 """The gateway's metrics."""
 
 from smcp_auth.authenticator import Authenticator
+from smcp_auth.quotas import Quotas
 from smcp_bus.dispatch import Ended
 from smcp_bus.metrics import measure_lease, measure_owner
 from smcp_bus.registry_client import LeaseKeeper
@@ -9,7 +10,6 @@ from smcp_gateway.calls.table import CallRoute, CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.resources import ListResources
 from smcp_gateway.handover import Moves
-from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions

@@ -5,7 +5,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Final, cast
 
@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError
 from smcp_agent.mcp.tools import ToolMode
 from smcp_auth.client_addresses import counted_as
+from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization
 from smcp_mcp.buffered_request import BODY_S, BufferedRequest
 from smcp_mcp.connection_limits import BodyBudget, LimitedProtocol, Strangers, let_in
@@ -45,12 +46,15 @@ KEEP_ALIVE_S: Final = 75
 class McpEndpoint:
     """The ASGI application at `/mcp/{office}`."""
 
-    def __init__(self, settings: McpSettings, access: Authorization, offices: Offices, peers: Peers) -> None:
+    def __init__(
+        self, settings: McpSettings, access: Authorization, offices: Offices, peers: Peers, quotas: Quotas
+    ) -> None:
         self._settings = settings
         self._hosts = settings.hosts_at(settings.mcp_host)
         self._access = access
         self._offices = offices
         self._peers = peers
+        self._quotas = quotas
         self._bodies = BodyBudget(settings.max_request)
         self.requests: Counter[str] = Counter(dict.fromkeys(("here", "peer", "refused", "failed"), 0))
         """By who answered: this process as an MCP server, a peer, or this process with an error."""
@@ -80,7 +84,30 @@ class McpEndpoint:
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             await exchange.refuse(415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST)
             return "refused"
-        with self._bodies.of(self._access.subject(request)) as hold:
+        try:
+            with self._counted(exchange, office):
+                return await self._answer_counted(exchange, office)
+        except RateLimited as error:
+            await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
+            return "refused"
+
+    @contextmanager
+    def _counted(self, exchange: BufferedRequest, office: str) -> Iterator[None]:
+        """Counts a request until it is answered, and a stream as a connection while it is open. Raises RateLimited."""
+        quotas, holder = self._quotas, self._access.holder(exchange.request, office)
+        ticket = quotas.begin(holder, 0, in_room=False)
+        with ExitStack() as ending:
+            if exchange.streams:
+                quotas.end(ticket, 0)
+                quotas.connected(holder)
+                ending.callback(quotas.disconnected, holder)
+            else:
+                ending.callback(lambda: quotas.end(ticket, len(exchange.body) + exchange.sent))
+            yield
+
+    async def _answer_counted(self, exchange: BufferedRequest, office: str) -> str:
+        settings = self._settings
+        with self._bodies.of(self._access.subject(exchange.request)) as hold:
             try:
                 if not await exchange.read(settings.max_request, hold):
                     why = f"the body has more than {settings.max_request} bytes"
@@ -88,9 +115,6 @@ class McpEndpoint:
                     return "refused"
             except TimeoutError:
                 await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
-                return "refused"
-            except RateLimited as error:
-                await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
                 return "refused"
             return await self._answer_read(exchange, office)
 
@@ -163,11 +187,15 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
     host, port = settings.mcp_host, settings.mcp_port
     access = Authorization(settings)
     async with background() as tasks, open_peers(settings.peers) as peers:
-        offices = Offices(settings, access, tasks)
+        quotas = Quotas(settings.quotas, burst_s=settings.quota_burst_s, clock=asyncio.get_running_loop().time)
+        offices = Offices(settings, access, quotas, tasks)
         tasks.start(access.run(), name="access")
-        endpoint = McpEndpoint(settings, access, offices, peers)
+        endpoint = McpEndpoint(settings, access, offices, peers, quotas)
         metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices))
         metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
+        metrics.counter(
+            "smcp_mcp_quota_refusals", "Requests and streams above a quota", lambda: quotas.refused, label="quota"
+        )
         metrics.counter(
             "smcp_mcp_passed_on",
             "Attempts to pass a request on to a peer, by outcome",

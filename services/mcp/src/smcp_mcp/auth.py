@@ -6,13 +6,15 @@ To MCP clients this is an OAuth 2.1 resource server: they send API keys, or JWTs
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
 from mcp.server import Server
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp_types import INVALID_REQUEST
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -22,7 +24,8 @@ from smcp_agent.mcp.resources import Context
 from smcp_agent.rpc import on_behalf_of
 from smcp_auth.authenticator import HEADER, bearer_token, open_authenticator, quoted
 from smcp_auth.client_addresses import source_of
-from smcp_auth.grants import Principal, decide
+from smcp_auth.grants import Principal, Quota, decide
+from smcp_auth.quotas import CountedIn, Quotas
 from smcp_bus.callers import ANY, NOTHING, Rights, is_read_only
 from smcp_mcp.settings import McpSettings
 from smcp_proto.errors import NotAllowed, NotAuthenticated, RateLimited, SmcpError
@@ -33,6 +36,11 @@ METADATA: Final = "/.well-known/oauth-protected-resource"
 LOOK_S: Final = 1.0
 """Between two looks at which tokens have expired or were revoked, as at gateways."""
 CALLS: Final = "tools/call"
+READS: Final = (
+    *("resources/list", "resources/templates/list", "resources/read", "resources/subscribe"),
+    *("prompts/list", "prompts/get", "completion/complete"),
+)
+"""Each asks MCP servers of Computers."""
 
 
 class _User(AuthenticatedUser):
@@ -41,6 +49,17 @@ class _User(AuthenticatedUser):
     def __init__(self, principal: Principal) -> None:
         super().__init__(AccessToken(token="", client_id=principal.identity, scopes=[]))
         self.principal = principal
+
+
+@dataclass(slots=True)
+class RequestHolder:
+    """One request, for `smcp_auth.quotas`."""
+
+    tenants: tuple[str | None, str | None, Quota | None]
+    """Its office, and the identity and quota of its caller."""
+    membership: object = None
+    counted_in: CountedIn | None = field(default=None, repr=False)
+    room_events: float = 0.0
 
 
 class Authorization:
@@ -88,6 +107,13 @@ class Authorization:
         user = request.scope.get("user")
         return user.principal.identity if isinstance(user, _User) else self._source(request)
 
+    def holder(self, request: Request, office: str) -> RequestHolder:
+        """Whom an allowed request counts for in quotas: its office, and the subject of its token."""
+        user = request.scope.get("user")
+        if not isinstance(user, _User):
+            return RequestHolder((office, None, None))
+        return RequestHolder((office, user.principal.identity, user.principal.grants.quota))
+
     async def while_valid(self, request: Request, answer: Awaitable[str], *, streams: bool) -> str | None:
         """The outcome of an answer; None: it was cancelled, as the request's token was revoked, or expired where the
         answer `streams` notifications. A call was allowed when it began, and has a time-out of its own."""
@@ -130,6 +156,24 @@ class Authorization:
                 return await entry.handler(context, params)
 
         server.add_request_handler(CALLS, entry.params_type, call)
+
+    def meter(self, server: Server[Any], quotas: Quotas, office: str) -> None:
+        """Put the quota of reads before the requests that make MCP servers work, as at gateways."""
+        for method in READS:
+            entry = server.get_request_handler(method)
+            if entry is not None:
+                server.add_request_handler(method, entry.params_type, self._metered(entry.handler, quotas, office))
+
+    def _metered(self, handler: Any, quotas: Quotas, office: str) -> Any:
+        async def read(context: Context, params: Any) -> Any:
+            if context.request is not None:
+                try:
+                    quotas.read(self.holder(context.request, office))
+                except RateLimited as error:
+                    raise MCPError(INTERNAL_ERROR, f"error 429: {error.message}", error.details) from None
+            return await handler(context, params)
+
+        return read
 
     async def _end_invalid(self) -> None:
         assert self._authenticator is not None

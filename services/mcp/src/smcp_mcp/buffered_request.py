@@ -1,6 +1,7 @@
 """One HTTP request whose body is kept, so that this process or one peer after the other can answer it."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ class BufferedRequest:
         self._started = False
         self._events = False
         """The answer is a stream of events."""
+        self.sent = 0
+        """Bytes of the answer's body."""
         self._whole = True
         """No event is sent by half."""
 
@@ -86,6 +89,7 @@ class BufferedRequest:
             self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
         elif body := message.get("body"):
             self._whole = body.endswith(_EVENT_ENDS)
+            self.sent += len(body)
         await self._send(message)
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -97,7 +101,10 @@ class BufferedRequest:
     async def refuse(
         self, status: int, message: str, *, code: int = INTERNAL_ERROR, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Answer with a JSON-RPC error. Where the answer has begun, it ends the stream of events, or the connection."""
+        """Answer with a JSON-RPC error. Where the answer has begun, it ends the stream of events, or the connection.
+
+        `retry_after_s` in `data` becomes the header `Retry-After`, too, in whole seconds.
+        """
         error = {"code": code, "message": message} | ({"data": data} if data else {})
         body = orjson.dumps({"jsonrpc": "2.0", "id": self._request_id(), "error": error})
         if not self._started:
@@ -106,6 +113,8 @@ class BufferedRequest:
                 "content-length": str(len(body)),
                 "cache-control": "no-store",
             }
+            if data and "retry_after_s" in data:
+                headers["retry-after"] = str(math.ceil(data["retry_after_s"]))
             await self.start(status, Headers(headers).raw)
             await self.send_body(body, more=False)
         elif self._events and self._whole:

@@ -17,6 +17,7 @@ from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import ToolListOptions, ToolMode
+from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization
 from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
@@ -95,9 +96,10 @@ class HeldOffice:
 class Offices:
     """Joins offices, and holds them while they are used."""
 
-    def __init__(self, settings: McpSettings, access: Authorization, tasks: Background) -> None:
+    def __init__(self, settings: McpSettings, access: Authorization, quotas: Quotas, tasks: Background) -> None:
         self._settings = settings
         self._access = access
+        self._quotas = quotas
         self._tasks = tasks
         self._held: dict[str, HeldOffice] = {}
         self._joining: dict[str, asyncio.Future[HeldOffice]] = {}
@@ -182,6 +184,7 @@ class Offices:
         listing = ToolListOptions(mode=_mode_of, max_tools=settings.mcp_max_tools, always=settings.always_listed)
         office = OfficeServer(agent, may=self._access.may, may_ask=self._access.may_ask, listing=listing)
         self._access.call_for_users(office.server)
+        self._access.meter(office.server, self._quotas, agent.office)
         manager = StreamableHTTPSessionManager(
             office.server,
             session_idle_timeout=settings.mcp_idle_s,

@@ -12,7 +12,7 @@ from smcp_agent.connecting.addresses import checked_url
 from smcp_agent.connecting.options import Token, check_token
 from smcp_agent.errors import Malformed, TokenUnavailable
 from smcp_agent.mcp.tools import MAX_TOOLS
-from smcp_auth.settings import AuthSettings, check_auth
+from smcp_auth.settings import AuthSettings, QuotaSettings, check_auth
 from smcp_proto.member_names import Name
 from smcp_service.http_limits import PER_ADDRESS
 from smcp_service.settings import MIB, BindHost, Port, Seconds, SettingsError, listed
@@ -56,7 +56,7 @@ def _public_url(value: str) -> str:
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
-class McpSettings(AuthSettings):
+class McpSettings(AuthSettings, QuotaSettings):
     """Settings of `smcp-mcp`: each field is a variable with the prefix `SMCP_`."""
 
     url: Annotated[str, AfterValidator(_gateways)] = Field(

@@ -16,12 +16,12 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel
 
+from smcp_auth.quotas import Quotas
 from smcp_bus import exact_json
 from smcp_bus.bus import BodyTooLarge, TransferFailed
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.outbox import UPDATED, Key
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto.errors import NOT_A_MEMBER, ErrorCode, Malformed, NotInOffice, SmcpCode, SmcpError

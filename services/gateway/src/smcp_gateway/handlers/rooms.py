@@ -7,13 +7,13 @@ from contextlib import suppress
 from pydantic import BaseModel
 
 from smcp_auth.grants import decide
+from smcp_auth.quotas import Quotas
 from smcp_bus import exact_json
 from smcp_bus.bus import BusError
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_gateway.computers.computer_table import ComputerTable
-from smcp_gateway.quotas import Quotas
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Session, Sessions

@@ -10,10 +10,10 @@ from typing import Final
 from aiohttp import web
 
 from smcp_auth.grants import Principal, Quota
+from smcp_auth.quotas import CountedIn
 from smcp_bus.callers import CALLER_KEY, Caller
 from smcp_bus.limits import ByteBudget, Grant, Rate
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.quotas import CountedIn
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED, ClientEvent
 from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role

@@ -19,11 +19,11 @@ from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
 from smcp_auth.authenticator import Authenticator
+from smcp_auth.quotas import Quotas, Ticket, Turns
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
 from smcp_gateway.auth import CONNECT_S, Arrivals, admit, refusal_response, stranger_refusal
-from smcp_gateway.quotas import Quotas, Ticket, Turns
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     LARGE,

@@ -1,10 +1,11 @@
-"""Quotas: how much each office, and each key or token's subject, may ask of this gateway at a time and in a second.
+"""Quotas: how much each office, and each key or token's subject, may ask of a process at a time and in a second.
 
 The settings `SMCP_QUOTA_*` are the defaults for both. What a key's entry or a token's claim says in `quota` replaces
-them for that subject, and where it is more, for what it does in its offices. Each gateway counts by itself.
+them for that subject, and where it is more, for what it does in its offices. Each process counts by itself.
 
-The transport counts every event before it is parsed; the handlers of joins, reads and subscriptions count those. This
-module knows nothing of sockets and offices but their number. What is below all quotas is begun in turn: see `Turns`.
+Gateways count events, connections, joins, reads and subscriptions of Socket.IO clients; smcp-mcp counts requests,
+streams and reads of MCP clients. This module knows nothing of sockets and offices but their number.
+At gateways, what is below all quotas is begun in turn: see `Turns`.
 """
 
 import asyncio
