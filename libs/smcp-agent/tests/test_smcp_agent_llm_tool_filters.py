@@ -10,8 +10,7 @@ import pytest
 from smcp_agent import Content, ImageContent, LinkContent, SmcpAgent, TextContent
 from smcp_agent.errors import Malformed, NotFound
 from smcp_agent.llm import READ_RESULT
-from smcp_agent.previews import KEPT_CHARS, Previews
-from smcp_agent.result_formats import MAX_PICTURE, anthropic_output, model_parts
+from smcp_agent.result_formats import KEPT_CHARS, MAX_PICTURE, Previews, anthropic_output, model_parts
 from smcp_agent.results import CallResult, ResourceContent, call_result
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually

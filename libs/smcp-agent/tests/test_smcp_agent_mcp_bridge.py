@@ -1,4 +1,4 @@
-"""The MCP server of an office, asked by the MCP SDK's client of both eras; what is behind it is scripted."""
+"""The MCP server of an office, asked by the MCP SDK's client of MCP 2025 and 2026; what is behind it is scripted."""
 
 import asyncio
 import re

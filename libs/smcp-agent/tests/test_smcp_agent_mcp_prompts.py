@@ -1,4 +1,4 @@
-"""The prompts of an office for MCP clients of both eras; the Computers behind it are scripted."""
+"""The prompts of an office for MCP clients of MCP 2025 and 2026; the Computers behind it are scripted."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The resources of an office for MCP clients of both eras; the Computers behind it are scripted."""
+"""The resources of an office for MCP clients of MCP 2025 and 2026; the Computers behind it are scripted."""
 
 import asyncio
 from base64 import b64encode
@@ -18,7 +18,7 @@ PICTURE = "file:///p.png"
 
 
 async def watch(bridge: Bridged, request: types.SubscribeRequest | types.UnsubscribeRequest) -> None:
-    # the SDK's own method warns that the era of 2026 has none
+    # the SDK's own method warns that MCP 2026 has none
     await bridge.client.session.send_request(request, types.EmptyResult)
 
 

@@ -1,4 +1,4 @@
-"""Many tools as a search: what MCP clients of both eras list, find, describe and call."""
+"""Many tools as a search: what MCP clients of MCP 2025 and 2026 list, find, describe and call."""
 
 import asyncio
 import json

@@ -13,7 +13,7 @@ import pytest
 
 from smcp_agent import SmcpAgent
 from smcp_agent.errors import Malformed
-from smcp_agent.rpc import on_behalf_of
+from smcp_agent.tool_calls import on_behalf_of
 from smcp_auth import api_keys
 from smcp_proto.schemas.tools import OnBehalf
 from smcp_testing.bridged import ERAS

@@ -24,13 +24,12 @@ from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.finder import FinderMethods
 from smcp_agent.llm import ModelMethods
 from smcp_agent.office import ROOM_S, Office
-from smcp_agent.previews import Previews
 from smcp_agent.prompts import PromptMethods
 from smcp_agent.resources import ResourceMethods
+from smcp_agent.result_formats import Previews
 from smcp_agent.results import OnInput
 from smcp_agent.rpc import RpcClient, checked
 from smcp_agent.subscriptions import Subscriptions
-from smcp_agent.tool_calls import ToolCallMethods
 from smcp_proto.schemas import (
     TOLD_OF_PROGRESS,
     EnterOfficeReq,
@@ -48,7 +47,7 @@ from smcp_proto.schemas import (
 _Result = TypeVar("_Result")
 
 
-class SmcpAgent(ToolCallMethods, DesktopMethods, FinderMethods, ModelMethods, PromptMethods, ResourceMethods):
+class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, ResourceMethods):
     """An Agent in an office, as an async context manager.
 
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:

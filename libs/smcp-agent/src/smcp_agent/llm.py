@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +19,20 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, get_args
 
 from pydantic import ValidationError
 
-from smcp_agent.cache import ToolCache
 from smcp_agent.errors import Malformed, NotFound, SmcpError, did_you_mean, may_have_run
-from smcp_agent.previews import Previews, allowed_chars
-from smcp_agent.result_formats import anthropic_output, data_url, model_parts, openai_parts, result_text
+from smcp_agent.result_formats import (
+    allowed_chars,
+    anthropic_output,
+    data_url,
+    model_parts,
+    openai_parts,
+    result_text,
+)
 from smcp_agent.results import CallResult, ImageContent, OnInput, TextContent
+from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S, ToolCallMethods
 from smcp_proto.schemas import SMCPTool, ToolMeta, ToolProgress
 from smcp_proto.validation import refused
 
-DEFAULT_TIMEOUT_S: Final = 60
-"""How long a tool may take where the application does not say: a model and its user wait."""
 MAX_NAME: Final = 64
 READ_RESULT: Final = "a2c_read_result"
 """The name of the model's tool that reads on in a result that was cut; no tool of a Computer gets it."""
@@ -68,35 +71,19 @@ class ToolFilter(TypedDict, total=False):
     """From now on a model gets at most so many characters of a result, and one more tool, with which it reads on."""
 
 
-class ModelMethods(ABC):
+class ModelMethods(ToolCallMethods):
     """What `SmcpAgent` can do for a model.
 
     The names of the latest list win. An older name, which a model may still use in a conversation that began before the
     room changed, keeps its meaning as long as the latest list does not use it otherwise.
     """
 
-    _tools: ToolCache
-    _previews: Previews
     _given: dict[str, tuple[str, str]] | None = None
     """Computer and tool, by the name that a model was given; None: nothing was given yet."""
     _max_chars: int | None = None
     """As the last list for a model said."""
     _unmatched: frozenset[tuple[str, str]] = frozenset()
     """Filters, and names in them, that were logged because no tool matched."""
-
-    @abstractmethod
-    async def call_tool(
-        self,
-        computer: str,
-        tool: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        max_chars: int | None = None,
-        on_progress: Callable[[ToolProgress], None] | None = None,
-        on_input: OnInput | None = None,
-    ) -> CallResult:
-        """Run a tool of a Computer. Raises SmcpError."""
 
     async def openai_tools(self, api: OpenAIApi = "chat", **filters: Unpack[ToolFilter]) -> list[OpenAITool]:
         """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.

@@ -1,10 +1,17 @@
-"""Results of tools as a model gets them: text, and the contents of OpenAI's and Anthropic's APIs."""
+"""Results of tools as a model gets them: text, and the contents of OpenAI's and Anthropic's APIs.
+
+Of a result that is too long, a model gets a preview: the beginning, and a link under which the rest can be read. The
+whole texts stay in this process, the newest up to a bound.
+"""
 
 import json
 from base64 import b64decode
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
+from uuid import uuid4
 
+from smcp_agent.errors import NotFound
 from smcp_agent.results import (
     AudioContent,
     CallResult,
@@ -13,7 +20,10 @@ from smcp_agent.results import (
     LinkContent,
     ResourceContent,
     TextContent,
+    content_block,
 )
+from smcp_proto.schemas import SMCPTool
+from smcp_proto.validation import refused
 
 PICTURES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 """What both APIs take; they refuse a whole request for another one."""
@@ -93,3 +103,65 @@ def as_text(block: Content) -> str:
             return f"[{name}]({uri})"
         case _:
             return json.dumps(dict(block.block), ensure_ascii=False)
+
+
+KEPT_CHARS: Final = 32 * 1024 * 1024
+"""Characters of all kept texts together: one result of the largest size fits."""
+MAX_RESULT_META: Final = "anthropic/maxResultSizeChars"
+"""In a tool's `_meta`: up to this length its results are not cut."""
+LARGEST: Final = 500_000
+"""The most that `MAX_RESULT_META` may say: the bound of the clients that know the key."""
+
+
+class Previews:
+    """Cuts results, and keeps the whole texts."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        """The whole texts by URI, the oldest first."""
+
+    def cut(self, result: CallResult, max_chars: int) -> CallResult:
+        """The result, with a preview of its text where a model would get more than `max_chars` characters."""
+        texts = [as_text(each) for each in result.content if _is_text(each)]
+        if not texts and result.structured_content is not None:
+            texts = [json.dumps(result.structured_content, ensure_ascii=False)]
+        whole = "\n".join(texts)
+        if len(whole) <= max_chars:
+            return result
+        uri = f"a2c-result://{uuid4().hex}"
+        self._texts[uri] = whole
+        while sum(map(len, self._texts.values())) > KEPT_CHARS:
+            del self._texts[next(iter(self._texts))]
+        shown, *link = _page(uri, whole, 0, max_chars)
+        content = [shown, *(each for each in result.raw["content"] if not _is_text(content_block(each))), *link]
+        raw = {**result.raw, "content": content, "structuredContent": None}
+        return replace(result, content=tuple(map(content_block, content)), structured_content=None, raw=raw)
+
+    def read(self, uri: str, offset: object, max_chars: int) -> CallResult:
+        """The text from a character on, with a link where there is more. Raises NotFound, Malformed."""
+        whole = self._texts.get(uri)
+        if whole is None:
+            raise NotFound(f"{uri} is not kept (any more): call the tool again, for less", details={"uri": uri})
+        if not isinstance(offset, int) or not 0 <= offset <= len(whole):
+            raise refused("offset", f"a whole number from 0 to {len(whole)}")
+        return CallResult(content=tuple(map(content_block, _page(uri, whole, offset, max_chars))))
+
+
+def allowed_chars(max_chars: object, tool: SMCPTool | None = None) -> int:
+    """How many characters a result of this tool may have. Raises Malformed: `max_chars` is not a positive number."""
+    if not isinstance(max_chars, int) or isinstance(max_chars, bool) or max_chars < 1:
+        raise refused("max_chars", "a whole number of characters from 1")
+    limit = (tool.meta or {}).get(MAX_RESULT_META) if tool is not None else None
+    return max(max_chars, min(limit, LARGEST)) if isinstance(limit, int) else max_chars
+
+
+def _is_text(block: Content) -> bool:
+    return isinstance(block, TextContent) or (isinstance(block, ResourceContent) and block.text is not None)
+
+
+def _page(uri: str, whole: str, offset: int, max_chars: int) -> list[dict[str, Any]]:
+    """A content block with the text from `offset`, and a link where there is more."""
+    end = offset + max_chars
+    name = f"characters {offset} to {end} of {len(whole)}; read on from offset {end}"
+    link = [{"type": "resource_link", "uri": uri, "name": name}] if end < len(whole) else []
+    return [{"type": "text", "text": whole[offset:end]}, *link]

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -38,7 +37,7 @@ from smcp_proto.backoff import Backoff, jittered
 from smcp_proto.catalog import TRACE_ID_KEY, trace_id
 from smcp_proto.errors import GONE
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
-from smcp_proto.schemas.tools import MAX_TIMEOUT_S, ON_BEHALF, REPEAT, UNKNOWN_REPEAT, OnBehalf
+from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
 from smcp_proto.validation import malformed, refused
 
 GRACE_S: Final = 2.0
@@ -48,7 +47,6 @@ FLUSH_S: Final = 2.0
 """How long closing may take for cancels: a call without one ends with its own time."""
 QUERY_S: Final = 30.0
 """The server side has so long for a query to a Computer."""
-SECONDS: Final = f"seconds, more than 0 and at most {MAX_TIMEOUT_S}"
 
 _CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
@@ -57,25 +55,6 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-_on_behalf: ContextVar[Mapping[str, Any]] = ContextVar("on_behalf", default={})  # noqa: B039 -- nobody changes it
-
-
-@contextmanager
-def on_behalf_of(user: OnBehalf) -> Iterator[None]:
-    """Calls of tools in the block, and their cancels, are those of a user for whom this Agent calls. The Agent's key or
-    token needs `delegates`."""
-    token = _on_behalf.set({ON_BEHALF: user.model_dump(mode="json", exclude_unset=True)})
-    try:
-        yield
-    finally:
-        _on_behalf.reset(token)
-
-
-def user_fields() -> Mapping[str, Any]:
-    """The fields of a call that say for whom it is, or none."""
-    return _on_behalf.get()
 
 
 class McpAnswer(NamedTuple):
@@ -180,11 +159,12 @@ class RpcClient:
     def cancel(self, req_id: str, *, within: float, fields: Mapping[str, Any]) -> None:
         """Tell the office in the background that nobody waits for this call any more.
 
-        `within` is the time (seconds) that the call would have had; `fields` make the cancel part of the call's trace.
+        `within` is the time (seconds) that the call would have had; `fields` are of the call, too: its trace, and for
+        whom it is.
         """
         if self._link.failed:
             return
-        data = {"agent": self._agent, "req_id": req_id, **user_fields(), **fields}
+        data = {"agent": self._agent, "req_id": req_id, **fields}
         task = self._spawn(self._cancel(data, min(within, QUERY_S)))
         self._cancels.add(task)
         task.add_done_callback(self._cancels.discard)
@@ -346,13 +326,6 @@ def replier(computer: str | None, server: str | None = None) -> str:
     """A name of the replier for messages, as far as it is known."""
     whose = "a Computer" if computer is None else f"Computer {computer!r}"
     return whose if server is None else f"MCP server {server!r} of {whose}"
-
-
-def seconds_of(timeout: object) -> float:
-    """The `timeout` of a call. Raises Malformed: it is no number of seconds up to 3600 (events.txt)."""
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= MAX_TIMEOUT_S:
-        raise refused("timeout", SECONDS)
-    return timeout
 
 
 def mapping_of(field: str, values: object) -> dict[str, Any]:

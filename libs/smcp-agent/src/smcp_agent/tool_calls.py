@@ -6,9 +6,11 @@ Below is `RpcClient`, which repeats one request. `on_input` asks a user between 
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -17,8 +19,7 @@ from smcp_agent.cache import AnswerCache, ToolCache
 from smcp_agent.desktop import DesktopQuery
 from smcp_agent.errors import BadReply, Malformed, NoAnswer
 from smcp_agent.finder import FinderQuery
-from smcp_agent.llm import DEFAULT_TIMEOUT_S
-from smcp_agent.previews import Previews, allowed_chars
+from smcp_agent.result_formats import Previews, allowed_chars
 from smcp_agent.results import (
     MAX_REFUSED_ANSWERS,
     MAX_ROUNDS,
@@ -30,9 +31,26 @@ from smcp_agent.results import (
     given_up,
     is_about_answer,
 )
-from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span, seconds_of, user_fields
+from smcp_agent.rpc import GRACE_S, RpcClient, checked, mapping_of, replier, request_span
 from smcp_proto.schemas import PROGRESS, ToolCallReq, ToolProgress, ToolProgressNotification
+from smcp_proto.schemas.tools import MAX_TIMEOUT_S, ON_BEHALF, OnBehalf
 from smcp_proto.validation import refused
+
+DEFAULT_TIMEOUT_S: Final = 60
+"""How long a tool may take where the application does not say: a model and its user wait."""
+
+_on_behalf: ContextVar[Mapping[str, Any]] = ContextVar("on_behalf", default={})  # noqa: B039 -- nobody changes it
+
+
+@contextmanager
+def on_behalf_of(user: OnBehalf) -> Iterator[None]:
+    """Calls of tools in the block, and their cancels, are those of a user for whom this Agent calls. The Agent's key or
+    token needs `delegates`."""
+    token = _on_behalf.set({ON_BEHALF: user.model_dump(mode="json", exclude_unset=True)})
+    try:
+        yield
+    finally:
+        _on_behalf.reset(token)
 
 
 class ToolCallMethods:
@@ -177,7 +195,7 @@ class ToolCallMethods:
 
     def cancel_call(self, req_id: str) -> None:
         """Cancel a call whose elicitation will not be answered; the office is told in the background."""
-        self._rpc.cancel(req_id, within=GRACE_S, fields={})
+        self._rpc.cancel(req_id, within=GRACE_S, fields=_on_behalf.get())
 
     async def _call(
         self, request: ToolCallReq, seconds: float, on_progress: Callable[[ToolProgress], None] | None
@@ -189,12 +207,13 @@ class ToolCallMethods:
         start = loop.time()
         attributes = {"smcp.computer": request.computer, "gen_ai.tool.name": request.tool_name}
         with request_span("client:tool_call", self.office, self.name, request.req_id, attributes) as traced:
-            data = {**request.model_dump(exclude_unset=True), **user_fields(), **traced.fields}
+            fields = {**_on_behalf.get(), **traced.fields}
+            data = {**request.model_dump(exclude_unset=True), **fields}
             try:
                 reply = await self._rpc.send("client:tool_call", data, timeout=seconds, expected=("content", "isError"))
             except (asyncio.CancelledError, NoAnswer):
                 left = start + request.timeout + GRACE_S - loop.time()
-                self._rpc.cancel(request.req_id, within=max(left, GRACE_S), fields=traced.fields)
+                self._rpc.cancel(request.req_id, within=max(left, GRACE_S), fields=fields)
                 raise
             finally:
                 if on_progress is not None:
@@ -231,3 +250,10 @@ class ToolCallMethods:
             return
         for on_progress in self._on_progress.get(note.req_id, ()):
             asyncio.get_running_loop().call_soon(on_progress, note)
+
+
+def seconds_of(timeout: object) -> float:
+    """The `timeout` of a call. Raises Malformed: it is no number of seconds up to 3600 (events.txt)."""
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= MAX_TIMEOUT_S:
+        raise refused("timeout", f"seconds, more than 0 and at most {MAX_TIMEOUT_S}")
+    return timeout

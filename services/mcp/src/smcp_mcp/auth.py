@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 
 from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.resources import Context
-from smcp_agent.rpc import on_behalf_of
+from smcp_agent.tool_calls import on_behalf_of
 from smcp_auth.authenticator import HEADER, bearer_token, open_authenticator, quoted
 from smcp_auth.client_addresses import source_of
 from smcp_auth.grants import Principal, Quota, decide

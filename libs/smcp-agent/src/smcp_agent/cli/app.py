@@ -1,6 +1,6 @@
 """The application `smcp-agent`: its options, the parameters that commands share, and `asks`, which defines a command.
 
-The commands are in `main`, `mcp_command` and `prompt_commands`.
+The commands are in `main`, `call_command` and `mcp_command`.
 """
 
 import math
@@ -87,6 +87,9 @@ def complete_tool(context: typer.Context, incomplete: str) -> list[str]:
 Computer = Annotated[
     str,
     typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.", autocompletion=complete_computer),
+]
+AnyComputer = Annotated[
+    str | None, typer.Argument(metavar="[COMPUTER]", help="Only this one (default: all of the office).")
 ]
 Server = Annotated[
     str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")

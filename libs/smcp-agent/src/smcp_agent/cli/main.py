@@ -4,54 +4,40 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 """
 
 import asyncio
-from functools import partial
-from pathlib import Path
-from typing import Annotated
-from uuid import uuid4
+from typing import Annotated, Any
 
 import typer
 
-from smcp_agent.cli import prompt_commands as prompt_commands  # which adds its commands
-from smcp_agent.cli.app import (
-    Computer,
-    OnlyServer,
-    Server,
-    asks,
-    check_pairs,
-    complete_tool,
-    parse_directory,
-    parse_limit,
-)
-from smcp_agent.cli.app import (
-    app as app,
-)
-from smcp_agent.cli.call_arguments import WORDS, read_parameters, typed, unknown
+from smcp_agent.cli import call_command as call_command  # which adds its command
+from smcp_agent.cli.app import AnyComputer, Computer, OnlyServer, Server, asks, check_pairs, parse_limit
+from smcp_agent.cli.app import app as app
 from smcp_agent.cli.mcp_command import app as mcp_app
 from smcp_agent.cli.output import (
+    plain,
     print_completion,
     print_contents,
     print_desktop,
     print_documents,
-    print_hint,
+    print_failure,
     print_json,
     print_resources,
-    print_result,
     print_sessions,
     print_statuses,
+    print_table,
     print_templates,
     print_tools,
-    save_binaries,
-    show_progress,
     statuses_json,
-    working,
 )
-from smcp_agent.cli.run_command import Answer, Options, ask, follow, no_tools, run
-from smcp_agent.cli.user_terminal import UserTerminal, is_there
+from smcp_agent.cli.run_command import Answer, follow, no_tools, run
 from smcp_agent.client import SmcpAgent
-from smcp_agent.llm import DEFAULT_TIMEOUT_S
-from smcp_proto.catalog import trace_id
+from smcp_agent.errors import SmcpError
+from smcp_agent.prompts import Prompt, PromptMessages
+from smcp_agent.result_formats import as_text
+from smcp_agent.results import content_block
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 
+prompt_app = typer.Typer(help="A prompt of a Computer.", no_args_is_help=True)
+app.add_typer(prompt_app, name="prompt")
 app.add_typer(mcp_app, name="mcp")
 
 
@@ -80,12 +66,7 @@ async def tools(agent: SmcpAgent, computer: Computer) -> Answer:
 
 
 @asks("asking for the states of MCP servers")
-async def status(
-    agent: SmcpAgent,
-    computer: Annotated[
-        str | None, typer.Argument(metavar="[COMPUTER]", help="Only this one (default: all of the office).")
-    ] = None,
-) -> Answer:
+async def status(agent: SmcpAgent, computer: AnyComputer = None) -> Answer:
     """How the MCP servers of the Computers are, and why one has no tools."""
     names = agent.computers() if computer is None else [computer]
     found = await asyncio.gather(*map(agent.get_status, names), return_exceptions=True)
@@ -99,69 +80,6 @@ async def config(agent: SmcpAgent, computer: Computer) -> Answer:
     """The configuration of a Computer, without its secrets."""
     found = (await agent.get_config(computer)).model_dump(exclude_unset=True)
     return Answer({"computer": computer, **found}, lambda: print_json(found))
-
-
-@app.command()
-def call(
-    context: typer.Context,
-    computer: Computer,
-    tool: Annotated[
-        str,
-        typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.", autocompletion=complete_tool),
-    ],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar=f"[{WORDS}]...",
-            help="The tool's parameters, typed by the tool's schema; KEY=@FILE reads a value from a file. "
-            "@FILE has a JSON object with many, and `-` is standard input.",
-        ),
-    ] = None,
-    params: Annotated[str, typer.Option(metavar="JSON", help="The tool's parameters, a JSON object.")] = "{}",
-    timeout: Annotated[
-        float, typer.Option(parser=parse_limit, metavar="SECONDS", help="How long the call may take.")
-    ] = DEFAULT_TIMEOUT_S,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            parser=parse_directory, metavar="DIR", help="Write pictures and other binary content into this directory."
-        ),
-    ] = None,
-) -> None:
-    """Call a tool and print its result. ctrl-C cancels the call.
-
-    At a terminal, it shows the tool's progress, and asks what the tool or its Computer asks its user.
-    """
-    chosen: Options = context.obj
-    (given, texts), req_id = read_parameters(params, words or ()), uuid4().hex
-    if output is not None:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise typer.BadParameter(f"{str(output)!r}: {error.strerror}", param_hint="--output") from None
-    ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
-
-    shown = working(f"{tool} on {computer}")
-
-    async def question(agent: SmcpAgent) -> Answer:
-        listed = await agent.tools(computer) if texts else ()
-        schema = next((each.params_schema for each in listed if each.name == tool), {})
-        for warning in unknown(texts, schema):
-            print_hint(warning, shown.console)
-        typed_params = given | typed(texts, schema)
-        heard = None if shown.disable else partial(show_progress, shown)
-        asked = UserTerminal(shown).answer if is_there() else None
-        result = await agent.call_tool(
-            computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard, on_input=asked
-        )
-        found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
-        files = [] if output is None else save_binaries(result, output, tool)
-        if output is not None:
-            found["files"] = [each for each in files if each is not None]
-        why = await no_tools(agent, computer) if result.is_error else ""
-        return Answer(found, lambda: print_result(result, why, files), failed=result.is_error)
-
-    ask(chosen, shown, question, ids=ids)
 
 
 @asks("asking {computer} for its desktop")
@@ -260,3 +178,61 @@ def watch(
     if uri and computer is None:
         raise typer.BadParameter("needs --computer, whose resource it is", param_hint="--uri")
     run(context.obj, follow(context.obj, computer, uri or (), count, seconds), endless=True)
+
+
+@asks("asking for prompts")
+async def prompts(agent: SmcpAgent, computer: AnyComputer = None) -> Answer:
+    """The prompts of the Computers; `prompt get` fills one in."""
+    names = agent.computers() if computer is None else [computer]
+    found: list[dict[str, Any]] = []
+    refused: dict[str, SmcpError] = {}
+
+    async def of(name: str) -> list[Prompt]:
+        return [each async for each in agent.iter_prompts(name)]
+
+    for name, listed in zip(names, await asyncio.gather(*map(of, names), return_exceptions=True), strict=True):
+        if isinstance(listed, SmcpError) and computer is None:
+            refused[name] = listed
+        elif isinstance(listed, BaseException):
+            raise listed
+        else:
+            found += [{"computer": name, **each} for each in listed]
+    errors = [{"computer": name, "error": error.body().model_dump()} for name, error in refused.items()]
+    return Answer({"prompts": found, "errors": errors}, lambda: _print_prompts(found, refused))
+
+
+def _print_prompts(prompts: list[dict[str, Any]], refused: dict[str, SmcpError]) -> None:
+    rows = []
+    for each in prompts:
+        arguments = "\n".join(
+            f"{argument['name']}{'*' if argument.get('required') else ''}" for argument in each.get("arguments") or ()
+        )
+        about = each.get("description") or each.get("title") or ""
+        rows.append((each["name"], each["computer"], str(each.get("serverId", "")), arguments, about))
+    print_table("Prompt", {"Computer": 8, "Server": 8, "Arguments": 10, "Description": 20}, rows, "No prompts.")
+    for name, error in refused.items():
+        print_failure(f"{name}: error {int(error.code)}: {error.message}")
+
+
+@asks("filling in {name} of {computer}", name="get", group=prompt_app)
+async def get_prompt(
+    agent: SmcpAgent,
+    computer: Computer,
+    name: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt's name, as `prompts` lists it.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENT=VALUE]...", callback=check_pairs, help="Its arguments.")
+    ] = None,
+    server: Server = None,
+) -> Answer:
+    """Fill in a prompt of a Computer: the messages for a model."""
+    given = {key: value for key, _, value in (each.partition("=") for each in arguments or ())}
+    found = await agent.get_prompt(computer, name, given, server=server)
+    return Answer({"computer": computer, "prompt": name, **found}, lambda: _print_messages(found))
+
+
+def _print_messages(prompt: PromptMessages) -> None:
+    for number, message in enumerate(prompt["messages"]):
+        if number:
+            typer.echo()
+        typer.secho(plain(f"{message['role']}:"), bold=True)
+        typer.echo(plain(as_text(content_block(message["content"]))))

@@ -21,7 +21,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 
 from smcp_agent import events
-from smcp_agent.cli.call_arguments import json_types
 from smcp_agent.desktop import Desktop, windows
 from smcp_agent.errors import BadReply, ErrorCode, SmcpError, may_have_run
 from smcp_agent.finder import Finder
@@ -92,6 +91,20 @@ def parameters(schema: dict[str, Any]) -> str:
         kind = " or ".join(sorted(json_types(about, schema.get("$defs")), key=lambda each: (each == "null", each)))
         lines.append(f"{name}{star}: {kind}" if kind else f"{name}{star}")
     return "\n".join(lines)
+
+
+def json_types(schema: Any, definitions: Any) -> set[str]:
+    """The JSON types that a schema allows; empty where it does not say."""
+    match schema:
+        case {"$ref": str(ref)} if isinstance(definitions, dict):
+            return json_types(definitions.get(ref.removeprefix("#/$defs/")), None)  # no further: there may be a cycle
+        case {"type": str(kind)}:
+            return {kind}
+        case {"type": list(members)} | {"anyOf": list(members)} | {"oneOf": list(members)}:
+            kinds = [{each} if isinstance(each, str) else json_types(each, definitions) for each in members]
+            return set().union(*kinds) if all(kinds) else set()
+        case _:
+            return set()
 
 
 def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | None]:

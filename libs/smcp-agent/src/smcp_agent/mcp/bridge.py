@@ -1,8 +1,9 @@
 """An office as one MCP server: the tools of all its Computers under one list of names; resources and prompts beside it.
 
 Below is `SmcpAgent`, used by its public methods and events alone, and the low-level server of the MCP SDK, which speaks
-both eras of MCP. Above is the command `smcp-agent mcp`. Results pass as they came; the bridge adds no rights and caches
-no results: what the office refuses, it refuses here (docs/adr/0046).
+MCP 2025 (up to 2025-11-25, with a handshake) and MCP 2026 (2026-07-28). Above is the command `smcp-agent mcp`. Results
+pass as they came; the bridge adds no rights and caches no results: what the office refuses, it refuses here
+(docs/adr/0046).
 """
 
 import asyncio
@@ -28,8 +29,7 @@ from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
 from smcp_agent.mcp import calls
-from smcp_agent.mcp.prompts import OfficePrompts
-from smcp_agent.mcp.resources import Context, OfficeResources, fitting
+from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_proto.schemas import MAX_TIMEOUT_S

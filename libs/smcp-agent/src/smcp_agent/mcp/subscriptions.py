@@ -1,6 +1,6 @@
 """What MCP clients hear of the office without asking: changed lists, and the resources that they watch.
 
-A client of the handshake era hears of every changed list, and of resources by `resources/subscribe`, until its
+A client of MCP 2025 hears of every changed list, and of resources by `resources/subscribe`, until its
 connection ends. One of 2026 opens streams (`subscriptions/listen`). Each client has its own queue: one that does not
 read delays nobody else. Below is `mcp.resources`, which knows the Computer of a URI; above is `mcp.bridge`.
 """
@@ -37,7 +37,7 @@ class ClientSubscriptions:
         self._bus = subscriptions.InMemorySubscriptionBus()
         self._stream = subscriptions.ListenHandler(self._bus)
         self._sessions: set[int] = set()
-        """The connections of the handshake era, by the id of the object with what the client said at `initialize`."""
+        """The connections of clients of MCP 2025, by the id of the object with what the client said at `initialize`."""
         self._watched: dict[str, tuple[str, str]] = {}
         """Computer and own URI of each resource that is watched, by the client's URI."""
         self._watchers: defaultdict[str, set[object]] = defaultdict(set)
@@ -57,7 +57,7 @@ class ClientSubscriptions:
         return {uri for uri, (computer, own) in self._watched.items() if (computer, without_query(own)) == changed}
 
     async def _initialized(self, context: Context, _: types.NotificationParams) -> None:
-        """Notify a client of the handshake era until its connection ends: the MCP SDK cancels this then."""
+        """Notify a client of MCP 2025 until its connection ends: the MCP SDK cancels this then."""
         client = context.session.client_params
         session = id(client)
         if client is None or session in self._sessions:

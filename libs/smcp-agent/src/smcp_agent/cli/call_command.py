@@ -1,0 +1,211 @@
+"""`smcp-agent call`: reads the parameters, calls the tool, and asks the user what the tool or its Computer elicits.
+
+Parameters are KEY=VALUE, typed by the tool's schema, and JSON objects of files or standard input. What is wrong ends
+the command with 2 and names the parameter. The Computer validates all of them.
+"""
+
+import asyncio
+import json
+import os
+import select
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn, TypeVar
+from uuid import uuid4
+
+import typer
+from rich.progress import Progress
+
+from smcp_agent.cli.app import Computer, app, complete_tool, parse_directory, parse_limit
+from smcp_agent.cli.output import json_types, plain, print_hint, print_result, save_binaries, show_progress, working
+from smcp_agent.cli.run_command import Answer, Options, ask, no_tools
+from smcp_agent.client import SmcpAgent
+from smcp_agent.errors import did_you_mean
+from smcp_agent.results import InputAnswer, InputRequest
+from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S
+from smcp_proto.catalog import trace_id
+from smcp_proto.elicitation_dialogue import ACTIONS, ask_user
+
+WORDS: Final = "KEY=VALUE|@FILE|-"
+_KINDS: Final = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+POLL_S: Final = 0.1
+"""How often an open question looks for its answer: a thread that reads could not be cancelled."""
+MAX_LINE: Final = 4096
+"""Bytes of a line, as the kernel limits them."""
+
+T = TypeVar("T")
+
+
+@app.command()
+def call(
+    context: typer.Context,
+    computer: Computer,
+    tool: Annotated[
+        str,
+        typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.", autocompletion=complete_tool),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar=f"[{WORDS}]...",
+            help="The tool's parameters, typed by the tool's schema; KEY=@FILE reads a value from a file. "
+            "@FILE has a JSON object with many, and `-` is standard input.",
+        ),
+    ] = None,
+    params: Annotated[str, typer.Option(metavar="JSON", help="The tool's parameters, a JSON object.")] = "{}",
+    timeout: Annotated[
+        float, typer.Option(parser=parse_limit, metavar="SECONDS", help="How long the call may take.")
+    ] = DEFAULT_TIMEOUT_S,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            parser=parse_directory, metavar="DIR", help="Write pictures and other binary content into this directory."
+        ),
+    ] = None,
+) -> None:
+    """Call a tool and print its result. ctrl-C cancels the call.
+
+    At a terminal, it shows the tool's progress, and asks what the tool or its Computer asks its user.
+    """
+    chosen: Options = context.obj
+    (given, texts), req_id = read_parameters(params, words or ()), uuid4().hex
+    if output is not None:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(f"{str(output)!r}: {error.strerror}", param_hint="--output") from None
+    ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
+
+    shown = working(f"{tool} on {computer}")
+
+    async def question(agent: SmcpAgent) -> Answer:
+        listed = await agent.tools(computer) if texts else ()
+        schema = next((each.params_schema for each in listed if each.name == tool), {})
+        for warning in unknown(texts, schema):
+            print_hint(warning, shown.console)
+        typed_params = given | typed(texts, schema)
+        heard = None if shown.disable else partial(show_progress, shown)
+        asked = UserTerminal(shown).answer if is_there() else None
+        result = await agent.call_tool(
+            computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard, on_input=asked
+        )
+        found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
+        files = [] if output is None else save_binaries(result, output, tool)
+        if output is not None:
+            found["files"] = [each for each in files if each is not None]
+        why = await no_tools(agent, computer) if result.is_error else ""
+        return Answer(found, lambda: print_result(result, why, files), failed=result.is_error)
+
+    ask(chosen, shown, question, ids=ids)
+
+
+def read_parameters(params: str, words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The parameters that are JSON already, and the texts of the others by key."""
+    whole, texts = _object(params, "--params"), dict[str, str]()
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word == "-" or word.startswith("@"):
+            whole |= _object(_read(word.removeprefix("@"), word), word)
+        elif not equals or not key or key in texts:
+            _refuse(word, "is given twice" if key in texts else f"is not of the form {WORDS}")
+        else:
+            text = value.removeprefix("@")
+            texts[key] = _read(text, key) if value.startswith("@") and not text.startswith("@") else text
+    return whole, texts
+
+
+def typed(texts: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the texts for a tool with this schema, which is empty where it is not known."""
+    properties, definitions = schema.get("properties"), schema.get("$defs")
+    about = properties if isinstance(properties, dict) else {}
+    return {key: _typed(key, text, json_types(about.get(key), definitions)) for key, text in texts.items()}
+
+
+def unknown(keys: Iterable[str], schema: Mapping[str, Any]) -> Iterator[str]:
+    """A warning for each key that the tool's schema has no property for, unless it says that it takes others."""
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and not (schema.get("additionalProperties") or schema.get("patternProperties")):
+        for key in sorted(set(keys) - properties.keys()):
+            yield f"warning: the tool has no parameter {key!r}.{did_you_mean(key, properties)}"
+
+
+def _typed(key: str, text: str, kinds: set[str]) -> Any:
+    """The value that the text is: JSON of a type that the schema allows, else the text itself where that may be."""
+    if kinds != {"string"}:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value, kind = text, "string"
+        else:
+            kind = _KINDS.get(type(value), "object")
+        if not kinds or kind in kinds or (kind == "integer" and "number" in kinds):
+            return value
+        if "string" not in kinds:
+            _refuse(key, f"{text[:80]!r} is no {' or '.join(sorted(kinds))}, as the tool's schema wants")
+    return text
+
+
+def _read(name: str, hint: str) -> str:
+    """The text of a file; `-` is standard input."""
+    try:
+        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        _refuse(hint, f"{name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}")
+
+
+def _object(text: str, hint: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        _refuse(hint, f"not JSON: {error}")
+    return found if isinstance(found, dict) else _refuse(hint, "not a JSON object")
+
+
+def _refuse(hint: str, why: str) -> NoReturn:
+    raise typer.BadParameter(why, param_hint=hint)
+
+
+def is_there() -> bool:
+    """Whether somebody can be asked. On Windows nobody is: there, a line cannot be waited for without a thread."""
+    return sys.platform != "win32" and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class UserTerminal:
+    """Answers elicitations (`on_input`); `shown` is hidden meanwhile. Ctrl-D dismisses an elicitation."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+
+    async def answer(self, request: InputRequest) -> InputAnswer:
+        self._shown.stop()
+        try:
+            if request.problem is not None:
+                typer.echo(plain(f"The last answer was refused: {request.problem}"), err=True)
+            if request.is_approval:
+                action = await self.ask(plain(request.message), "[y/N] ", {**ACTIONS, "": "decline"})
+                return request.accept() if action == "accept" else request.decline()
+            said = await ask_user(self, plain(f"The tool {request.tool!r} of {request.computer!r} asks: "), request.raw)
+            return InputAnswer(said["action"], said.get("content"))
+        except EOFError:
+            return request.cancel()
+        finally:
+            self._shown.start()
+
+    async def ask(self, text: str, prompt: str, answers: Mapping[str, T]) -> T:
+        """What the typed word stands for."""
+        line = await self.line(text, prompt)
+        while (word := line.strip().casefold()) not in answers:
+            line = await self.line(f"Please say: {', '.join(filter(None, answers))}", prompt)
+        return answers[word]
+
+    async def line(self, text: str, prompt: str) -> str:
+        """The next line. Raises EOFError."""
+        typer.echo(f"{text}\n{prompt}", nl=False, err=True)
+        while not select.select([sys.stdin], [], [], 0)[0]:  # noqa: ASYNC110 -- see POLL_S
+            await asyncio.sleep(POLL_S)
+        read = os.read(sys.stdin.fileno(), MAX_LINE)
+        if not read:
+            raise EOFError
+        return read.decode(errors="replace").rstrip("\r\n")
