@@ -1,4 +1,4 @@
-"""`client:get_desktop` over the wire, with real MCP servers of both eras."""
+"""`client:get_desktop` over the wire, with real servers of MCP 2025 and 2026."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""`client:get_finder` of a native Computer with real MCP servers of both eras."""
+"""`client:get_finder` of a native Computer with real servers of MCP 2025 and 2026."""
 
 import json
 from typing import Any, Literal

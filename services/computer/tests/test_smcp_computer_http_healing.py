@@ -21,7 +21,7 @@ LIMITS = Limits(silence_s=3.0, wait_s=0.0)
 
 
 class Server:
-    """One of the 2025 era with the tool `echo`.
+    """One of MCP 2025 with the tool `echo`.
 
     Attributes:
         status: of HTTP, what each request gets; 0: an answer.

@@ -1,4 +1,4 @@
-"""`client:prompts/list` and `client:prompts/get` of a native Computer with real MCP servers of both eras."""
+"""`client:prompts/list` and `client:prompts/get` of a native Computer with real servers of MCP 2025 and 2026."""
 
 from typing import Any, Literal
 

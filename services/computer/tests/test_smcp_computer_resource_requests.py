@@ -1,4 +1,4 @@
-"""`client:resources/list`, `read` and `templates/list` of a native Computer with real MCP servers of both eras."""
+"""`client:resources/list`, `read` and `templates/list` of a native Computer with real servers of MCP 2025 and 2026."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""The resources of real MCP servers of both eras: listed, read, subscribed to, failing."""
+"""The resources of real servers of MCP 2025 and 2026: listed, read, subscribed to, failing."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A call that an MCP server of the 2025 era keeps running while it elicits: whose elicitation it is, what is kept."""
+"""A call that a server of MCP 2025 keeps running while it elicits: whose elicitation it is, what is kept."""
 
 import asyncio
 import json

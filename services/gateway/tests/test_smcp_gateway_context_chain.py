@@ -1,5 +1,5 @@
-"""Our Agent SDK, two gateways, a native Computer with MCP servers of both eras, and a Computer on Socket.IO: an Agent
-uses what both know beside tools, and cannot tell one from the other."""
+"""Our Agent SDK, two gateways, a native Computer with servers of MCP 2025 and 2026, and a Computer on Socket.IO: an
+Agent uses what both know beside tools, and cannot tell one from the other."""
 
 import base64
 from collections.abc import AsyncIterator

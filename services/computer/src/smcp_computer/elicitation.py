@@ -32,7 +32,7 @@ MAX_PER_CALL: Final = 32
 MAX_BYTES: Final = 64 * 1024
 """Size of the elicitations that are sent together, with their `requestState`."""
 MAX_PARKED_BYTES: Final = 32 * 1024 * 1024
-"""Parameters of the calls that MCP servers of the 2025 era hold open: such a call keeps them until it ends."""
+"""Parameters of the calls that servers of MCP 2025 hold open: such a call keeps them until it ends."""
 APPROVAL: Final = "a2c_approval"
 """The key of a Computer's approval request: whether a tool may run."""
 
@@ -80,7 +80,7 @@ class OpenElicitation:
     elicited: int
     """Elicitations of this call so far, these included."""
     server_state: str | None = None
-    """The `requestState` of an MCP server of the 2026 era."""
+    """The `requestState` of a server of MCP 2026."""
     waiting: Waiting | None = None
     """None: no call runs meanwhile."""
     is_approval: bool = False

@@ -13,10 +13,10 @@ from nats.js import JetStreamContext
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler
-from smcp_bus.dispatch import Dispatcher
+from smcp_bus.dispatch import Dispatcher, Ended
 from smcp_bus.headers import CLAIM, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
 from smcp_bus.subjects import host_route, operator_route, registry_route, request_handler
-from smcp_bus.tracing import bus_spans, log_fields
+from smcp_bus.tracing import bus_spans, counted, log_fields
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit, audit_plan, read_records
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
@@ -39,7 +39,6 @@ from smcp_registry.handlers.rooms import (
 )
 from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.members_view import MembersView
-from smcp_registry.metrics import measure, requests_timed
 from smcp_registry.seats import Seats
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import (
@@ -110,7 +109,7 @@ async def open_registry(
     seats = Seats(store, owners, audit, untouched=members.untouched, move_s=settings.move_s)
     sweeper = Sweeper(connection, store, members, leases, owners, announcer, audit, lease_s=lease_s)
     rate = RoomRate(settings.registry_room_events_per_s, asyncio.get_running_loop().time)
-    measure(metrics, members, leases, seats, sweeper, announcer, rate)
+    _measure(metrics, members, leases, seats, sweeper, announcer, rate)
     readiness.add("nats", lambda: bus.problem)
     readiness.add("members", lambda: None if members.synced else "the view of the members is not caught up")
     readiness.add("leases", lambda: None if leases.synced else "the view of the leases is not caught up")
@@ -137,7 +136,7 @@ async def open_registry(
         otherwise=lambda row: notify if row.notifies is not None else None,
         tracing=bus_spans(),
         observe=log_fields(bind_call),
-        ended=requests_timed(metrics),
+        ended=_requests_timed(metrics),
         conclude=audit.concluded,
     )
     try:
@@ -203,3 +202,42 @@ async def _serving(bus: Bus, dispatcher: Dispatcher) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.gather(*(subscription.drain() for subscription in served))
+
+
+def _requests_timed(metrics: Metrics) -> Ended:
+    durations = metrics.durations(
+        "smcp_registry_request_duration", "Requests over the bus, until they are answered", "event", "outcome"
+    )
+    return counted(durations.add)
+
+
+def _measure(
+    metrics: Metrics,
+    view: MembersView,
+    leases: Leases,
+    seats: Seats,
+    sweeper: Sweeper,
+    announcer: Announcer,
+    rate: RoomRate,
+) -> None:
+    """Members, offices and leases are those of the whole system, as seen from here."""
+    gauge, counter = metrics.gauge, metrics.counter
+    gauge("smcp_registry_members", "Members of all offices", view.by_role, label="role")
+    gauge("smcp_registry_members_moving", "Members whose seat is kept for a move", lambda: len(view.moving()))
+    gauge("smcp_registry_offices", "Offices that have members", lambda: len(view.offices))
+    gauge("smcp_registry_owners", "Processes that hold members", lambda: len(view.owners()))
+    gauge("smcp_registry_tombstones", "Records of leaves that are not removed yet", lambda: len(view.tombstones()))
+    gauge("smcp_registry_leases", "Leases that live", lambda: len(leases))
+    gauge(
+        "smcp_registry_views_synced",
+        "1 while both views follow their buckets, else 0",
+        lambda: view.synced and leases.synced,
+    )
+    gauge("smcp_registry_announcements_behind", "Records that are not announced yet", lambda: announcer.behind)
+    counter("smcp_registry_announcements", "Records that this registry announced", lambda: announcer.announced)
+    counter("smcp_registry_sweeps", "Sweeps that were finished", lambda: sweeper.sweeps)
+    counter(
+        "smcp_registry_swept_members", "Members of dead processes that this registry removed", lambda: sweeper.swept
+    )
+    counter("smcp_registry_claims_refused", "Seats that were refused, by why", lambda: seats.refused, label="why")
+    counter("smcp_registry_refusals", "Joins, updates and lists above an office's rate", lambda: rate.refused)

@@ -31,12 +31,12 @@ MAX_KEPT_RESULT: Final = 1024 * 1024
 
 
 GIVE_WAY_S: Final = 60.0
-"""How long an unanswered elicitation of a 2025 server may keep other calls on the same connection from eliciting."""
+"""How long an unanswered elicitation of a server of MCP 2025 may keep other calls of it from eliciting."""
 
 
 @dataclass(eq=False)
 class PendingCall:
-    """A tool call, from its first request to its end. While an MCP server of the 2025 era waits for the Agent's answer,
+    """A tool call, from its first request to its end. While a server of MCP 2025 waits for the Agent's answer,
     the call runs without a request; the request that brings the answer takes it over.
     """
 
@@ -55,7 +55,7 @@ class PendingCall:
     parked_at: float | None = None
     """When the Agent was sent an elicitation that it has not answered (loop time)."""
     unanswered: dict[str, tuple[dict[str, Any], "asyncio.Future[types.ElicitResult]"]] = field(default_factory=dict)
-    """The elicitations of an MCP server of the 2025 era that have no answer yet."""
+    """The elicitations of a server of MCP 2025 that have no answer yet."""
 
     @cached_property
     def identity(self) -> tuple[str, str, str, bytes]:
@@ -66,7 +66,7 @@ class PendingCall:
         return len(self.unanswered)
 
     async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
-        """The answer to an elicitation of an MCP server of the 2025 era, while its call runs."""
+        """The answer to an elicitation of a server of MCP 2025, while its call runs."""
         self.elicited += 1
         key = f"question{self.elicited}"
         request = {"method": ELICITATION, "params": params.model_dump(mode="json", by_alias=True, exclude_none=True)}

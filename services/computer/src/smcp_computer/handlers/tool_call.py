@@ -45,7 +45,7 @@ _log = logging.getLogger("smcp_computer.tool_call")
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
 INPUT_REQUIRED: Final = "input_required"
-"""The `resultType` by which an MCP server of the 2026 era elicits."""
+"""The `resultType` by which a server of MCP 2026 elicits."""
 AGAIN_S: Final = 0.25
 """The pause before a call is repeated for a server that elicits nothing; the SDK's own client waits at most as long."""
 RECENT: Final = 50

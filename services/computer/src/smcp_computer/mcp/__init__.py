@@ -1,5 +1,7 @@
 """The MCP servers of this host: their processes, their sessions, and who keeps them running.
 
+MCP 2025 means here the versions of MCP up to 2025-11-25, which begin with a handshake; MCP 2026 means 2026-07-28.
+
 Before anything else imports the MCP SDK, its client is imported here without its server. The client imports that to run
 one in the same process in tests, and with it uvicorn, starlette and cryptography: 20 MB of each Computer's memory.
 Empty modules stand for those of the server while `mcp` is imported. Afterwards they are gone, and `import mcp.server`

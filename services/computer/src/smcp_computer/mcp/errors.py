@@ -21,12 +21,12 @@ from smcp_proto.errors import Malformed, NotFound, SmcpCode, SmcpError, TimedOut
 from smcp_proto.validation import mended
 
 RESOURCE_NOT_FOUND: Final = -32002
-"""JSON-RPC code of servers of the 2025 era; those of 2026 say `INVALID_PARAMS`."""
+"""JSON-RPC code of servers of MCP 2025; those of 2026 say `INVALID_PARAMS`."""
 
 SAID_ALOUD: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, RESOURCE_NOT_FOUND})
 """Codes of JSON-RPC errors whose text is about the caller's request; others may hold the text of an exception."""
 OUTDATED: Final = "ran nothing, since the tool has changed and is being listed again; call it again"
-"""The meaning of `HEADER_MISMATCH`: a server of the 2026 era misses a header, or got a wrong one."""
+"""The meaning of `HEADER_MISMATCH`: a server of MCP 2026 misses a header, or got a wrong one."""
 SUBSCRIPTIONS: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
 WITH_URI: Final = SUBSCRIPTIONS | {"resources/read"}
 """Methods whose only parameter is a URI: `INVALID_PARAMS` says that there is no such resource."""
@@ -105,7 +105,7 @@ class RequestRefused(ServerError):
         self.said = message[:LONGEST_TEXT] if aloud else f"the MCP server {server!r} failed"
         self.data = data if aloud else None
         self.pages = data if code == types.URL_ELICITATION_REQUIRED else None
-        """MCP's data of the error by which a server of the 2025 era wants pages to be opened before it runs a tool."""
+        """MCP's data of the error by which a server of MCP 2025 wants pages to be opened before it runs a tool."""
         what = f"refused the request (MCP error {code})" + (f": {self.said}" if aloud else "")
         super().__init__(server, OUTDATED if code == types.HEADER_MISMATCH else what)
 

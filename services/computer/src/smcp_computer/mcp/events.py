@@ -154,7 +154,7 @@ def _is_carried(uri: str) -> bool:
 
 
 def event_of(server: str, message: object) -> ServerEvent | None:
-    """The event for a notification of a server of the 2025 era; None: one that we do not follow."""
+    """The event for a notification of a server of MCP 2025; None: one that we do not follow."""
     match message:
         case types.ToolListChangedNotification():
             return ToolsChanged(server)

@@ -40,7 +40,7 @@ _log = logging.getLogger("smcp_computer.mcp.requests")
 REQUEST_S: Final = 30.0
 """How long a server may take over one request, or one list with all its pages."""
 PINGS: Final = ("ping", "server/discover")
-"""The requests that ask whether a server is there, in the eras of 2025 and 2026."""
+"""The requests that ask whether a server is there, in MCP 2025 and MCP 2026."""
 FIRST_ID: Final = 1 << 40
 """The session counts its own requests from 0."""
 CANCEL_S: Final = 1.0

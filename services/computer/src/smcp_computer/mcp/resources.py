@@ -1,6 +1,6 @@
 """The resources of one connection to an MCP server: listed, read, subscribed to; and its prompts. Raw JSON as it came.
 
-Servers of the 2025 era get one `resources/subscribe` per resource. Servers of the 2026 era get one stream
+Servers of MCP 2025 get one `resources/subscribe` per resource. Servers of MCP 2026 get one stream
 (`subscriptions/listen`) whose filter cannot be changed: for other resources a new stream is opened before the old one
 is closed, so that no update is lost. A new stream may leave out resources of the one before (`ResourcesUnsubscribed`).
 """
@@ -72,7 +72,7 @@ class Subscriptions(Protocol):
 
 
 class RequestedSubscriptions:
-    """By `resources/subscribe`: servers of the 2025 era."""
+    """By `resources/subscribe`: servers of MCP 2025."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -88,7 +88,7 @@ class RequestedSubscriptions:
 
 
 class ListenStream:
-    """Subscriptions of a server of the 2026 era. `run` must be running.
+    """Subscriptions of a server of MCP 2026. `run` must be running.
 
     `tools`, `resources`: whether the server tells when these lists change.
     """

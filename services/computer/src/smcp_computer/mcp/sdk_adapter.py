@@ -148,7 +148,7 @@ class Watch:
         self.refused = ""
         self.redactor = redactor or Redactor()
         self.stamp: dict[str, Any] = {}
-        """What the SDK puts into the `_meta` of its requests: a server of the 2026 era wants it in each."""
+        """What the SDK puts into the `_meta` of its requests: a server of MCP 2026 wants it in each."""
         self._write: Any = None
         self._exchanges: dict[str | int, Exchange] = {}
         self._answers: dict[str | int, asyncio.Future[Answer]] = {}

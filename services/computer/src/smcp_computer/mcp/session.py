@@ -161,9 +161,9 @@ class Connection:
 
         Args:
             progress: is given what the server reports of it; None: the server is not asked to.
-            elicitor: answers the elicitations of a server of the 2025 era. Then only the caller ends the call: its time
-                does not run while it waits for an answer. A server of the 2026 era elicits by its result.
-            answers: the parameters by which a call of the 2026 era continues (`inputResponses`, `requestState`). One of
+            elicitor: answers the elicitations of a server of MCP 2025. Then only the caller ends the call: its time
+                does not run while it waits for an answer. A server of MCP 2026 elicits by its result.
+            answers: the parameters by which a call of MCP 2026 continues (`inputResponses`, `requestState`). One of
                 the 2025 era is made again, after the pages of its error -32042 were opened.
 
         Raises:
@@ -350,7 +350,7 @@ async def connect(
 
     async def handle(message: types.ServerNotification | Exception) -> None:
         if not modern and (event := event_of(server.name, message)) is not None:
-            notify(event)  # those of the 2026 era come on a stream, see `subscriptions`
+            notify(event)  # those of MCP 2026 come on a stream, see `subscriptions`
 
     async with (
         refused_by_http(watch),

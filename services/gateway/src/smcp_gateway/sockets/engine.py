@@ -1,4 +1,5 @@
-"""Fits engine.io's server to the gateway. Only this package knows what is inside of engine.io.
+"""Fits engine.io's server to the gateway, and polls: WebSockets are in `websocket`. Only this package knows what is
+inside of engine.io.
 
 Each client has an `Outbox`: what waits to be written to it, bounded in bytes and handed out in portions.
 """
@@ -11,13 +12,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 import engineio
-from aiohttp import WSCloseCode, web
+from aiohttp import ClientError, WSCloseCode, web
 from engineio.async_socket import AsyncSocket
+from engineio.exceptions import QueueEmpty
 from engineio.packet import NOOP, PING
 
-from smcp_gateway.sockets.packet import Frame
-from smcp_gateway.sockets.polling import receive_polled, send_polled
-from smcp_gateway.sockets.websocket import LINGER_S, Connection, moved_bytes, noop
+from smcp_gateway.sockets.packet import Assembly, Frame
+from smcp_gateway.sockets.websocket import LINGER_S, VERY_LARGE, Connection, moved_bytes, noop
 from smcp_service.http_limits import let_in
 
 SWEEP_S: Final = 1.0
@@ -34,6 +35,11 @@ ROOMY: Final = 1024 * 1024
 _SIGNS: Final = (PING, NOOP)
 """Packets that only say that the gateway is there. They overtake what waits: behind large messages they would come too
 late for a client on a slow line."""
+MOST_PACKETS: Final = 1024
+"""Packets that one polling request may carry: a client that is quick sends hundreds. Each costs time, however short it
+is."""
+_SEPARATOR: Final = b"\x1e"
+"""Between packets in the body of a polling request."""
 
 
 class Outbox(asyncio.Queue[Any]):
@@ -201,11 +207,64 @@ class Engine(engineio.AsyncServer):
         is_polling = request.query.get("transport", "polling") == "polling" and "Upgrade" not in request.headers
         if is_polling and socket is not None and socket.connected and not socket.upgraded:
             if request.method == "GET":
-                return await send_polled(self, socket, request)
+                return await self._send_polled(socket, request)
             if request.method == "POST":
-                return await receive_polled(self, socket, request)
+                return await self._receive_polled(socket, request)
         answer: web.StreamResponse = await super().handle_request(request)  # type: ignore[no-untyped-call]
         return answer
+
+    async def _send_polled(self, socket: Any, request: web.Request) -> web.Response:
+        """Answer with the packets that wait for the client, once there is one."""
+        try:
+            packets = [noop()] if socket.upgrading else await socket.poll()
+        except QueueEmpty:
+            await self.close_socket(socket, self.reason.TRANSPORT_ERROR)
+            packets = None
+        if socket.closed:
+            self.sockets.pop(socket.sid, None)
+        if packets is None:
+            return _answer(request, b"the session has ended", status=400)
+        parts: list[bytes] = []
+        for packet in packets:
+            parts += (_SEPARATOR, *(packet.parts if isinstance(packet, Frame) else (packet.encode(b64=True).encode(),)))
+        return _answer(request, b"".join(parts[1:]))
+
+    async def _receive_polled(self, socket: Any, request: web.Request) -> web.Response:
+        """Handle the packets of the request's body. What is no such body ends the session.
+
+        It is read as it comes, packet by packet, as messages of a WebSocket are; nothing of it is decoded or parsed.
+        """
+        size = packets = 0
+        whole = Assembly(self.max_event)
+        try:
+            async for chunk in request.content.iter_any():
+                size += len(chunk)
+                packets += chunk.count(_SEPARATOR)
+                if size > self.max_http_buffer_size or packets >= MOST_PACKETS:
+                    await self.close_socket(socket, self.reason.TRANSPORT_ERROR)
+                    why = f"at most {self.max_http_buffer_size} bytes and {MOST_PACKETS} packets"
+                    return _answer(request, why.encode(), status=413)
+                *pieces, last = chunk.split(_SEPARATOR)
+                for piece in pieces:
+                    whole.add(piece)
+                    await self._handle_polled(socket, whole)
+                    whole = Assembly(self.max_event)
+                whole.add(last)
+            if request.content_length in (None, size):
+                await self._handle_polled(socket, whole)
+                return _answer(request, b"OK")
+        except (ClientError, ConnectionError):
+            pass  # it hung up in the middle of the request
+        await self.close_socket(socket, self.reason.TRANSPORT_ERROR)
+        return _answer(request, b"", status=400)
+
+    async def _handle_polled(self, socket: Any, whole: Assembly) -> None:
+        if not socket.closed:
+            text = whole.text()
+            if len(text) >= VERY_LARGE:
+                await asyncio.sleep(0)
+            if (work := self.received(socket, text, whole.size)) is not None:
+                await work
 
     def received(self, socket: AsyncSocket, text: bytes, size: int) -> Awaitable[Any] | None:
         """Handle a packet of engine.io; arguments and result as `on_message`."""
@@ -319,3 +378,10 @@ def _moves(outbox: Outbox, transport: asyncio.Transport) -> bool:
     now, moved, before = time.monotonic(), moved_bytes(transport), outbox.moved
     outbox.moved = (now, moved)
     return before is not None and moved - before[1] >= SLOWEST * max(now - before[0], 0.1)
+
+
+def _answer(request: web.Request, body: bytes, status: int = 200) -> web.Response:
+    answer = web.Response(body=body, status=status, content_type="text/plain", charset="utf-8")
+    if (origin := request.headers.get("Origin")) is not None:  # the edge has let it through
+        answer.headers.update({"Access-Control-Allow-Origin": origin, "Access-Control-Allow-Credentials": "true"})
+    return answer
