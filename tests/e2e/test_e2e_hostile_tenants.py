@@ -22,12 +22,15 @@ from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_testing.gateway_world import MIB, connected
 from smcp_testing.raw_client import raw_client
 from smcp_testing.service_process import ServiceProcess, service_process
+from smcp_testing.socketio_pair import serve
 from smcp_testing.trickle import Trickle
 from smcp_testing.waiting import eventually
 
 BIN: Final = Path(sys.executable).parent
 ANSWER: Final = b'{"text":"' + b"x" * (2 * MIB) + b'"}'
 UPDATES: Final = 5_000
+KEPT: Final = 64 * MIB
+"""Of results that a gateway keeps for repeats."""
 AT_ONCE: Final = 1000
 """Less than one connection may have unanswered."""
 
@@ -93,6 +96,57 @@ async def test_computers_that_repeat_a_chunk_for_ever_keep_no_answer_of_another_
         assert cpu_after - cpu < 10
         assert memory_after - memory < 100, "of the 256 MiB that were announced, nothing came"
     await client.close()
+
+
+async def test_an_office_with_many_large_results_pushes_out_no_kept_result_of_another_one(nats_url: str) -> None:
+    """Bob's repeat got `a2c_result_expired` before."""
+    size = 3 * MIB
+
+    async with (
+        scene(nats_url) as here,
+        connected(here.url, take=8 * MIB) as eve,
+        connected(here.url) as evil,
+        connected(here.url) as bob,
+        connected(here.url) as box,
+    ):
+        seats = ((eve, "agent", "eve", "a"), (evil, "computer", "evil", "a"), (bob, "agent", "bob", "b"))
+        for client, role, name, office in (*seats, (box, "computer", "box", "b")):
+            assert await client.join(role, name, office) == [True, None]
+        large = {"content": [{"type": "text", "text": "x" * size}], "isError": False}
+        small = {"content": [{"type": "text", "text": "done"}], "isError": False}
+
+        async def give_large(_: object) -> object:
+            return large
+
+        async def give_small(_: object) -> object:
+            return small
+
+        serve(evil, "client:tool_call", give_large)
+        ran = serve(box, "client:tool_call", give_small)
+
+        def call(agent: str, computer: str, number: int) -> dict[str, Any]:
+            req_id = f"{number:032x}"
+            return {
+                "agent": agent,
+                "req_id": req_id,
+                "computer": computer,
+                "tool_name": "t",
+                "params": {},
+                "timeout": 60,
+            }
+
+        mine = [await bob.call("client:tool_call", call("bob", "box", number)) for number in range(1, 9)]
+        _, memory = used(here.gateway)
+        for number in range(1, KEPT // size + 6):
+            answer = await eve.call("client:tool_call", call("eve", "evil", number))
+            assert len(answer["content"][0]["text"]) == size
+        _, memory_after = used(here.gateway)
+        again = [await bob.call("client:tool_call", call("bob", "box", number)) for number in range(1, 9)]
+        assert again == mine
+        assert len(ran) == 8
+        gone = await eve.call("client:tool_call", call("eve", "evil", 1))
+        assert gone["meta"]["a2c_result_expired"] is True
+        assert memory_after - memory < 3 * KEPT / MIB
 
 
 async def test_the_registry_is_not_asked_for_announcements_above_the_quota(nats_url: str) -> None:

@@ -1,11 +1,11 @@
-"""The budget of bytes in flight."""
+"""The budget of bytes in flight, and what of a cache is dropped."""
 
 from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_bus.limits import ByteBudget, Grant
+from smcp_bus.limits import ByteBudget, Grant, surplus
 
 
 def test_shares_are_given_in_the_order_of_asking() -> None:
@@ -151,3 +151,31 @@ def test_no_office_starves_and_none_has_more_than_its_share_while_others_wait(
             grant.release()
             asked.remove(grant)
     assert budget.used == budget.waiting == 0
+
+
+def test_an_office_with_less_than_an_equal_share_of_a_cache_loses_nothing() -> None:
+    entries = [(("small", "1"), 10), *((("large", f"{number}"), 30) for number in range(4))]
+    assert surplus(entries, 100) == [("large", "0")]
+    assert surplus(entries, 130) == []
+    assert surplus([(("alone", "1"), 50), (("alone", "2"), 50)], 60) == [("alone", "1")]
+
+
+@given(
+    limit=st.integers(0, 60),
+    entries=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 40)), max_size=40),
+)
+def test_what_is_dropped_of_a_cache_is_the_oldest_of_the_offices_that_have_more_than_the_others(
+    limit: int, entries: list[tuple[str, int]]
+) -> None:
+    aged = [((office, str(number)), size) for number, (office, size) in enumerate(entries)]
+    dropped = surplus(aged, limit)
+    left = [(key, size) for key, size in aged if key not in dropped]
+    assert sum(size for _, size in left) <= limit
+    offices = {office for office, _ in entries}
+    before = {office: sum(size for key, size in aged if key[0] == office) for office in offices}
+    for office in offices:
+        mine = [key for key, _ in aged if key[0] == office]
+        gone = [key for key in mine if key in dropped]
+        assert gone == mine[: len(gone)]
+        assert not gone or before[office] > limit // len(offices)
+    assert bool(dropped) == (sum(before.values()) > limit)

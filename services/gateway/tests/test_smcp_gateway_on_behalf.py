@@ -82,7 +82,7 @@ async def test_a_call_for_a_user_is_his_to_the_computer_the_audit_trail_and_its_
     async with agent(nats_url, delegates=True) as scene:
         user = {**USER, "tools": ["read*"], "computers": ["b*"]}
         assert await scene.client.call("client:tool_call", call(user)) == RESULT
-        assert told(scene.calls[0]) == ("a" * 32, {"holder": "otto", "tools": ["read*"]})
+        assert told(scene.calls[0]) == ("a" * 32, {"holder": "otto", "delegate": "service", "tools": ["read*"]})
         assert "a2c_on_behalf" not in json.loads(scene.calls[0].body)
         cancel = {"agent": "mcp", "req_id": "r1", "a2c_on_behalf": USER}
         assert await scene.client.call("server:tool_call_cancel", cancel) is None
@@ -91,13 +91,13 @@ async def test_a_call_for_a_user_is_his_to_the_computer_the_audit_trail_and_its_
         assert json.loads(scene.cancels[0].body) == {"agent": "mcp", "req_id": "r1"}
         assert await scene.client.call("client:tool_call", call(None, "r2")) == RESULT
         assert told(scene.calls[1])[1] == {"holder": "service"}
-    subjects = {(record["kind"], record["subject"]) for record in scene.records}
-    assert subjects == {
-        ("leave", "service"),
-        ("join", "service"),
-        ("call", "otto"),
-        ("cancel", "otto"),
-        ("call", "service"),
+    said = {(record["kind"], record["subject"], record.get("by")) for record in scene.records}
+    assert said == {
+        ("leave", "service", None),
+        ("join", "service", None),
+        ("call", "otto", "service"),
+        ("cancel", "otto", "service"),
+        ("call", "service", None),
     }
 
 
@@ -142,7 +142,7 @@ async def test_a_call_for_a_user_may_do_what_both_may(
 ) -> None:
     async with agent(nats_url, delegates=True, **own) as scene:
         assert await scene.client.call("client:tool_call", call({**USER, **user})) == RESULT
-        assert told(scene.calls[0])[1] == {"holder": "otto", **expected}
+        assert told(scene.calls[0])[1] == {"holder": "otto", "delegate": "service", **expected}
 
 
 @pytest.mark.parametrize(

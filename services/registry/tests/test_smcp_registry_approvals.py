@@ -35,7 +35,14 @@ async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_s
 ) -> None:
     file = tmp_path / "trail"
     caplog.set_level(logging.INFO, LOG.name)
-    forged = {"kind": "call", "office": "attic", "computer": "other", "writer": "gateway-1/x", "seq": 7, "role": "x"}
+    forged = {
+        "kind": "call",
+        "office": "attic",
+        "computer": "other",
+        "writer": "gateway-1/x",
+        "seq": 7,
+        "role": "x",
+    } | {"by": "service"}
     async with (
         open_bus(BusConfig(url=nats_url)) as bus,
         open_registry(RegistrySettings(nats_url=nats_url), bus, trail=trail(file)),
@@ -51,7 +58,7 @@ async def test_an_approval_is_recorded_with_the_office_and_the_computer_of_its_s
     assert record | SAID == record
     assert (record["kind"], record["office"], record["computer"]) == ("approval", "lab", "pc")
     assert (record["writer"], record["seq"], record["role"]) == ("registry-1/a", 1, "agent")
-    assert record["source"] == "gateway-1/x 7"
+    assert (record["source"], record["by"]) == ("gateway-1/x 7", "service")
     assert "source" not in of_an_older_one
     # the Computer has a line of the other one, under `smcp up` in this very log
     assert len([line for line in caplog.records if line.name == LOG.name]) == 1

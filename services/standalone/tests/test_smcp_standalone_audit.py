@@ -176,6 +176,25 @@ async def test_writers_of_one_file_have_a_chain_each(path: Path) -> None:
     assert problems(path) == []
 
 
+async def test_a_call_for_a_user_names_both_in_every_form_and_records_without_that_field_stay_whole(
+    path: Path,
+) -> None:
+    service = Trail(logging.getLogger("test"), writer="gateway/c", open_sink=lambda made: FileSink(path, made))
+    service.write(Event("call", "ok", office="lab", subject="otto", tool="read"))
+    service.write(Event("call", "ok", office="lab", subject="otto", by="smcp-mcp\x1b[31m", tool="read"))
+    chosen = ("list", "--file", str(path), "--subject", "otto")
+    plain, by_both = audit(*chosen).stdout.splitlines()
+    assert "by=" not in plain
+    assert "subject=otto  by=smcp-mcp" in by_both
+    records = [json.loads(line) for line in audit(*chosen, "--json").stdout.splitlines()]
+    rows = list(csv.DictReader(io.StringIO(audit(*chosen, "--csv").stdout)))
+    assert [record.get("by") for record in records] == [None, rows[1]["by"]]
+    assert rows[0]["by"] == ""
+    assert rows[1]["by"].startswith("smcp-mcp")
+    assert rows[1]["by"].isprintable()
+    assert audit("verify", "--file", str(path)).returncode == 0
+
+
 async def test_csv_has_no_formulas(path: Path) -> None:
     listed = audit("list", "--file", str(path), "--csv")
     rows = list(csv.DictReader(io.StringIO(listed.stdout)))

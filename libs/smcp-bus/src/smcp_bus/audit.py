@@ -66,7 +66,9 @@ class Event:
     """`ok`, the code of an error, or a word: `docs/guides/audit.md` has them all."""
     office: str | None = None
     subject: str | None = None
-    """Of the credential (key or token) of the caller."""
+    """Of the credential (key or token) of the caller; of a call for a user, the user's."""
+    by: str | None = None
+    """Of a call for a user: the subject of the Agent that makes it."""
     role: str | None = None
     name: str | None = None
     address: str | None = None
@@ -303,7 +305,7 @@ FIELDS: Final = (
     *("at", "kind", "subject", "office", "role", "name", "computer", "tool", "outcome", "ms", "req_id", "args_sha256"),
 )
 """What each record has, `null` where it is not known; the other fields are left out then."""
-_WHERE_KNOWN: Final = ("address", "event", "why", "request_bytes", "reply_bytes", "source")
+_WHERE_KNOWN: Final = ("by", "address", "event", "why", "request_bytes", "reply_bytes", "source")
 _where_known: Final = attrgetter(*_WHERE_KNOWN)
 _IN_LINE: Final = {
     "name": "member",
@@ -331,7 +333,7 @@ def _text(value: object, longest: int = LONGEST_TEXT) -> str | None:
     return text if text.isascii() and text.isprintable() else printable(text)
 
 
-_TEXTS: Final = ("subject", "office", "role", "name", "computer", "tool", "req_id", "event", "why")
+_TEXTS: Final = ("subject", "by", "office", "role", "name", "computer", "tool", "req_id", "event", "why")
 _texts: Final = attrgetter(*_TEXTS)
 
 

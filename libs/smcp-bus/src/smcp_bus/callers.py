@@ -48,6 +48,8 @@ class Rights(BaseModel):
     delegate_tools: tuple[str, ...] = ANY
     """Those of the Agent that calls for the holder: a tool has to match both lists."""
     read_only: bool = False
+    delegate: str = ""
+    """The subject of that Agent, as its key or token says it; empty: the holder calls itself."""
 
     @property
     def restricts_tools(self) -> bool:
@@ -91,6 +93,7 @@ class Rights(BaseModel):
             tools=self.tools if user.tools is None else tuple(user.tools),
             delegate_tools=self.tools,
             read_only=self.read_only or user.read_only is True,
+            delegate=self.holder,
         )
 
 

@@ -2,11 +2,12 @@
 
 A bucket is one number: when it will be full again. One that is full needs no entry, and taking from one costs an
 addition and a comparison. A budget of bytes is granted to the waiting offices in turn.
+What is kept after use is dropped first where an office has more of it than the others (`surplus`).
 """
 
-from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, TypeVar
 
 SWEEP_AT: Final = 1024
 """Buckets from which on full ones are looked for; then at each doubling."""
@@ -167,3 +168,38 @@ class ByteBudget:
         if not office or not held or SHARE * (held + size) <= self.limit:
             return True
         return 2 * (self.used + size) <= self.limit
+
+
+Key = TypeVar("Key", bound=tuple[str, ...])
+
+
+def surplus(entries: Collection[tuple[Key, int]], limit: int) -> list[Key]:
+    """Which entries of a cache to drop, so that at most `limit` remains of it.
+
+    An office that has less than an equal share of the limit loses nothing. What it leaves is shared out among the
+    others; of what they have above that their oldest entries go.
+
+    Args:
+        entries: by age, the oldest first: the key, which begins with the office, and the size.
+    """
+    held: defaultdict[str, int] = defaultdict(int)
+    for key, size in entries:
+        held[key[0]] += size
+    share = _share(held.values(), limit)
+    dropped = []
+    for key, size in entries:
+        if held[key[0]] > share:
+            held[key[0]] -= size
+            dropped.append(key)
+    return dropped
+
+
+def _share(held: Iterable[int], limit: int) -> int:
+    """The largest share for which the sum of `min(each, share)` is within the limit."""
+    rising = sorted(held)
+    for position, size in enumerate(rising):
+        offices = len(rising) - position
+        if size * offices > limit:
+            return limit // offices
+        limit -= size
+    return limit + rising[-1] if rising else limit

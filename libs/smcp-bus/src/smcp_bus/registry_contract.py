@@ -121,6 +121,7 @@ class Approval(_Contract):
 
     outcome: str = Field(pattern=r"^[a-z_]{1,32}$")
     subject: str | None = Field(default=None, max_length=LONGEST_TEXT)
+    by: str | None = Field(default=None, max_length=LONGEST_TEXT)
     name: str = Field(max_length=LONGEST_TEXT)
     """The Agent."""
     tool: str = Field(max_length=LONGEST_TEXT)

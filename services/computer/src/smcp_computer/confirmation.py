@@ -259,6 +259,7 @@ def approval_event(answer: str, request: ToolCallReq, caller: Caller, seat: Seat
         answer,
         office=seat.office,
         subject=(caller.subject or None) if rights is None else rights.holder,
+        by=None if rights is None else rights.delegate or None,
         role="agent",
         name=request.agent,
         computer=seat.computer,

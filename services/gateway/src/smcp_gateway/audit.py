@@ -241,6 +241,7 @@ def _event(
         event = Event("cancel", "ok")
     event.office = caller.office or office_of(call)
     event.subject = _subject(caller)
+    event.by = None if caller.rights is None else caller.rights.delegate or None
     event.role = caller.role or payload.get("role")
     event.name = caller.name or payload.get("name")
     event.address = None if session is None else session.address

@@ -234,6 +234,6 @@ def _line(record: dict[str, Any]) -> str:
     ms = record.get("ms")
     parts = ["-" if each is None else printable(str(each)) for each in said]
     parts.append("-" if ms is None else f"{ms} ms")
-    more = [(name, record.get(name)) for name in ("req_id", "subject", "address", "why")]
+    more = [(name, record.get(name)) for name in ("req_id", "subject", "by", "address", "why")]
     parts += [f"{name}={printable(str(value))}" for name, value in more if value is not None]
     return "  ".join(parts)

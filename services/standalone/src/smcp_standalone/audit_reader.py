@@ -37,7 +37,7 @@ _AROUND: Final = codecs.BOM_UTF8 + b" \r\n"
 """What an editor may put around a record; none begins or ends so."""
 COLUMNS: Final = (
     *FIELDS,
-    *("trace_id", "address", "event", "why", "request_bytes", "reply_bytes", "source", "writer", "seq", "lost"),
+    *("trace_id", "address", "event", "why", "request_bytes", "reply_bytes", "source", "writer", "seq", "lost", "by"),
 )
 CHOSEN_BY: Final = ("office", "subject", "tool", "outcome", "req_id", "kind")
 """Fields that are compared as they are, and the options that say with what."""
