@@ -31,7 +31,7 @@ class SampleSettings(ServiceSettings):
 @asynccontextmanager
 async def open_sample(settings: SampleSettings) -> AsyncIterator[None]:
     log = get_logger("sample")
-    async with background() as tasks, serve_health(Readiness(), settings.health_host, settings.health_port) as health:
+    async with background() as tasks, serve_health(settings, Readiness()) as health:
         if settings.mode == "never-open":
             log.info("opening")
             await asyncio.Event().wait()

@@ -11,11 +11,13 @@ from aiohttp import web
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
 from smcp_service.http_limits import EdgeRules, Listener, Strangers
 from smcp_service.lifecycle import Failure
+from smcp_service.settings import ServiceSettings
 
 
 @asynccontextmanager
 async def serving(readiness: Readiness, stats: Stats | None = None) -> AsyncIterator["Probe"]:
-    async with serve_health(readiness, "127.0.0.1", 0, stats) as server, aiohttp.ClientSession() as http:
+    settings = ServiceSettings(health_port=0, stats=stats is not None)
+    async with serve_health(settings, readiness, stats=stats) as server, aiohttp.ClientSession() as http:
         yield Probe(server, http)
 
 
@@ -89,15 +91,15 @@ async def test_statz_reports_the_current_counts() -> None:
 
 
 async def test_statz_is_off_by_default() -> None:
-    async with serve_health(Readiness(), "127.0.0.1", 0) as server, aiohttp.ClientSession() as http:
+    async with serve_health(ServiceSettings(), Readiness(), stats=Stats()) as server, aiohttp.ClientSession() as http:
         async with http.get(f"{server.url}/statz") as response:
             assert response.status == 404
 
 
 async def test_a_port_that_is_taken_is_a_failure_that_names_it() -> None:
-    async with serve_health(Readiness(), "127.0.0.1", 0) as first:
+    async with serve_health(ServiceSettings(), Readiness()) as first:
         with pytest.raises(Failure, match=f"port {first.port} of 127.0.0.1 is taken"):
-            async with serve_health(Readiness(), "127.0.0.1", first.port):
+            async with serve_health(ServiceSettings(health_port=first.port), Readiness()):
                 pass
 
 

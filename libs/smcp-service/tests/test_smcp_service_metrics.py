@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from smcp_service.health import Readiness, serve_health
 from smcp_service.metrics import BOUNDS, Durations, Metrics
+from smcp_service.settings import ServiceSettings
 from smcp_service.telemetry import BoundedBatchSpanProcessor, RequestTracerProvider, sampler_from
 
 
@@ -83,7 +84,7 @@ async def status_of(url: str, *, method: str = "GET") -> int:
 
 async def test_metrics_are_served_beside_readiness_for_get_only() -> None:
     metrics = Metrics()
-    async with serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server:
+    async with serve_health(ServiceSettings(), Readiness(), metrics) as server:
         assert await status_of(f"{server.url}/metrics") == 200
         assert await status_of(f"{server.url}/metrics", method="POST") == 405
 
@@ -103,7 +104,7 @@ async def scrape(url: str, accept: str) -> tuple[str, str]:
 
 async def test_prometheus_gets_openmetrics_with_the_traces_of_recorded_requests() -> None:
     metrics = Metrics()
-    async with serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server:
+    async with serve_health(ServiceSettings(), Readiness(), metrics) as server:
         metrics.counter("renewals", "Those that succeeded", lambda: 7)
         took = metrics.durations("asked", "Questions", "event")
         took.add(0.2, "list", trace_id=TRACE_ID)
@@ -125,7 +126,7 @@ async def test_prometheus_gets_openmetrics_with_the_traces_of_recorded_requests(
 @pytest.mark.parametrize("accept", ["", "*/*", "text/plain", "application/openmetrics-text;version=x.y", ";;,=,x"])
 async def test_others_get_the_text_without_exemplars(accept: str) -> None:
     metrics = Metrics()
-    async with serve_health(Readiness(), "127.0.0.1", 0, None, metrics) as server:
+    async with serve_health(ServiceSettings(), Readiness(), metrics) as server:
         metrics.durations("asked", "Questions", "event").add(0.2, "list", trace_id=TRACE_ID)
         content_type, text = await scrape(server.url, accept)
     assert content_type.startswith("text/plain; version=0.0.4")

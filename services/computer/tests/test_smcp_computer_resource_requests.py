@@ -15,6 +15,7 @@ from smcp_computer.mcp.session import connect
 from smcp_computer.resources import routing
 from smcp_service.health import Readiness, serve_health
 from smcp_service.metrics import Metrics
+from smcp_service.settings import ServiceSettings
 from smcp_testing.computer_office import NAME, OFFICE, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
@@ -236,7 +237,7 @@ async def counting(
     """A Computer, and what Prometheus reads from it."""
     metrics = Metrics()
     async with (
-        serve_health(Readiness(), "127.0.0.1", 0, metrics=metrics) as health,
+        serve_health(ServiceSettings(), Readiness(), metrics) as health,
         world(nats_url, {"metrics": metrics, **settings}, **servers) as here,
     ):
         yield here, partial(scraped, health.url)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from smcp_service.http_limits import EdgeRules, Listener, listening
 from smcp_service.metrics import Metrics
-from smcp_service.settings import is_loopback
+from smcp_service.settings import ServiceSettings, is_loopback
 
 Check = Callable[[], str | None]
 """Asked at every request, so cheap and without waiting: None when all is well, else what is not."""
@@ -110,13 +110,14 @@ def health_routes(
 
 @asynccontextmanager
 async def serve_health(
-    readiness: Readiness, host: str, port: int, stats: Stats | None = None, metrics: Metrics | None = None
+    settings: ServiceSettings, readiness: Readiness, metrics: Metrics | None = None, stats: Stats | None = None
 ) -> AsyncIterator[Listener]:
-    """Answer on `host`:`port` (0: any free port) while the body runs. Raises `Failure` if the address cannot be had."""
-    app = web.Application()
-    app.add_routes(health_routes(readiness, stats, metrics))
+    """Answer where the settings say while the body runs; `stats` if they say so. Raises `Failure` if the address cannot
+    be had."""
+    app, host = web.Application(), settings.health_host
+    app.add_routes(health_routes(readiness, stats if settings.stats else None, metrics))
     rules = EdgeRules(hosts=() if is_loopback(host) else None)
-    async with listening(app, host, port, rules, choose="SMCP_HEALTH_PORT") as server:
+    async with listening(app, host, settings.health_port, rules, choose="SMCP_HEALTH_PORT") as server:
         yield server
 
 

@@ -118,11 +118,7 @@ async def open_service(
     readiness, stats = Readiness(), Stats()
     async with AsyncExitStack() as stack:
         metrics = Metrics()
-        health = await stack.enter_async_context(
-            serve_health(
-                readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics
-            )
-        )
+        health = await stack.enter_async_context(serve_health(settings, readiness, metrics, stats))
         terminal = stack.enter_context(open_terminal())
         asker = AtTerminal(terminal) if terminal is not None else None
         options = Options(

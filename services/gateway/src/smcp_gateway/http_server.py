@@ -121,9 +121,8 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
         turned_away=front.turned_away,
     )
     host, port = settings.gateway_host, settings.gateway_port
-    stats = front.stats if settings.stats else None
     async with (
         listening(front.app, host, port, rules, choose="--port / SMCP_GATEWAY_PORT") as front.listener,
-        serve_health(front.readiness, settings.health_host, settings.health_port, stats, metrics) as front.health,
+        serve_health(settings, front.readiness, metrics, front.stats) as front.health,
     ):
         yield front

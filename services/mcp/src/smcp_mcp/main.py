@@ -41,7 +41,7 @@ async def open_service(settings: McpSettings) -> AsyncIterator[str]:
     """
     readiness, metrics = Readiness(), Metrics()
     async with (
-        serve_health(readiness, settings.health_host, settings.health_port, metrics=metrics) as health,
+        serve_health(settings, readiness, metrics) as health,
         open_mcp(settings, readiness, metrics) as url,
     ):
         if settings.mcp_port == 0:  # the port has to be known at any log level

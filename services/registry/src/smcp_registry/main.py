@@ -54,11 +54,7 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
     )
     async with AsyncExitStack() as stack:
         metrics = Metrics()
-        health = await stack.enter_async_context(
-            serve_health(
-                readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics
-            )
-        )
+        health = await stack.enter_async_context(serve_health(settings, readiness, metrics, stats))
         try:
             bus = await stack.enter_async_context(
                 open_bus(config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
