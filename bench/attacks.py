@@ -24,6 +24,8 @@ from smcp_testing.service_process import service_process
 from smcp_testing.trickle import Trickle
 
 LISTS: Final = "[" + "[]," * 10_000_000 + "[]]"
+ESCAPED: Final = r"\n" * 15_000_000
+TOOLS: Final = 20_000
 MESSAGE: Final = 31 * MIB
 STRANGERS: Final = 400
 HOSTILE: Final = "hostile"
@@ -39,6 +41,8 @@ class Target:
     url: str
     nats_url: str
     key: str
+    limited_key: str
+    """For 64 patterns of tools only."""
 
     def client(self) -> contextlib.AbstractAsyncContextManager[RawClient]:
         return raw_client(self.url, token=self.key)
@@ -141,6 +145,37 @@ async def answers_of_lists(target: Target) -> None:
             await eve.ack(asked)
 
 
+async def answers_of_escaped_text(target: Target) -> None:
+    async with target.pair() as (eve, evil):
+        for number in count(1):
+            asked = await eve.event("client:tool_call", _call(number, "t"))
+            await evil.asked("client:tool_call")
+            evil.told.clear()
+            await evil.socket.send_str(
+                f'43/smcp,{number}[{{"content":[{{"type":"text","text":"{ESCAPED}"}}],"_meta":{{}}}}]'
+            )
+            await eve.ack(asked)
+
+
+async def lists_of_many_tools(target: Target) -> None:
+    """As many as an answer may have values, asked for again and again."""
+    async with target.pair() as (eve, evil):
+        tools = ",".join(f'{{"name":"t{number}","description":"","params_schema":{{}}}}' for number in range(TOOLS))
+        for number in count(1):
+            asked = await eve.event("client:get_tools", f'{{"agent":"eve","req_id":"{number}","computer":"evil"}}')
+            await evil.asked("client:get_tools")
+            evil.told.clear()
+            await evil.socket.send_str(f'43/smcp,{number}[{{"tools":[{tools}],"req_id":"{number}"}}]')
+            await eve.ack(asked)
+
+
+async def tools_without_rights(target: Target) -> None:
+    """Calls of tools that the key is not for: each is compared with all of its patterns, and refused."""
+    async with raw_client(target.url, token=target.limited_key) as eve:
+        await eve.join("agent", "eve", HOSTILE)
+        await _without_end(eve, "client:tool_call", _call(1, "a" * 128))
+
+
 async def trickled_chunks(target: Target) -> None:
     client = await nats.connect(target.nats_url)
     try:
@@ -192,6 +227,11 @@ async def _without_end(client: RawClient, event: str, body: str) -> None:
             await client.ack(number)
 
 
+def _call(number: int, tool: str) -> str:
+    call = {"agent": "eve", "req_id": str(number), "computer": "evil", "tool_name": tool, "params": {}, "timeout": 60}
+    return json.dumps(call)
+
+
 Attack = Callable[[Target], Awaitable[None]]
 ATTACKS: Final[dict[str, Attack]] = {
     "compressed bodies": compressed_bodies,
@@ -201,6 +241,9 @@ ATTACKS: Final[dict[str, Attack]] = {
     "requests of lists": requests_of_lists,
     "polled lists": polled_lists,
     "answers of lists": answers_of_lists,
+    "answers of escaped text": answers_of_escaped_text,
+    "lists of many tools": lists_of_many_tools,
+    "tools without rights": tools_without_rights,
     "trickled chunks": trickled_chunks,
     "calls without end": calls_without_end,
     "announcements without end": announcements_without_end,

@@ -91,10 +91,13 @@ def open_system(stack: contextlib.ExitStack, offices: int, sources: str) -> Syst
     files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     _, nats_url = start_nats(stack, files)
     key, entry = new_key(subject="bench", offices=["*"], roles=["agent", "computer"], names=["*"])
+    patterns = [f"*a*a*{number}*" for number in range(64)]
+    limited_key, limited = new_key(subject="eve", offices=["*"], roles=["agent"], names=["*"], tools=patterns)
     keys = files / "keys.json"
     keys.touch(0o600)
     # an older revision does not know all fields
-    keys.write_text(json.dumps({"keys": [entry.model_dump(mode="json", exclude_defaults=True)]}))
+    entries = [each.model_dump(mode="json", exclude_defaults=True) for each in (entry, limited)]
+    keys.write_text(json.dumps({"keys": entries}))
     env = services_env(nats_url) | {"SMCP_AUTH_KEYS": str(keys), "PYTHONPATH": sources}
     start(stack, BIN / "smcp-registry", env=env)
     gateway = start(stack, BIN / "smcp-gateway", env=env)
@@ -106,7 +109,7 @@ def open_system(stack: contextlib.ExitStack, offices: int, sources: str) -> Syst
     line_of(computers, "ready")
     agents = start(stack, sys.executable, "-m", "bench.load", *common, env=token)
     line_of(agents, "ready")
-    return System(Target(url, nats_url, key), psutil.Process(gateway.pid), agents, offices)
+    return System(Target(url, nats_url, key, limited_key), psutil.Process(gateway.pid), agents, offices)
 
 
 def sources_of(revision: str, directory: Path) -> str:
