@@ -20,6 +20,7 @@ from smcp_testing.bridged import ERAS
 from smcp_testing.mcp_service import OfficeClient, office_client
 from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
+from tests.e2e.scenarios.metrics import in_table, shown_in
 from tests.e2e.worlds.layout import ALPHA, BETA, command
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.standalone import open_standalone
@@ -123,6 +124,16 @@ async def called(http: aiohttp.ClientSession, replica: Replica, tool: str, **arg
 
 async def _has(client: OfficeClient, *names: str) -> bool:
     return set(names) <= set(await client.names())
+
+
+async def test_each_replica_serves_the_documented_metrics(world: World, tmp_path: Path) -> None:
+    async with two_replicas(world, tmp_path) as replicas, office_client(replicas[1].url) as client:
+        assert await client.names()
+        for replica in replicas:
+            async with aiohttp.ClientSession() as http, http.get(replica.metrics_url) as answer:
+                shown = shown_in(await answer.text())
+            of_all = {"smcp_telemetry_spans_total"}
+            assert shown == {name for name in in_table("MCP service") if name.startswith("smcp_mcp_")} | of_all
 
 
 @ERAS

@@ -57,7 +57,7 @@ async def each_process_serves_the_documented_metrics(world: World) -> None:
         }
         samples = [after, host_after, *[await scraped(each) for each in world.registries]]
     for kind, names in told.items():
-        expected = _table(kind)
+        expected = in_table(kind)
         assert names == expected, f"{kind}: {sorted(names ^ expected)}"
     shown = {name for each in samples for name, _ in each}
     for file in ("alerts.yaml", "dashboards/operators.json", "dashboards/office.json"):
@@ -69,7 +69,7 @@ async def each_process_serves_the_documented_metrics(world: World) -> None:
 async def one_process_serves_the_metrics_of_its_gateway(world: World) -> None:
     """`smcp up`, which has no bus but its own."""
     names = await _names(world.gateway(0).part)
-    assert names == {name for name in _table("gateway") if not name.startswith("smcp_bus_")}
+    assert names == {name for name in in_table("gateway") if not name.startswith("smcp_bus_")}
 
 
 async def scraped(part: Part) -> Samples:
@@ -90,16 +90,20 @@ async def _text(part: Part) -> str:
 
 
 async def _names(part: Part) -> set[str]:
-    """Of our metrics, as the table has them."""
-    families = text_string_to_metric_families(await _text(part))
+    return shown_in(await _text(part))
+
+
+def shown_in(text: str) -> set[str]:
+    """The names of our metrics in an answer of `/metrics`, as the table has them."""
     return {
         family.name + ("_total" if family.type == "counter" else "")
-        for family in families
+        for family in text_string_to_metric_families(text)
         if family.name.startswith("smcp_")
     }
 
 
-def _table(kind: str) -> set[str]:
+def in_table(kind: str) -> set[str]:
+    """The metrics that the table names for processes of this kind."""
     rows: Iterable[tuple[str, str]] = ROW.findall(TABLE.read_text(encoding="utf-8"))
     found = {name: of.split(", ") for name, of in rows}
     assert all(set(of) <= {*KINDS, "all"} for of in found.values()), found
