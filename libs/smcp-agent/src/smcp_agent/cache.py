@@ -26,9 +26,9 @@ from smcp_proto.schemas import SMCPTool
 
 SIZE: Final = 512
 ROUNDS: Final = 8
-"""An answer that is outdated during each of so many questions is given all the same."""
+"""An answer that is outdated during each of so many queries is given all the same."""
 PASSING: Final = (Unavailable, TimedOut, RateLimited)
-"""Errors after which the same question may be answered."""
+"""Errors after which the same query may be answered."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +56,14 @@ class _Entry:
     kept_at: float = 0.0
     """When it was asked for (loop time)."""
     task: asyncio.Task[tuple[Any, int]] | None = None
-    """The question under way; its result is an answer or an error, and the version at which it was asked."""
+    """The query under way; its result is an answer or an error, and the version at which it was asked."""
     read: bool = False
     """Whether it was read since it was last fetched."""
 
 
 class AnswerCache:
     """Answers by query, at most `size`; the least recently used go. An answer that is outdated while it is asked for is
-    asked for again, at most `ROUNDS` times. Errors are not kept. Concurrent callers share one question, which goes on
+    asked for again, at most `ROUNDS` times. Errors are not kept. Concurrent callers share one query, which goes on
     in the background when its callers have gone.
     """
 
@@ -102,7 +102,7 @@ class AnswerCache:
             if entry.task is None and entry.kept_version == entry.version and entry.kept_at >= oldest:
                 return cast("Answer", entry.kept)
             task = entry.task or self._start(entry)
-            await asyncio.wait({task})  # cancelling one caller does not end the question for the others
+            await asyncio.wait({task})  # cancelling one caller does not end the query for the others
             if task.cancelled():
                 raise not_open()
             answer, version = task.result()
@@ -162,7 +162,7 @@ class _ToolEntry:
 
 class ToolCache:
     """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again. A
-    question that failed for a passing reason is repeated with growing pauses."""
+    query that failed for a passing reason is repeated with growing pauses."""
 
     def __init__(self, ask: Callable[[str], Awaitable[Tools]], spawn: Spawn, publish: Callable[[Event], None]) -> None:
         self._ask = ask
@@ -171,7 +171,7 @@ class ToolCache:
         self.entries: dict[str, _ToolEntry] = {}
 
     def refresh(self, computer: str, *, anew: bool = False) -> None:
-        """Ask for this Computer's tools (again). `anew`: it has just come, so a question under way is no use."""
+        """Ask for this Computer's tools (again). `anew`: it has just come, so a query under way is no use."""
         entry = self.entries.setdefault(computer, _ToolEntry())
         entry.changed.set()
         if entry.task is not None and anew:

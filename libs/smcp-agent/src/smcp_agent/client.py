@@ -134,21 +134,21 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
 
     async def get_tools(self, computer: str) -> Tools:
         """A Computer's tools, asked of it now. Raises SmcpError: as `call_tool`."""
-        request = self._rpc.question(GetToolsReq, computer)
+        request = self._rpc.query(GetToolsReq, computer)
         reply = await self._rpc.ask("client:get_tools", request, GetToolsRet, "tools", computer)
         return tuple(reply.tools)
 
     async def get_config(self, computer: str) -> GetComputerConfigRet:
         """A Computer's configuration; its secrets stay there. Raises SmcpError: as `call_tool`."""
-        request = self._rpc.question(GetComputerConfigReq, computer)
+        request = self._rpc.query(GetComputerConfigReq, computer)
         return await self._rpc.ask("client:get_config", request, GetComputerConfigRet, "servers", computer)
 
     async def get_status(self, computer: str) -> GetStatusRet:
         """The states of a Computer's MCP servers, asked of it now.
 
-        Raises SmcpError: as `call_tool`. Not every Computer knows the question: those of the published package do not.
+        Raises SmcpError: as `call_tool`. Not every Computer knows this query: those of the published package do not.
         """
-        request = self._rpc.question(GetStatusReq, computer)
+        request = self._rpc.query(GetStatusReq, computer)
         return await self._rpc.ask("client:get_status", request, GetStatusRet, "servers", computer)
 
     async def why_no_tools(self, computer: str) -> str:

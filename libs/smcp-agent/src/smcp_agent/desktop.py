@@ -114,7 +114,7 @@ class DesktopMethods(ABC):
 
         Raises SmcpError: as `call_tool`.
         """
-        request = self._rpc.question(GetDeskTopReq, computer, desktop_size=size, window=window)
+        request = self._rpc.query(GetDeskTopReq, computer, desktop_size=size, window=window)
         reply = await self._rpc.ask("client:get_desktop", request, GetDeskTopRet, "desktops", computer)
         found: Desktop = {"desktops": reply.desktops, "req_id": reply.req_id or request.req_id}
         if reply.a2c_missing:

@@ -96,7 +96,7 @@ class FinderMethods:
 
     def _finder_request(self, query: FinderQuery) -> GetFinderReq:
         fields = asdict(query) | {"keywords": None if query.keywords is None else list(query.keywords)}
-        return self._rpc.question(GetFinderReq, **fields)
+        return self._rpc.query(GetFinderReq, **fields)
 
     async def _get_finder(self, query: FinderQuery) -> Finder:
         request = self._finder_request(query)

@@ -35,7 +35,7 @@ from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 from smcp_proto.schemas.resources import MISSED
 
 ROOM_S: Final = 10.0
-"""The server side has so long for a question about the room."""
+"""The server side has so long for a query about the room."""
 FIRST_LIST_S: Final = 1.5 * ROOM_S
 """A list that the first gateway does not answer is asked for again."""
 
@@ -202,7 +202,7 @@ class Office:
     async def _learn(self, connection: Connection) -> None:
         """Ask for the members until they are known. The subscriptions may have ended with the connection."""
         backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
-        while (listed := await self._listed(connection)) is None:  # noqa: ASYNC110 -- a question each time
+        while (listed := await self._listed(connection)) is None:  # noqa: ASYNC110 -- a query each time
             await asyncio.sleep(backoff.next())
         changes = self._room.listed(each.name for each in listed.sessions if each.role == "computer" and each.name)
         for change in changes:

@@ -187,8 +187,8 @@ class RpcClient:
         except (TimeoutError, AckTimedOut, SmcpError) as error:
             logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
-    def question(self, model: type[Model], computer: str, **fields: Any) -> Model:
-        """A question to a Computer, with those of the fields that are not None. Raises Malformed."""
+    def query(self, model: type[Model], computer: str, **fields: Any) -> Model:
+        """A query to a Computer, with those of the fields that are not None. Raises Malformed."""
         values = {name: value for name, value in fields.items() if value is not None}
         return checked(model, agent=self._agent, req_id=uuid4().hex, computer=computer, **values)
 

@@ -47,9 +47,9 @@ class TimeClass(Enum):
     CALL = "call"
     """As long as the request's own `timeout` says (1 to 3600 s)."""
     QUERY = "query"
-    """30 s: a question to a Computer."""
+    """30 s: a query to a Computer."""
     ROOM = "room"
-    """10 s: a question to the registry."""
+    """10 s: a query to the registry."""
     NOTICE = "notice"
     """Nobody waits."""
 

@@ -58,11 +58,11 @@ class ApprovalNeeded(Exception):
 
 
 class Asker(Protocol):
-    """Somebody who can be asked whether a tool may run. Cancelling withdraws the question."""
+    """Somebody who can be asked whether a tool may run. Cancelling withdraws the request."""
 
     @property
     def turn(self) -> asyncio.Lock:
-        """Is held while asking: whoever is asked hears one question at a time."""
+        """Is held while asking: whoever is asked gets one approval request at a time."""
 
     async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
         """`destructive`: the MCP server says that the tool may destroy something (`destructiveHint`)."""
@@ -122,10 +122,10 @@ class Confirmation:
         self.setting = Confirm.ASK if setting == "agent" else setting or (Confirm.ASK if asker else Confirm.ALLOW)
         self._questions: set[asyncio.Timeout] = set()
         self._remembered: dict[ToolRef, tuple[object, float]] = {}
-        """Tools that may run without another question: what was allowed, and until when (`time.monotonic`)."""
+        """Tools that may run without another approval: what was allowed, and until when (`time.monotonic`)."""
         self._over = False
         self.answers: dict[str, float] = dict.fromkeys((*Answer, WITHDRAWN), 0)
-        """Questions, by how they ended."""
+        """Approval requests, by how they ended."""
 
     @property
     def policy(self) -> str:
@@ -144,7 +144,7 @@ class Confirmation:
                 return f"run unasked ({f'no terminal is attached; see {SETTING}' if self._is_default else given})"
 
     def ask_no_more(self) -> None:
-        """Withdraw and refuse open questions, and refuse what would still be asked: the Computer stops."""
+        """Withdraw and refuse open approval requests, and refuse what would still be asked: the Computer stops."""
         self._over = True
         for each in self._questions:
             each.reschedule(asyncio.get_running_loop().time())
@@ -159,7 +159,7 @@ class Confirmation:
         given: bool | None = None,
         local: bool = False,
     ) -> str | None:
-        """None where the tool may run, else why it may not. Asks, one question at a time, if it has to.
+        """None where the tool may run, else why it may not. Asks for approval, one request at a time, if it has to.
 
         Args:
             answered: called with each answer, or with `withdrawn`: the call ended before there was one.
@@ -185,7 +185,7 @@ class Confirmation:
             answered(WITHDRAWN)
             return _STOPPING
         if by_agent:
-            return self._by_the_agent(question(target.ref, agent, params), answered, given)
+            return self._by_the_agent(approval_text(target.ref, agent, params), answered, given)
         asking = asyncio.timeout(None)
         try:
             async with asking:
@@ -271,7 +271,7 @@ def approval_event(answer: str, request: ToolCallReq, caller: Caller, seat: Seat
 
 
 def not_confirmed(tool: str, seconds: float) -> dict[str, Any]:
-    """The result of a call whose time was up before its question was answered."""
+    """The result of a call whose time was up before its approval request was answered."""
     within = tool_results.asked_for(seconds)
     text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {within}"
     return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)
@@ -308,7 +308,7 @@ class AtTerminal:
         return "at this terminal"
 
     async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
-        text, prompt, words = question(ref, agent, params), _PROMPT, _WORDS
+        text, prompt, words = approval_text(ref, agent, params), _PROMPT, _WORDS
         if len(text) > LONGEST:
             return Answer.UNREADABLE
         if destructive:  # not by one key
@@ -325,7 +325,7 @@ class AtTerminal:
 
 
 class ByProgram:
-    """Runs a program for each question, without a shell.
+    """Runs a program for each approval request, without a shell.
 
     It gets `{"server", "tool", "agent", "params", "destructive"}` as JSON at its standard input. Exit status 0 is a
     yes, another a no. It may print one of the words of `Answer` instead.
@@ -367,7 +367,7 @@ class ByProgram:
         return _WORDS[word] if word else Answer.YES
 
 
-def question(ref: ToolRef, agent: str, params: Mapping[str, Any]) -> str:
+def approval_text(ref: ToolRef, agent: str, params: Mapping[str, Any]) -> str:
     """What is shown: each parameter, at any depth, with its name. The Agent's text cannot move the cursor or colour
     anything."""
     shown = printable(json.dumps(_cut(params), ensure_ascii=False))

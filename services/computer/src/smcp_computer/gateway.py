@@ -37,7 +37,7 @@ _log = logging.getLogger("smcp_computer.gateway")
 ROUND_A_BODY: Final = 4 * 1024 * 1024
 """Bytes that a message may have beside the request in it."""
 ASK_S: Final = 12.0
-"""The gateway has 10 s for a question about the room, and for an update."""
+"""The gateway has 10 s for a query about the room, and for an update."""
 
 
 @asynccontextmanager

@@ -76,7 +76,7 @@ def measure_calls(
     answers: Mapping[str, float],
     pins: Pins,
 ) -> None:
-    """`ended`: calls by MCP server and outcome; `answers`: those to questions whether a tool may run."""
+    """`ended`: calls by MCP server and outcome; `answers`: those to approval requests."""
 
     def configured() -> dict[tuple[str, ...], float]:
         return {(seat.office, seat.computer): 1}

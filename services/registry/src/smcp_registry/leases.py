@@ -1,4 +1,4 @@
-"""The leases of owner processes, and the question to one of them whether it lives (`alive`).
+"""The leases of owner processes, and the query whether one of them lives (`alive`).
 
 A lease is renewed by its process, and runs out by itself in the store; all registries watch that. A process whose lease
 ran out may live all the same, and one whose lease lives may have lost a session.
@@ -35,7 +35,7 @@ runs out, and a credential can name any process."""
 PATIENCE_S: Final = 1.0
 """How long an owner may take to answer (seconds); at most half a lease."""
 OWN_LAG_S: Final = 0.25
-"""A question that ends later than this after its time says that this process stood still, not the owner (seconds)."""
+"""A query that ends later than this after its time says that this process stood still, not the owner (seconds)."""
 
 
 class Leases(View):

@@ -31,7 +31,7 @@ from smcp_proto.elicitation_dialogue import ACTIONS, ask_user
 WORDS: Final = "KEY=VALUE|@FILE|-"
 _KINDS: Final = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 POLL_S: Final = 0.1
-"""How often an open question looks for its answer: a thread that reads could not be cancelled."""
+"""How often an open elicitation looks for its answer: a thread that reads could not be cancelled."""
 MAX_LINE: Final = 4096
 """Bytes of a line, as the kernel limits them."""
 
@@ -80,7 +80,7 @@ def call(
 
     shown = working(f"{tool} on {computer}")
 
-    async def question(agent: SmcpAgent) -> Answer:
+    async def query(agent: SmcpAgent) -> Answer:
         listed = await agent.tools(computer) if texts else ()
         schema = next((each.params_schema for each in listed if each.name == tool), {})
         for warning in unknown(texts, schema):
@@ -98,7 +98,7 @@ def call(
         why = await no_tools(agent, computer) if result.is_error else ""
         return Answer(found, lambda: print_result(result, why, files), failed=result.is_error)
 
-    ask(chosen, shown, question, ids=ids)
+    ask(chosen, shown, query, ids=ids)
 
 
 def read_parameters(params: str, words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:

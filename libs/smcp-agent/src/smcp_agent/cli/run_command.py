@@ -95,7 +95,7 @@ def completions(
 
 
 async def no_tools(agent: SmcpAgent, computer: str) -> str:
-    """Why a Computer lists no tools; empty where it lists some, or does not say soon: not all know the question."""
+    """Why a Computer lists no tools; empty where it lists some, or does not say soon: not all know the query."""
     with suppress(SmcpError, TimeoutError):
         async with asyncio.timeout(WHY_S):
             return "" if await agent.tools(computer) else await agent.why_no_tools(computer)
@@ -114,12 +114,12 @@ class Answer(NamedTuple):
 def ask(
     chosen: Options,
     shown: Progress,
-    question: Callable[[SmcpAgent], Awaitable[Answer]],
+    query: Callable[[SmcpAgent], Awaitable[Answer]],
     *,
     ids: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Run a command that asks one question within `timeout` seconds, and print the answer; `shown` is shown meanwhile.
+    """Run a command that makes one query within `timeout` seconds, and print the answer; `shown` is shown meanwhile.
 
     `ids` are those of a call, for its error: none where nothing was sent.
     """
@@ -131,7 +131,7 @@ def ask(
                 with shown:
                     async with chosen.agent() as agent:
                         sent.update(ids or {})
-                        answer = await question(agent)
+                        answer = await query(agent)
         except TimeoutError:
             raise TimedOut(f"there was no answer within {timeout:g} s") from None
         if chosen.json:

@@ -98,28 +98,28 @@ async def _ask(context: Context, request: InputRequest) -> InputAnswer:
     except MCPError as error:
         raise _cannot([request.raw], f"the MCP client answered with the error {error.error.code}") from None
     except ValidationError:
-        raise _cannot([request.raw], "the question or the MCP client's answer is not valid in MCP") from None
+        raise _cannot([request.raw], "the elicitation or the MCP client's answer is not valid in MCP") from None
     return InputAnswer(answer.action, answer.content)
 
 
-def _check_modes(context: Context, questions: Iterable[Mapping[str, Any]]) -> None:
-    """Raises ElicitationUnsupported: the client does not declare elicitation in the mode of each of the questions."""
-    questions = list(questions)
+def _check_modes(context: Context, elicitations: Iterable[Mapping[str, Any]]) -> None:
+    """Raises ElicitationUnsupported: the client does not declare the mode of each of the elicitations."""
+    elicitations = list(elicitations)
     declared = (context.session.client_capabilities or types.ClientCapabilities()).elicitation
     if declared is None:
-        raise _cannot(questions, "this MCP client cannot ask its user: it does not declare `elicitation`")
+        raise _cannot(elicitations, "this MCP client cannot ask its user: it does not declare `elicitation`")
     takes_form = declared.form is not None or declared.url is None
-    for each in questions:
+    for each in elicitations:
         if "url" in each and declared.url is None:
             raise _cannot(
-                questions, "this MCP client does not open pages for its user: it declares no `elicitation.url`"
+                elicitations, "this MCP client does not open pages for its user: it declares no `elicitation.url`"
             )
         if "url" not in each and not takes_form:
-            raise _cannot(questions, "this MCP client shows no forms to its user: it declares no `elicitation.form`")
+            raise _cannot(elicitations, "this MCP client shows no forms to its user: it declares no `elicitation.form`")
 
 
-def _cannot(questions: Iterable[Mapping[str, Any]], why: str) -> ElicitationUnsupported:
-    said = [f"{each['message']} (page: {each['url']})" if "url" in each else each["message"] for each in questions]
+def _cannot(elicitations: Iterable[Mapping[str, Any]], why: str) -> ElicitationUnsupported:
+    said = [f"{each['message']} (page: {each['url']})" if "url" in each else each["message"] for each in elicitations]
     asked = "; ".join(said)
     return ElicitationUnsupported(f"the tool asks its user: {asked}\nThe call was cancelled: {why}.")
 

@@ -150,7 +150,7 @@ class OfficeResources:
     async def _first(
         self, context: Context, uri: str, ask: Callable[[str, str], Awaitable[_Answer]]
     ) -> tuple[str, str, _Answer]:
-        """The first answer to a question about a URI, with its Computer and the URI there. Raises MCPError."""
+        """The first answer to a query about a URI, with its Computer and the URI there. Raises MCPError."""
         refused: SmcpError = NotFound("there is no Computer in the office")
         computers, own = self._candidates(context, uri)
         for computer in computers:

@@ -339,7 +339,7 @@ async def connect(
 
     Args:
         server: its configuration, without placeholders.
-        negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
+        negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a request.
         notify: called for what the server tells by itself, in the connection's tasks: it must not block.
     """
     watch = Watch(server.name, redactor, max_values=max_values)

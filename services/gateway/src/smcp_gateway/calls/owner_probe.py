@@ -50,10 +50,10 @@ FIND_GONE_S: Final = 0.1
 """The same where the owner does not respond at all: callers learn of a death within a second."""
 PATIENCE: Final = 0.75
 """Share of a lease for which an owner may be silent."""
-MOST_QUESTIONS: Final = 16
-"""Unanswered ones to one owner. More than one, since a question gets lost with a node of NATS."""
+MOST_QUERIES: Final = 16
+"""Unanswered ones to one owner. More than one, since a query gets lost with a node of NATS."""
 OWN_LAG_S: Final = 0.25
-"""A question that ends later than this after its time says that this process stood still, not the owner."""
+"""A query that ends later than this after its time says that this process stood still, not the owner."""
 
 _log: Final = logging.getLogger("smcp_gateway.calls.owner_probe")
 
@@ -61,10 +61,10 @@ _log: Final = logging.getLogger("smcp_gateway.calls.owner_probe")
 @dataclass(slots=True)
 class _Owner:
     asked_at: float = 0.0
-    """When the last question was sent (loop time)."""
+    """When the last query was sent (loop time)."""
     heard_at: float = 0.0
     gated_since: float | None = None
-    questions: int = 0
+    queries: int = 0
     """That are not answered yet."""
 
 
@@ -83,7 +83,7 @@ class OwnerProbe:
 
     async def run(self) -> None:
         """Ask, and settle what was cancelled and is overdue, until cancelled."""
-        async with asyncio.TaskGroup() as questions:
+        async with asyncio.TaskGroup() as queries:
             while True:
                 await asyncio.sleep(EVERY_S)
                 now = self._loop.time()
@@ -93,22 +93,22 @@ class OwnerProbe:
                 for call in self._calls:
                     if call.ask_from <= now:
                         due.setdefault((call.office, call.computer), []).append(call)
-                self._owners = {key: owner for key, owner in self._owners.items() if key in due or owner.questions}
+                self._owners = {key: owner for key, owner in self._owners.items() if key in due or owner.queries}
                 for key, calls in due.items():
                     owner = self._owners.setdefault(key, _Owner())
                     # one that is silent is asked less often, but is asked: it may die meanwhile
-                    if now - owner.asked_at >= (self._patience / MOST_QUESTIONS if owner.questions else 0.0):
+                    if now - owner.asked_at >= (self._patience / MOST_QUERIES if owner.queries else 0.0):
                         owner.asked_at = now
                         for start in range(0, len(calls), BATCH):
-                            owner.questions += 1
-                            questions.create_task(self._ask(owner, calls[start : start + BATCH], now))
+                            owner.queries += 1
+                            queries.create_task(self._ask(owner, calls[start : start + BATCH], now))
 
     async def _ask(self, owner: _Owner, calls: Sequence[PendingCall], now: float) -> None:
         try:
             if not await self._is_there(owner, calls, now):
                 await asyncio.sleep(AWAY_S)
                 there = await self._is_there(owner, calls, self._loop.time())
-                # another question may have been answered in between
+                # another query may have been answered in between
                 if not there and owner.heard_at < now:
                     left_at = self._bus.node_left_at
                     looks_for_a_node = left_at is not None and self._loop.time() - left_at < OTHER_NODE_S
@@ -117,7 +117,7 @@ class OwnerProbe:
                     else:
                         await self._end_gone(calls, now, "the Computer is gone", FIND_GONE_S)
         finally:
-            owner.questions -= 1
+            owner.queries -= 1
 
     async def _is_there(self, owner: _Owner, calls: Sequence[PendingCall], now: float) -> bool:
         """Send one probe; False if nobody serves the subject."""

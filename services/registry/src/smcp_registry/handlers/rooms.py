@@ -64,7 +64,7 @@ from smcp_registry.store import StoredMember
 
 SESSIONS: Final = TypeAdapter(list[SessionInfo])
 LAST_S: Final = 1.2
-"""Reserved for a last question to the claimant and the answer itself (seconds)."""
+"""Reserved for a last query to the claimant and the answer itself (seconds)."""
 QUOTA: Final = "registry_room_events_per_s"
 BURST_S: Final = 5.0
 """So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
