@@ -25,8 +25,8 @@ from smcp_computer.confirmation import (
     AtTerminal,
     ByProgram,
     Confirmation,
+    approval_text,
     may_destroy,
-    question,
     refused_by,
     wanted,
 )
@@ -148,7 +148,7 @@ async def test_a_cancelled_confirmation_is_withdrawn_and_the_next_one_is_shown()
 
 def test_a_question_shows_every_parameter_and_cuts_long_texts_in_the_middle() -> None:
     params = {"note": "x" * 600, "path": "/etc/cron.d/x", "more": [{"deep": "y" * 5000 + "end"}]}
-    text = question(REF, "alice", params)
+    text = approval_text(REF, "alice", params)
     for shown in (
         '"note"',
         "… (600 characters) …",
@@ -190,7 +190,7 @@ async def test_a_tool_that_says_that_it_may_destroy_something_is_confirmed_by_it
 
 
 def test_control_characters_of_an_agent_do_not_reach_the_terminal() -> None:
-    text = question(REF, "al\x1b[2Jice\n", {"x": "\x1b]0;title\x07", "y": "ü读\u202e"})
+    text = approval_text(REF, "al\x1b[2Jice\n", {"x": "\x1b]0;title\x07", "y": "ü读\u202e"})
     assert printable(text) == text
     assert "ü读" in text
 

@@ -337,9 +337,11 @@ async def test_a_token_file_without_a_token_is_reported_and_read_again(nats_url:
         gateway_world(nats_url, settings=LOCKED) as world,
         box(world.url, token=token_of(settings), joined=False) as computer,
     ):
-        await eventually(lambda: f"(SMCP_TOKEN_FILE): {file} cannot be read" in (computer.membership.problem or ""))
+        await eventually(lambda: f"(SMCP_TOKEN_FILE): {file}: cannot be read" in (computer.membership.problem or ""))
         file.write_bytes(b"\xff\xfe")
-        await eventually(lambda: f"{file} is no text" in (computer.membership.problem or ""), timeout=30)
+        await eventually(
+            lambda: f"{file}: cannot be read: it is not UTF-8 text" in (computer.membership.problem or ""), timeout=30
+        )
         file.write_text(shared_token(SECRET, sub="holder of box"))
         await eventually(lambda: computer.membership.problem is None, timeout=30)
 

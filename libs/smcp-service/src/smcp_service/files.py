@@ -1,10 +1,12 @@
 """Files that others read or write, too: written as a whole, and read again when they change."""
 
 import errno
+import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -45,6 +47,27 @@ def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False) 
             temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Let no other process change files of this directory while the body runs; it waits for those that do. Raises
+    OSError."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """Another one for any change of a file; empty where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 class UnusableFile(Failure):
     """The file cannot be used. The message names it, and the field, never a hash."""
 
@@ -72,7 +95,7 @@ class WatchedFile(Generic[Value]):
     def __init__(self, path: Path, read: Callable[[Path], Value]) -> None:
         self._path = path
         self._read = read
-        self._seen = self._stamp()
+        self._seen = stamp(path)
         self._refused = self._seen
         """The last change that could not be read and was reported."""
         self.value = read(path)
@@ -83,22 +106,15 @@ class WatchedFile(Generic[Value]):
         Raises:
             UnusableFile: it has changed and cannot be read; the value stays as it is. Raised once for a change.
         """
-        stamp = self._stamp()  # before reading: a change meanwhile is seen next time
-        if stamp == self._seen:
+        now = stamp(self._path)  # before reading: a change meanwhile is seen next time
+        if now == self._seen:
             return False
         try:
             self.value = self._read(self._path)
         except UnusableFile:  # tried again each time: the cause may be temporary
-            if stamp == self._refused:
+            if now == self._refused:
                 return False
-            self._refused = stamp
+            self._refused = now
             raise
-        self._seen = self._refused = stamp
+        self._seen = self._refused = now
         return True
-
-    def _stamp(self) -> tuple[int, int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

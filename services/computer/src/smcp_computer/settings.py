@@ -1,12 +1,10 @@
 """Settings of a Computer, and the checks of how it connects (NATS or gateways)."""
 
-import asyncio
 import shlex
 import shutil
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
@@ -139,6 +137,7 @@ def state_directory(settings: ComputerSettings) -> Path:
     return path
 
 
+FILE_OPTION: Final = "--token-file (SMCP_TOKEN_FILE):"
 TokenSource = str | Callable[[], Awaitable[str]]
 """See `smcp_agent.connecting.options.Token`."""
 
@@ -177,35 +176,22 @@ def check_connection(settings: ComputerSettings, *, asked_for_token: bool = Fals
 
 def token_of(settings: ComputerSettings) -> TokenSource | None:
     """The token for the gateway, or what reads it from its file before each connection."""
+    from smcp_agent.connecting.options import token_from  # noqa: PLC0415 -- as above
+
     if settings.token is not None:
         return settings.token.get_secret_value()
-    return None if settings.token_file is None else partial(asyncio.to_thread, _read_token, settings.token_file)
+    return None if settings.token_file is None else token_from(settings.token_file, FILE_OPTION)
 
 
 def token_problem(settings: ComputerSettings) -> str | None:
     """Why there is no token in its file now, which does not keep a Computer from running; None: there is one."""
-    from smcp_agent.errors import TokenUnavailable  # noqa: PLC0415 -- as above
+    from smcp_agent.connecting.options import read_token  # noqa: PLC0415 -- as above
+    from smcp_agent.errors import TokenUnavailable  # noqa: PLC0415
 
     if settings.gateway_url is None or settings.token_file is None:
         return None
     try:
-        _read_token(settings.token_file)
+        read_token(settings.token_file, FILE_OPTION)
     except TokenUnavailable as error:
         return error.message
     return None
-
-
-def _read_token(path: Path) -> str:
-    """Raises TokenUnavailable: the file cannot be read, or holds none. It is named, and not quoted."""
-    from smcp_agent.connecting.options import check_token  # noqa: PLC0415 -- as above
-    from smcp_agent.errors import Malformed, TokenUnavailable  # noqa: PLC0415
-
-    try:
-        return check_token(path.read_text(encoding="utf-8").strip())
-    except OSError as error:
-        why = f" cannot be read: {error.strerror or type(error).__name__}"
-    except Malformed as error:
-        why = f": {error.message.removeprefix('token: ')}"
-    except ValueError:
-        why = " is no text"
-    raise TokenUnavailable(f"--token-file (SMCP_TOKEN_FILE): {path}{why}")

@@ -1,7 +1,5 @@
 """The MCP service's settings, read once at its start."""
 
-import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -9,8 +7,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr
 
 from smcp_agent.connecting.addresses import checked_url
-from smcp_agent.connecting.options import Token, check_token
-from smcp_agent.errors import Malformed, TokenUnavailable
+from smcp_agent.connecting.options import Token, check_token, token_from
+from smcp_agent.errors import Malformed
 from smcp_agent.mcp.tools import MAX_TOOLS
 from smcp_auth.settings import AuthSettings, QuotaSettings, check_auth
 from smcp_proto.member_names import Name
@@ -114,7 +112,7 @@ class McpSettings(AuthSettings, QuotaSettings):
     def gateway_token(self) -> Token | None:
         if self.token is not None:
             return self.token.get_secret_value()
-        return None if self.token_file is None else partial(asyncio.to_thread, _read, self.token_file)
+        return None if self.token_file is None else token_from(self.token_file, "SMCP_TOKEN_FILE:")
 
 
 def check_access(settings: McpSettings) -> None:
@@ -130,14 +128,3 @@ def check_access(settings: McpSettings) -> None:
         raise SettingsError(
             "SMCP_AUTH_ISSUER: must be a URL when SMCP_MCP_PUBLIC_URL is set: clients get their tokens there"
         )
-
-
-def _read(path: Path) -> str:
-    """Raises TokenUnavailable: the file cannot be read, or holds no token."""
-    try:
-        return check_token(path.read_text(encoding="utf-8").strip())
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-    except Malformed as error:
-        why = error.message
-    raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path}: {why}")

@@ -13,8 +13,8 @@ import typer
 
 from smcp_agent.cli.output import print_failure, print_hint
 from smcp_agent.cli.run_command import FAILED, WRONG_USAGE, Options, run
-from smcp_agent.connecting.options import check_token
-from smcp_agent.errors import Malformed
+from smcp_agent.connecting.options import read_token
+from smcp_agent.errors import Malformed, TokenUnavailable
 from smcp_agent.mcp.client_configs import CLIENTS, VARIABLE, ConfigFileError, read, write
 from smcp_agent.mcp.tools import MAX_TOOLS, ToolListOptions, ToolMode
 from smcp_proto.schemas import MAX_TIMEOUT_S
@@ -86,12 +86,9 @@ def _with_token_file(chosen: Options, path: Path | None) -> Options:
 
     async def read() -> str:
         try:
-            return check_token(path.read_text(encoding="utf-8").strip())  # noqa: ASYNC240 -- a line of a local file
-        except (OSError, ValueError) as error:
-            why = f"cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}"
-        except Malformed as error:
-            why = error.message
-        raise Malformed(f"--token-file {path}: {why}")
+            return read_token(path, "--token-file")
+        except TokenUnavailable as error:
+            raise Malformed(error.message) from None
 
     return replace(chosen, token=read)
 

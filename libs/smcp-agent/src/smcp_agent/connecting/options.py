@@ -12,6 +12,7 @@ import stat
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -91,6 +92,25 @@ def check_token(token: str) -> str:
             "token: has to be 1 to 8192 visible ASCII characters without spaces", details={"field": "token"}
         )
     return token
+
+
+def read_token(path: Path, said: str) -> str:
+    """The token in a file. `said`: the option that names the file, for an error. The file is not quoted.
+
+    Raises TokenUnavailable: the file cannot be read, or holds no token.
+    """
+    try:
+        return check_token(path.read_text(encoding="utf-8").strip())
+    except (OSError, ValueError) as error:
+        why = f"cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}"
+    except Malformed as error:
+        why = error.message
+    raise TokenUnavailable(f"{said} {path}: {why}")
+
+
+def token_from(path: Path, said: str) -> Token:
+    """Reads the file before each connection (`read_token`): the token may be renewed."""
+    return partial(asyncio.to_thread, read_token, path, said)
 
 
 _LONGEST: Final = 256

@@ -4,9 +4,7 @@ The result of an edit is checked before it is written, and a file is replaced as
 over: see `file_changes`.
 """
 
-import fcntl
 import json
-import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from smcp_computer.config.inputs import variable_of
 from smcp_computer.config.lint import ConfigError, placed
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import is_sealed
-from smcp_service.files import replace_files
+from smcp_service.files import locked, replace_files
 from smcp_service.settings import did_you_mean
 
 
@@ -119,20 +117,14 @@ def _rewritten(path: Path, change: Callable[[bytes], Mapping[str, Any]], *, may_
     """
     path = path.resolve()
     try:
-        directory = os.open(path.parent, os.O_RDONLY)
+        with locked(path.parent):
+            is_new = may_be_new and not path.exists()
+            document = change(b"" if is_new else content_of(path))
+            if not is_new and is_sealed(path.read_bytes()):
+                raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
+            replace_files({path: _text(document)}, keep_access=True)
     except OSError as error:
         raise _not_writable(path, error) from None
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        is_new = may_be_new and not path.exists()
-        document = change(b"" if is_new else content_of(path))
-        if not is_new and is_sealed(path.read_bytes()):
-            raise ConfigError("is encrypted: decrypt it with `smcp-computer secrets decrypt`, then change it")
-        replace_files({path: _text(document)}, keep_access=True)
-    except OSError as error:
-        raise _not_writable(path, error) from None
-    finally:
-        os.close(directory)
     return document
 
 

@@ -29,6 +29,7 @@ from smcp_proto.schemas.config import (
     MCPServerInput,
     MCPServerStdioConfig,
 )
+from smcp_service.files import stamp
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -133,27 +134,14 @@ async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[
     swaps a link beside it, and some file systems tell of no changes. `files` may return others after a change: the
     configuration file names some of them.
     """
-    read = seen = _state(files())
+    read = seen = {path: stamp(path) for path in files()}
     yield
     while True:
         await asyncio.sleep(LOOK_S if seen == read else AGAIN_S)
-        before, seen = seen, _state(files())
+        before, seen = seen, {path: stamp(path) for path in files()}
         if before == seen != read:
             read = seen
             yield
-
-
-def _state(files: Collection[Path]) -> dict[Path, tuple[int, ...]]:
-    """Another one for any change of a file; empty tuples for those that are not there."""
-    state: dict[Path, tuple[int, ...]] = {}
-    for path in files:
-        try:
-            found = path.stat()
-        except OSError:
-            state[path] = ()
-        else:
-            state[path] = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    return state
 
 
 def variables_of(path: Path) -> dict[str, str]:

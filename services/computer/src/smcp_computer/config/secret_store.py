@@ -5,7 +5,6 @@ of the system, else, where the system has none, in a file of mode 0600 beside wh
 where its key is, so that a keyring which is locked or missing is an error, and never a new key.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Final
 
-from smcp_service.files import replace_files
+from smcp_service.files import locked, replace_files
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -149,16 +148,12 @@ class SecretStore:
     def _changing(self) -> Iterator[dict[str, str]]:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory = os.open(self._path.parent, os.O_RDONLY)
+            with locked(self._path.parent):  # the Computer and a command may write at the same time
+                values = self.read()
+                yield values
+                write_private(self._path, self.vault.seal(json.dumps(values).encode()))
         except OSError as error:
             raise SecretsError(f"{self._path.parent} cannot be made: {error.strerror}") from None
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # the Computer and a command may write at the same time
-            values = self.read()
-            yield values
-            write_private(self._path, self.vault.seal(json.dumps(values).encode()))
-        finally:
-            os.close(directory)
 
 
 def write_private(path: Path, content: bytes) -> None:
