@@ -19,6 +19,9 @@ ESCAPED: Final = "é\n" * (4 * MIB)
 """32 MiB as JSON: an escape for each character."""
 SMALLER: Final = 3
 """The longest step is at most a third of what the answer cost in one go; a seventh to a tenth was seen."""
+RUNS: Final = 3
+"""Of the same steps. The garbage collector and new memory from the kernel are no part of a step, and hit another one in
+each run."""
 JSON: Final = st.recursive(
     st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
 )
@@ -53,9 +56,10 @@ def test_a_large_answer_holds_the_loop_for_short_steps(answer: dict[str, Any]) -
     began = time.thread_time()
     exact_json.written(exact_json.read(text))
     at_once = time.thread_time() - began
-    outcome, took = steps(large_answer(text, MOST))
+    outcomes, each_took = zip(*(steps(large_answer(text, MOST)) for _ in range(RUNS)), strict=True)
+    took = list(map(min, zip(*each_took, strict=True)))
     assert max(took) < at_once / SMALLER, (max(took), at_once)
-    assert isinstance(outcome, SmcpError if "code" in answer else bytes)
+    assert isinstance(outcomes[0], SmcpError if "code" in answer else bytes)
 
 
 @given(OBJECTS)
