@@ -200,6 +200,20 @@ async def test_a_cancel_counts_by_name_if_its_gateway_or_that_of_the_call_says_n
         assert owner.held()["kept_cancels"] == 1
 
 
+async def test_cancels_of_one_call_for_thousands_of_users_take_no_more_memory_than_those_for_a_few() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        tracemalloc.start()
+        try:
+            for number in range(5000):
+                tool.cancel(subject=f"{number:032x}")
+            assert tracemalloc.get_traced_memory()[0] < 20_000
+        finally:
+            tracemalloc.stop()
+        assert owner.held()["kept_cancels"] == 1
+        assert (await tool.call(subject=f"{4999:032x}"))["meta"] == {"a2c_cancelled": True}
+
+
 @pytest.mark.rule("answers.calls.cancel.late", "answers.calls.cancel.once")
 async def test_a_cancel_after_the_result_changes_nothing() -> None:
     with owning() as owner:

@@ -22,7 +22,7 @@ from smcp_bus import exact_json
 from smcp_bus.bus import Note
 from smcp_bus.dispatch import Call
 from smcp_bus.limits import Key, surplus
-from smcp_bus.owned_calls import CallKey, EndedCall, RunningCall, Stop
+from smcp_bus.owned_calls import FREED, MAX_CANCELLERS, CallKey, EndedCall, RunningCall, Stop
 from smcp_bus.ownership import Ownership, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
@@ -37,8 +37,6 @@ ABSENT_S: Final = 5.0
 """How long an Agent that is gone may take to come back before its calls are cancelled (seconds)."""
 MAX_KEYS: Final = 100_000
 """Ended calls, and tombstones, at most (see `surplus`)."""
-FREED: Final = 8
-"""Where there is no more room, an eighth of it is freed: the search takes 40 ms for 100,000 calls."""
 ANSWERED_S: Final = 0.3
 """How long the answer of a call that has ended may be on its way (seconds)."""
 HELD_BEFORE_S: Final = 5.0
@@ -217,8 +215,9 @@ class Owner:
             elif len(call.timers) == 1:
                 call.timers.append(self._loop.call_later(call.seat.cancel_grace_s, self._cancelled, call, "cancelled"))
         if not calls:
-            _, subjects = self._tombstones.pop((office, agent, req_id), (0.0, ()))
-            self._tombstones[office, agent, req_id] = self._loop.time(), tuple({*subjects, subject})
+            _, known = self._tombstones.pop((office, agent, req_id), (0.0, ()))
+            subjects = (*(each for each in known if each != subject), subject)[-MAX_CANCELLERS:]
+            self._tombstones[office, agent, req_id] = self._loop.time(), subjects
             self._tidy_later()
         return bool(calls)
 
