@@ -238,3 +238,17 @@ async def test_a_call_that_waited_for_a_server_to_start_is_checked_then(nats_url
         computer.apply(parse_config(json.dumps({"servers": {"tools": tools, "late": late}})))
         async with refused("tool_name"):
             await anna.call_tool(NAME, "late__echo", {"text": "x"})
+
+
+async def test_an_approval_request_names_the_user_for_whom_the_agent_calls(nats_url: str) -> None:
+    asked = request(tool_name="append", params={"mark": "x"})
+    user = {"identity": "a" * 32, "subject": "otto"}
+    async with (
+        gateway_world(nats_url, settings=LOCKED) as world,
+        native_computer(world, OFFICE, NAME, {"tools": configs.stdio()}, confirm="agent"),
+        holder(world, "service", smcp={"offices": ["*"], "delegates": True}) as service,
+    ):
+        for more, who in (({"a2c_on_behalf": user}, "The user 'otto'"), ({"req_id": "r2"}, "The Agent 'anna'")):
+            answer = await service.call("client:tool_call", asked | more)
+            (approval,) = answer["meta"]["a2c_input_required"]["requests"].values()
+            assert approval["params"]["message"].startswith(f"{who} wants to run 'append' of 'tools' with ")

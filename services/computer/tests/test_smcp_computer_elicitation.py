@@ -10,6 +10,7 @@ import pytest
 
 from smcp_computer.elicitation import (
     MAX_BYTES,
+    MAX_OF_A_USER,
     MAX_OPEN,
     CallNames,
     ElicitationRefused,
@@ -52,7 +53,8 @@ async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the
     elicitations = OpenElicitations(within_s=60)
     calls = [Waiting() for _ in range(MAX_OPEN)]
     for number, call in enumerate(calls):
-        elicitations.add(elicitation(str(number), call))
+        whose = f"key-{1 + number // MAX_OF_A_USER}"
+        elicitations.add(replace(elicitation(str(number), call), subject=whose))
     with pytest.raises(ElicitationRefused, match="64 elicitations of this Computer wait for an answer already"):
         elicitations.add(elicitation("one more"))
     elicitations.cancel("anna", "0", "of another")
@@ -64,6 +66,16 @@ async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the
     elicitations.close()
     assert [each.stopped for each in calls[1:]] == ["aborted"] * (MAX_OPEN - 1)
     assert len(elicitations) == 0
+
+
+async def test_one_user_has_a_quarter_of_a_computers_open_elicitations_at_most() -> None:
+    elicitations = OpenElicitations(within_s=60)
+    for number in range(MAX_OF_A_USER):
+        elicitations.add(elicitation(str(number)))
+    with pytest.raises(ElicitationRefused, match="16 elicitations wait for answers of this user already"):
+        elicitations.add(elicitation("one more"))
+    elicitations.add(replace(elicitation("of another"), subject="key-2"))
+    elicitations.close()
 
 
 @pytest.mark.rule("answers.calls.elicitation.dropped")

@@ -67,6 +67,8 @@ async def test_a_prompt_that_cannot_be_had_is_refused_in_words(nats_url: str) ->
         for method, params, field in wrong:
             answer = await alice.ask(method, **params)
             assert (answer.get("code"), answer.get("details", {}).get("field")) == (400, field)
+        missing = await alice.ask("prompts/get", name="greet")
+        assert missing["message"] == "argument 'who': is missing"
 
 
 @pytest.mark.rule("answers.prompts.list")

@@ -24,6 +24,7 @@ from smcp_testing import issuer
 from smcp_testing.bridged import ERAS
 from smcp_testing.context_computer import WINDOW, computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.gateway_world import gateway_world
 from smcp_testing.issuer import ISSUER, shared_token
 from smcp_testing.mcp_service import Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
@@ -271,3 +272,30 @@ def test_an_issuer_that_clients_cannot_find_is_refused_at_the_start() -> None:
     for wrong in ("mcp.example", "ftp://mcp.example", "https://mcp.example/path", "https://mcp.example?x=1"):
         with pytest.raises(ValidationError, match="has to be a URL without a path"):
             McpSettings(mcp_public_url=wrong)
+
+
+@pytest.mark.parametrize(
+    ("grants", "why"),
+    [
+        (None, "the gateway refuses SMCP_TOKEN: "),
+        ({}, "the gateway refuses SMCP_TOKEN: the token may not call for users: its grants need `delegates`"),
+        ({"delegates": True}, None),
+    ],
+)
+async def test_smcp_mcp_is_not_ready_while_its_own_token_is_missing_or_may_not_delegate(
+    nats_url: str, tmp_path: Path, grants: dict[str, Any] | None, why: str | None
+) -> None:
+    keys = tmp_path / "keys.json"
+    users = key_of(keys)
+    own = {} if grants is None else {"token": key_of(keys, **{**LAB, "offices": ["*"], **grants})}
+
+    def problem() -> str | None:
+        return service.readiness.problems().get("gateway")
+
+    async with (
+        gateway_world(nats_url, settings={"auth_keys": keys}) as world,
+        mcp_service(world.url, auth_keys=keys, **own) as service,
+    ):
+        assert users not in own.values()
+        await eventually(lambda: problem() != "not connected to a gateway yet")
+        assert problem() is None if why is None else (problem() or "").startswith(why)

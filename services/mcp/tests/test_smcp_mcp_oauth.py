@@ -151,6 +151,8 @@ async def test_a_client_finds_the_issuer_and_the_computer_and_the_audit_trail_ar
                     assert not (await client.call_tool("look", {})).is_error
                     assert (await client.call_tool("move", {})).is_error
         assert set(issuer.asked) == {f"{public}/mcp/lab-1"}
-        assert [json.loads(call.headers[RIGHTS]) for call in calls] == [{"holder": "otto", "tools": ["look"]}]
+        assert [json.loads(call.headers[RIGHTS]) for call in calls] == [
+            {"holder": "otto", "delegate": "mcp", "tools": ["look"]}
+        ]
         told = [(record["kind"], record["subject"], record["name"]) for record in records]
         assert told == [("join", "mcp", "smcp-mcp"), ("call", "otto", "smcp-mcp"), ("leave", "mcp", "smcp-mcp")]

@@ -7,9 +7,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from pydantic import ValidationError
 
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import OfficeTools
+from smcp_mcp.settings import McpSettings
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.mcp_service import mcp_service, office_client
@@ -241,3 +243,58 @@ async def test_a_wrong_way_to_list_tools_is_400_and_named() -> None:
             assert response.status == 400
             error = (await response.json())["error"]
         assert (error["message"], error["data"]) == ("tools: has to be one of auto, all, search", {"field": "tools"})
+
+
+async def test_an_unknown_query_parameter_is_400_and_named() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        async with http.post(service.office() + "?tool=all", json=PING, headers=HEADERS) as response:
+            assert response.status == 400
+            error = (await response.json())["error"]
+        assert error["message"] == "tool: is no query parameter of this URL; there is `tools`"
+        assert error["data"] == {"field": "tool"}
+
+
+@pytest.mark.parametrize("era", ["legacy", "auto"])
+async def test_a_client_of_an_office_without_computers_is_told_so(era: str) -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+        async with office_client(service.office("ofice") + "?tools=search", era) as client:
+            said = client.client.instructions
+            assert said is not None
+            assert said.startswith("There is no Computer in the office 'ofice' now: is its name right?")
+            assert "is a Computer in it, and is the name of the office right?" in await client.text(
+                "search_tools", query="x"
+            )
+            gateway.computers["red"] = [tool("echo")]
+            await gateway.notify("notify:enter_office", office_id="ofice", computer="red")
+            await eventually(lambda: gateway.seen("client:get_tools"))
+            async with office_client(service.office("ofice"), era) as second:
+                assert await second.text("echo") == "echo"
+                said = second.client.instructions
+                assert said is not None
+                assert said.startswith("Tools of several computers.")
+
+
+async def test_mcp_clients_see_the_name_of_the_service() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+        async with office_client(service.office()) as client:
+            assert client.client.server_info is not None
+            assert client.client.server_info.name == "smcp-mcp"
+
+
+async def test_what_is_always_to_be_listed_and_is_not_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    listing = {"mcp_max_tools": 1, "mcp_always_list": "l*,nothing"}
+    async with fake_gateway() as gateway, mcp_service(gateway.url, **listing) as service:
+        gateway.computers["red"] = [tool("echo"), tool("look"), tool("list")]
+        async with office_client(service.office()) as client:
+            for _ in range(2):
+                assert (await client.names())[3:] == ["list"]
+    warned = [each.getMessage() for each in caplog.records if each.name == "smcp_agent.mcp.tools"]
+    assert warned == [
+        "no tool is named 'nothing', which is always to be listed",
+        "too many tools are always to be listed: 1 are left out, as above the maximum",
+    ]
+
+
+def test_a_maximum_of_no_tools_is_refused() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        McpSettings(mcp_max_tools=0)

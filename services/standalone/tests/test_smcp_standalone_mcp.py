@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -105,3 +106,22 @@ async def test_with_keys_of_ones_own_it_needs_one_for_itself_that_delegates(conf
             assert await client.text("add", a=1, b=2) == "3"
     async with up(config, SMCP_AUTH_KEYS=str(file)) as ready:
         assert ready["mcp_url"] is None
+
+
+async def test_a_taken_port_of_mcp_clients_is_named_with_what_chooses_another(config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = ("--port", "0", "--config", str(config), "--mcp-port", str(port))
+        async with service_process(SMCP, "up", *options, env={"SMCP_LOG_FORMAT": "json"}) as process:
+            assert await process.exit_code(timeout=60) == 1
+            choose = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--no-mcp)"
+            assert process.log[-1] == {
+                "event": f"error: port {port} of 127.0.0.1 is taken; choose another with {choose}"
+            }
+
+
+async def test_the_last_port_leaves_none_for_mcp_clients(config: Path) -> None:
+    async with service_process(SMCP, "up", "--port", "65535", "--config", str(config)) as process:
+        assert await process.exit_code(timeout=60) == 2
+        said = "--mcp-port: there is no port above --port 65535: choose one, or --no-mcp"
+        assert said in "\n".join(str(line["event"]) for line in process.log)

@@ -25,6 +25,8 @@ from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import Role, matches
 from smcp_proto.schemas.tools import OnBehalf
 
+DELEGATES: Final = "delegates"
+"""In CONNECT's `auth`, true: the client will call for users, so a token that may not is refused at once."""
 CALLER_KEY: Final = "caller_key"
 """The field of `auth` in Socket.IO's CONNECT."""
 FIELD: Final = "a2c_caller"

@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol, TypeVar
 from smcp_proto.printable import printable
 
 T = TypeVar("T")
+Problem = tuple[str | None, str]
+"""The field that is wrong (None: no single one), and why."""
 
 ACTIONS: Final[Mapping[str, str]] = {"y": "accept", "yes": "accept", "n": "decline", "no": "decline"}
 """MCP's actions of an ElicitResult, by the words for them."""
@@ -31,14 +33,14 @@ async def ask_user(
     terminal: LineTerminal,
     text: str,
     params: Mapping[str, Any],
-    problem: Callable[[Mapping[str, Any], Mapping[str, Any]], str | None] = lambda schema, content: None,
+    problem: Callable[[Mapping[str, Any], Mapping[str, Any]], Problem | None] = lambda schema, content: None,
 ) -> dict[str, Any]:
     """MCP's ElicitResult of a user.
 
     Args:
         text: introduces the elicitation.
         params: of MCP's ElicitRequest.
-        problem: why a content does not fit a schema; None: it fits, or somebody else checks it.
+        problem: why a content does not fit a schema; None: it fits, or somebody else checks it. What fits is kept.
     """
     text = f"{text}{printable(str(params.get('message')))}"
     what = "Open it?" if "url" in params else "Answer it?"
@@ -48,18 +50,27 @@ async def ask_user(
     schema = params.get("requestedSchema")
     if action != "accept" or schema is None:
         return {"action": action}
+    kept: dict[str, Any] = {}
     while True:
-        content = await _filled_in(terminal, schema)
-        if (why := problem(schema, content)) is None:
+        content = await _filled_in(terminal, schema, kept)
+        if (found := problem(schema, content)) is None:
             return {"action": "accept", "content": content}
-        if not await terminal.ask(why, "Fill it in again? [Y/n] ", AGAIN):
+        wrong, why = found
+        if not await terminal.ask(why, "Correct it? [Y/n] ", AGAIN):
             return {"action": "cancel"}
+        kept = {name: value for name, value in content.items() if name != wrong}
+        if len(kept) == len(schema.get("properties", {})):  # no field alone is wrong
+            kept = {}
 
 
-async def _filled_in(terminal: LineTerminal, schema: Mapping[str, Any]) -> dict[str, Any]:
+async def _filled_in(terminal: LineTerminal, schema: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a form. Fields that have a value in `kept` are not asked."""
     content: dict[str, Any] = {}
     required = schema.get("required")
     for name, field in schema.get("properties", {}).items():
+        if name in kept:
+            content[name] = kept[name]
+            continue
         known = field if isinstance(field, dict) else {}
         shown = described(name, known, required=isinstance(required, list) and name in required)
         if line := await terminal.line(shown, f"{printable(name)}: "):

@@ -158,12 +158,14 @@ class Confirmation:
         answered: Callable[[str], None] = lambda answer: None,
         given: bool | None = None,
         local: bool = False,
+        user: str | None = None,
     ) -> str | None:
         """None where the tool may run, else why it may not. Asks for approval, one request at a time, if it has to.
 
         Args:
             answered: called with each answer, or with `withdrawn`: the call ended before there was one.
             given: the answer of the Agent, where it was asked.
+            user: the subject for whom the Agent calls, if it calls for others.
             local: the user of this host calls, and is asked in place of an Agent's user.
 
         Raises ApprovalNeeded: the Agent has to approve it.
@@ -185,7 +187,7 @@ class Confirmation:
             answered(WITHDRAWN)
             return _STOPPING
         if by_agent:
-            return self._by_the_agent(approval_text(target.ref, agent, params), answered, given)
+            return self._by_the_agent(approval_text(target.ref, agent, params, user), answered, given)
         asking = asyncio.timeout(None)
         try:
             async with asking:
@@ -367,13 +369,12 @@ class ByProgram:
         return _WORDS[word] if word else Answer.YES
 
 
-def approval_text(ref: ToolRef, agent: str, params: Mapping[str, Any]) -> str:
+def approval_text(ref: ToolRef, agent: str, params: Mapping[str, Any], user: str | None = None) -> str:
     """What is shown: each parameter, at any depth, with its name. The Agent's text cannot move the cursor or colour
     anything."""
     shown = printable(json.dumps(_cut(params), ensure_ascii=False))
-    return (
-        f"The Agent {printable(agent)!r} wants to run {printable(ref.tool)!r} of {printable(ref.server)!r} with {shown}"
-    )
+    who = f"The Agent {printable(agent)!r}" if user is None else f"The user {printable(user)!r}"
+    return f"{who} wants to run {printable(ref.tool)!r} of {printable(ref.server)!r} with {shown}"
 
 
 def _cut(value: Any) -> Any:

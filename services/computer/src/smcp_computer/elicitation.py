@@ -27,6 +27,8 @@ from smcp_proto.schemas.tools import ToolCallReq
 ELICITATION: Final = "elicitation/create"
 MAX_OPEN: Final = 64
 """Open at one Computer: each may hold a call at an MCP server."""
+MAX_OF_A_USER: Final = MAX_OPEN // 4
+"""Of them for one caller: a subject, or without authentication an Agent."""
 MAX_PER_CALL: Final = 32
 """Elicitations of one call in all: a server must not ask for ever."""
 MAX_BYTES: Final = 64 * 1024
@@ -105,6 +107,9 @@ class OpenElicitations:
         check(elicitation.requests, elicitation.elicited, elicitation.server_state, is_approval=is_approval)
         if len(self._open) >= MAX_OPEN:
             raise ElicitationRefused(f"cannot ask: {MAX_OPEN} elicitations of this Computer wait for an answer already")
+        whose = _user(elicitation)
+        if sum(_user(each) == whose for each, _ in self._open.values()) >= MAX_OF_A_USER:
+            raise ElicitationRefused(f"cannot ask: {MAX_OF_A_USER} elicitations wait for answers of this user already")
         parked = sum(each.request.size for each, _ in self._open.values() if each.waiting is not None)
         if elicitation.waiting is not None and parked + elicitation.request.size > MAX_PARKED_BYTES:
             raise ElicitationRefused("cannot ask: the parameters of waiting calls exceed 32 MiB together")
@@ -167,6 +172,10 @@ class OpenElicitations:
         elicitation.withdrawn()
         if elicitation.waiting is not None:
             elicitation.waiting.stop(why)
+
+
+def _user(elicitation: OpenElicitation) -> str:
+    return elicitation.subject or elicitation.request.agent
 
 
 def check(requests: Elicitations, elicited: int, server_state: str | None = None, *, is_approval: bool = False) -> None:
@@ -262,6 +271,8 @@ class InputTerminal:
         return await ask_user(terminal, text, params, _problem)
 
 
-def _problem(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
-    wrong = _wrong(schema, content)
-    return wrong and f"{printable('.'.join(wrong[0]) or 'the form')}: {printable(wrong[1])}"
+def _problem(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[str | None, str] | None:
+    if (wrong := _wrong(schema, content)) is None:
+        return None
+    path, why = wrong
+    return path[0] if path else None, f"{printable('.'.join(path) or 'the form')}: {printable(why)}"

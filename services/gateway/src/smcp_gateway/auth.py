@@ -17,7 +17,8 @@ from smcp_auth import client_addresses
 from smcp_auth.authenticator import HEADER, HEADER_FORM, Authenticator, bearer_token, quoted
 from smcp_auth.client_addresses import Network
 from smcp_auth.grants import Principal
-from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, TooLarge, Unavailable
+from smcp_bus.callers import DELEGATES
+from smcp_proto.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, TooLarge, Unavailable
 
 FIELD: Final = "token"
 """The field of `auth` with the token."""
@@ -47,6 +48,7 @@ async def admit(authenticator: Authenticator, request: web.Request, auth: object
 
     Raises:
         NotAuthenticated: no token, or one that is not accepted.
+        NotAllowed: the client says that it will call for users, and its token may not.
         RateLimited: too many wrong tokens from this address. `details.retry_after_s`
         Malformed: `auth.token` is not a string, or differs from the header's.
         Unavailable: the token cannot be checked now.
@@ -57,11 +59,13 @@ async def admit(authenticator: Authenticator, request: web.Request, auth: object
         raise Malformed(f"auth.{FIELD}: is not a string", details=details)
     known: Principal | None = request.get(_PRINCIPAL)
     if known is None:
-        return await _authenticate(authenticator, request, token)
-    if token is not None and token != request.get(_PRESENTED):
+        known = await _authenticate(authenticator, request, token)
+    elif token is not None and token != request.get(_PRESENTED):
         raise Malformed(f"auth.{FIELD}: is not the token of the header {HEADER}", details=details)
-    if (over := authenticator.ended(known)) is not None:
+    elif (over := authenticator.ended(known)) is not None:
         raise NotAuthenticated(over)
+    if isinstance(auth, Mapping) and auth.get(DELEGATES) is True and not known.grants.delegates:
+        raise NotAllowed("the token may not call for users: its grants need `delegates`", details={"field": DELEGATES})
     return known
 
 

@@ -24,6 +24,7 @@ from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization
 from smcp_mcp.buffered_request import BODY_S, BufferedRequest
 from smcp_mcp.connection_limits import BodyBudget, LimitedProtocol, Strangers, let_in
+from smcp_mcp.gateway_check import GatewayCheck
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, tool_mode
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
@@ -80,6 +81,10 @@ class McpEndpoint:
         except ValueError:
             why = f"tools: has to be one of {', '.join(ToolMode)}"
             await exchange.refuse(400, why, code=INVALID_REQUEST, data={"field": "tools"})
+            return "refused"
+        if (unknown := next((name for name in request.query_params if name != "tools"), None)) is not None:
+            why = f"{unknown[:50]}: is no query parameter of this URL; there is `tools`"
+            await exchange.refuse(400, why, code=INVALID_REQUEST, data={"field": unknown[:50]})
             return "refused"
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             await exchange.refuse(415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST)
@@ -178,8 +183,13 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics) -> AsyncIterator[str]:
+async def open_mcp(
+    settings: McpSettings, readiness: Readiness, metrics: Metrics, *, choose: str = "--port / SMCP_MCP_PORT"
+) -> AsyncIterator[str]:
     """Serve MCP clients while the body runs; it is given the URL. Then leave all offices, and stop.
+
+    Args:
+        choose: what to use in place of a port that is taken.
 
     Raises:
         Failure: the address is not available.
@@ -190,6 +200,9 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
         quotas = Quotas(settings.quotas, burst_s=settings.quota_burst_s, clock=asyncio.get_running_loop().time)
         offices = Offices(settings, access, quotas, tasks)
         tasks.start(access.run(), name="access")
+        check = GatewayCheck(settings)
+        tasks.start(check.run(), name="gateway check")
+        readiness.add("gateway", lambda: check.problem)
         endpoint = McpEndpoint(settings, access, offices, peers, quotas)
         metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices))
         metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
@@ -207,7 +220,7 @@ async def open_mcp(settings: McpSettings, readiness: Readiness, metrics: Metrics
             listener = socket.create_server((host, port), family=family, backlog=1024)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each connection inherits it
         except OSError as error:
-            raise cannot_listen(error, host, port, choose="SMCP_MCP_PORT") from error
+            raise cannot_listen(error, host, port, choose=choose) from error
         pages = Middleware(
             CORSMiddleware,
             allow_origins=settings.origins,

@@ -182,7 +182,9 @@ class Offices:
     async def _serve(self, agent: SmcpAgent, joined: asyncio.Future[HeldOffice]) -> None:
         settings = self._settings
         listing = ToolListOptions(mode=_mode_of, max_tools=settings.mcp_max_tools, always=settings.always_listed)
-        office = OfficeServer(agent, may=self._access.may, may_ask=self._access.may_ask, listing=listing)
+        office = OfficeServer(
+            agent, may=self._access.may, may_ask=self._access.may_ask, listing=listing, name="smcp-mcp"
+        )
         self._access.call_for_users(office.server)
         self._access.meter(office.server, self._quotas, agent.office)
         manager = StreamableHTTPSessionManager(
@@ -201,7 +203,10 @@ class Offices:
             stop_hearing = agent.on_event(hear)
             self._held[agent.office] = held
             self._settle(agent.office, joined, held)
-            _log.info("joined an office", office=agent.office)
+            computers = len(agent.computers())
+            _log.info("joined an office", office=agent.office, computers=computers)
+            if not computers:
+                _log.warning("nobody is in the office: its name in the URL may be wrong", office=agent.office)
             try:
                 await held.ended.wait()
             finally:

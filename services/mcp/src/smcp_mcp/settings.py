@@ -84,7 +84,7 @@ class McpSettings(AuthSettings, QuotaSettings):
     strangers_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: any number"
     )
-    mcp_max_tools: Annotated[int, Field(ge=0)] = Field(
+    mcp_max_tools: Annotated[int, Field(ge=1)] = Field(
         default=MAX_TOOLS, description="a client that may use more tools lists a search in their place"
     )
     mcp_always_list: str = Field(

@@ -47,6 +47,8 @@ OPERATOR: Final = "up-operator"
 """The credentials of the parts in this process."""
 _OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER, OPERATOR})
 
+MCP_PORT: Final = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--no-mcp)"
+
 _log = logging.getLogger("smcp_standalone.app")
 
 
@@ -216,7 +218,7 @@ async def _open_mcp(settings: McpSettings | None, gateway_url: str, metrics: Met
     from smcp_mcp.app import open_mcp  # noqa: PLC0415 -- the MCP SDK's server takes a quarter of a second to load
 
     url = gateway_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    async with open_mcp(settings.model_copy(update={"url": url}), Readiness(), metrics) as served:
+    async with open_mcp(settings.model_copy(update={"url": url}), Readiness(), metrics, choose=MCP_PORT) as served:
         yield served
 
 

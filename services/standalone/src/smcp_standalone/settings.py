@@ -24,6 +24,7 @@ from smcp_standalone.nats_server import find_command
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
+LAST_PORT: Final = 65535
 KEYS: Final = "key-of-this-run.json"
 """The file of the keys that are made for a run (`with_key`)."""
 _ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
@@ -161,6 +162,8 @@ def _mcp_settings(options: UpOptions, gateway: GatewaySettings) -> McpSettings:
     port = options.mcp_port
     if port is None and not os.environ.get("SMCP_MCP_PORT"):
         port = gateway.gateway_port and gateway.gateway_port + 1
+        if port > LAST_PORT:
+            raise SettingsError(f"--mcp-port: there is no port above --port {LAST_PORT}: choose one, or --no-mcp")
     chosen = {"url": McpSettings.model_fields["url"].default, "mcp_port": port}  # `SMCP_URL` is for smcp-agent
     mcp = load_settings(McpSettings, **chosen, insecure=options.insecure, audit=_audit_default())
     check_access(mcp)

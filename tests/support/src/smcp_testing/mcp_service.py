@@ -23,6 +23,7 @@ from smcp_service.metrics import Metrics
 class Service:
     url: str
     metrics: Metrics
+    readiness: Readiness
     stop: Callable[[], Awaitable[None]]
     """Stop it before its block ends."""
 
@@ -57,11 +58,11 @@ class OfficeClient:
 
 @asynccontextmanager
 async def mcp_service(gateway_url: str, **settings: Any) -> AsyncIterator[Service]:
-    metrics = Metrics()
+    metrics, readiness = Metrics(), Readiness()
     chosen = McpSettings(**{"url": gateway_url, "mcp_port": 0, **settings})
     async with contextlib.AsyncExitStack() as stack:
-        url = await stack.enter_async_context(open_mcp(chosen, Readiness(), metrics))
-        yield Service(url, metrics, stack.aclose)
+        url = await stack.enter_async_context(open_mcp(chosen, readiness, metrics))
+        yield Service(url, metrics, readiness, stack.aclose)
     for task in asyncio.all_tasks():  # sse-starlette's, one for the life of an event loop
         if getattr(task.get_coro(), "__name__", "") == "_shutdown_watcher":
             task.cancel()

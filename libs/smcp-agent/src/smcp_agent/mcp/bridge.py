@@ -42,6 +42,7 @@ MAX_KEPT: Final = 4096
 """Names kept for tools that are gone: a Computer with ever new tools costs no more."""
 CHANGES: Final = NotificationOptions(tools_changed=True, resources_changed=True, prompts_changed=True)
 CHUNK: Final = 256 * 1024
+INSTRUCTIONS: Final = "Tools of several computers. <computer>__<tool> is one whose name another has, or had."
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class OfficeServer:
         may: whether who sent a request may use a tool. One that the caller may not use is not listed. None: all may.
         may_ask: the same of a Computer, by its name, for resources, prompts and completion.
         listing: when the list is a search in place of all tools.
+        name: the server's name for its clients.
     """
 
     server: Server[Any]
@@ -79,6 +81,7 @@ class OfficeServer:
         may: Callable[[Context, NamedTool], bool] | None = None,
         may_ask: Callable[[Context, str], bool] | None = None,
         listing: ToolListOptions | None = None,
+        name: str = "smcp-agent",
     ) -> None:
         self._agent = agent
         self._timeout = timeout
@@ -93,10 +96,10 @@ class OfficeServer:
         """Why the connection was lost, or is not there again."""
         self._calls: set[anyio.CancelScope] = set()
         self.server = _Server(
-            "smcp-agent",
+            name,
             version=version("smcp-agent"),
             title=f"Office {agent.office}",
-            instructions="Tools of several computers. <computer>__<tool> is one whose name another has, or had.",
+            instructions=INSTRUCTIONS,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             get_tool_input_schema=self._listed.input_schema,
@@ -158,6 +161,7 @@ class OfficeServer:
                 await self._learn()
                 return {tools, resources, prompts}
             case events.ComputerEntered() | events.ResourcesChanged():
+                self._name()
                 return {resources}
             case events.ResourceUpdated():
                 return {subscriptions.ResourceUpdated(uri) for uri in self._subscriptions.meant(event)}
@@ -186,6 +190,8 @@ class OfficeServer:
         self._name()
 
     def _name(self) -> None:
+        nobody = f"There is no Computer in the office {self._agent.office!r} now: is its name right? {INSTRUCTIONS}"
+        self.server.instructions = INSTRUCTIONS if self._agent.computers() else nobody
         named = sorted(name_tools(self._tools, RESERVED | self._kept), key=lambda each: each.name)
         self._listed.put(named)
         there = {(each.computer, each.tool.name): each.name for each in named}
@@ -195,7 +201,7 @@ class OfficeServer:
         self._kept |= there
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return fitting("tools/list", context, types.ListToolsResult, "tools", self._listed.entries(context))
+        return await fitting("tools/list", context, types.ListToolsResult, "tools", self._listed.entries(context))
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
         begun, limit = False, anyio.CancelScope(deadline=self._last_moment())

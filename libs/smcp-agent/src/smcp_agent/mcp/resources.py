@@ -29,6 +29,8 @@ from smcp_proto.errors import SmcpCode
 LIST_S: Final = 5.0
 """A Computer that does not list its resources within this time is left out of a list."""
 SCHEME: Final = "smcp://"
+PART: Final = 250
+"""Items of a list that are checked in one go: some 5 ms, or 20 ms where one is not valid."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,19 +41,33 @@ _Place = tuple[str, str | None, str]
 """Computer, MCP server and own name of a prompt."""
 
 
-def fitting(method: str, context: Context, kind: type[_List], key: str, items: Sequence[Any]) -> _List:
-    """The list of those items that the client's version of MCP can express: one that it cannot costs only itself."""
+async def fitting(method: str, context: Context, kind: type[_List], key: str, items: Sequence[Any]) -> _List:
+    """The list of those items that the client's version of MCP can express: one that it cannot costs only itself.
 
-    def fits(item: Any) -> bool:
+    Others run after each `PART` of the items: all clients share one event loop.
+    """
+
+    name = next(name for name, field in kind.model_fields.items() if key in (name, field.alias))
+    whole = kind.model_validate({key: []})
+
+    def take(some: Sequence[Any]) -> bool:
         try:
-            result = kind.model_validate({key: [item]}).model_dump(by_alias=True, mode="json", exclude_none=True)
+            found = kind.model_validate({key: some})
+            result = found.model_dump(by_alias=True, mode="json", exclude_none=True)
             serialize_server_result(method, context.protocol_version, result)
         except ValidationError:
-            logger.warning("%s: %.200r is not valid in MCP, and left out", method, item)
             return False
+        getattr(whole, name).extend(getattr(found, name))
         return True
 
-    return kind.model_validate({key: [item for item in items if fits(item)]})
+    for start in range(0, len(items), PART):
+        part = items[start : start + PART]
+        if not take(part):
+            for item in part:
+                if not take([item]):
+                    logger.warning("%s: %.200r is not valid in MCP, and left out", method, item)
+        await asyncio.sleep(0)
+    return whole
 
 
 async def of_all(computers: Sequence[str], what: str, ask: Callable[[str], Awaitable[_Answer]]) -> dict[str, _Answer]:
@@ -103,7 +119,7 @@ class OfficeResources:
             for uri, each in resources.items():
                 owned = self._owners.setdefault(uri, computer) == computer
                 listed.append(each if owned else {**each, "uri": f"{SCHEME}{quote(computer, safe='')}/{uri}"})
-        return fitting("resources/list", context, types.ListResourcesResult, "resources", listed)
+        return await fitting("resources/list", context, types.ListResourcesResult, "resources", listed)
 
     async def _list_templates(
         self, context: Context, _: types.PaginatedRequestParams
@@ -114,7 +130,7 @@ class OfficeResources:
         found = await of_all(self.computers(context), "templates", of)
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
         kind = types.ListResourceTemplatesResult
-        return fitting("resources/templates/list", context, kind, "resourceTemplates", list(listed.values()))
+        return await fitting("resources/templates/list", context, kind, "resourceTemplates", list(listed.values()))
 
     async def _read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         found = (await self._first(context, params.uri, self._agent.read_contents))[2].raw
@@ -196,7 +212,7 @@ class OfficePrompts:
 
     async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListPromptsResult:
         listed = await self._listed(context)
-        return fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed)
+        return await fitting("prompts/list", context, types.ListPromptsResult, "prompts", listed)
 
     async def _listed(self, context: Context) -> list[dict[str, Any]]:
         async def of(computer: str) -> list[Prompt]:

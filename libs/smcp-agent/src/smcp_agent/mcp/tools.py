@@ -6,6 +6,7 @@ asks nobody (docs/adr/0050).
 
 import asyncio
 import json
+import logging
 import math
 import re
 import time
@@ -53,6 +54,8 @@ _NAME_WEIGHT: Final = 3
 _CAMEL: Final = re.compile("([a-z0-9])([A-Z])")
 _WORD: Final = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_぀-ヿ㐀-鿿]+")
 """Chinese and Japanese have no spaces: each character is a word."""
+
+logger = logging.getLogger(__name__)
 
 _Arguments = TypeVar("_Arguments", bound=BaseModel)
 _Item = TypeVar("_Item")
@@ -104,6 +107,7 @@ class OfficeTools:
         self._listing = listing
         self._named: dict[str, NamedTool] = {}
         self._indexed: dict[str, _Indexed] = {}
+        self._warned: set[str] = set()
 
     def put(self, tools: Iterable[NamedTool]) -> None:
         """These are the tools from now on. New ones are indexed when somebody searches."""
@@ -121,6 +125,11 @@ class OfficeTools:
             return [mcp_tool(each) for each in tools]
         chosen = [each for each in tools if self._matched(each)]
         chosen += [each for each in tools if not self._matched(each) and _always_loaded(each)]
+        for pattern in self._listing.always:
+            if not any(fnmatchcase(name, pattern) for name in self._named):
+                self._warn_once(f"no tool is named {pattern!r}, which is always to be listed")
+        if (surplus := len(chosen) - self._listing.max_tools) > 0:
+            self._warn_once("too many tools are always to be listed", f": {surplus} are left out, as above the maximum")
         return [*_search_tools(tools), *map(mcp_tool, chosen[: self._listing.max_tools])]
 
     def find(self, context: "Context", name: str) -> NamedTool:
@@ -141,6 +150,8 @@ class OfficeTools:
         if name == DESCRIBE:
             return _result(mcp_tool(self.find(context, _checked(_Describe, arguments).name)))
         given = _checked(_Search, arguments)
+        if not self._named:
+            raise NotFound("the office has no tools now: is a Computer in it, and is the name of the office right?")
         found = await self.search(given.query, self._visible(context))
         shown = [
             {"name": each.name, "computer": each.computer, "description": _one_line(each.tool.description)}
@@ -174,6 +185,11 @@ class OfficeTools:
 
     def _matched(self, named: NamedTool) -> bool:
         return any(fnmatchcase(named.name, pattern) for pattern in self._listing.always)
+
+    def _warn_once(self, what: str, more: str = "") -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("%s%s", what, more)
 
     def _index(self, named: NamedTool) -> "_Indexed":
         found = self._indexed.get(named.name)

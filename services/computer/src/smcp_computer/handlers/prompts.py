@@ -10,7 +10,7 @@ from typing import Any
 
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.access import Access
-from smcp_computer.mcp.errors import bad_field, not_supported
+from smcp_computer.mcp.errors import not_supported
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import Json, Prompts
 from smcp_computer.mcp.supervisor import Supervisor
@@ -18,7 +18,7 @@ from smcp_computer.reply_limits import Budget
 from smcp_computer.resources.index import page_of, read_cursor, write_cursor
 from smcp_computer.resources.routing import Directory
 from smcp_computer.tools import History
-from smcp_proto.errors import NotFound
+from smcp_proto.errors import Malformed, NotFound
 from smcp_proto.schemas.base import JsonRpcRequest
 from smcp_proto.schemas.resources import CompleteReq, GetPromptReq, ListPromptsReq, RequestEnvelope
 from smcp_proto.sorting import server_order
@@ -123,4 +123,5 @@ def _check_arguments(prompt: Json, given: Mapping[str, str]) -> None:
     missing = (name for name, required in known.items() if required and name not in given)
     for names, reason in ((missing, "is missing"), (given.keys() - known.keys(), "is no argument of this prompt")):
         for name in names:
-            raise bad_field(f"payload.params.arguments.{name}"[:200], reason)
+            field = f"payload.params.arguments.{name}"[:200]
+            raise Malformed(f"argument {str(name)[:150]!r}: {reason}", details={"field": field, "reason": reason})

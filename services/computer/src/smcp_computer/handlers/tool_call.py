@@ -391,6 +391,7 @@ class ToolCalls:
             answered=record_answer,
             given=given,
             local=caller.local,
+            user=caller.rights.holder if caller.rights is not None and caller.rights.delegate else None,
         )
         for written in answers:
             if written is not None and not await written:
