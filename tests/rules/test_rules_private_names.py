@@ -29,9 +29,13 @@ DOCUMENTED: Final = {"_asdict", "_replace", "_fields", "_exit"}
 """Of the standard library."""
 
 SOURCES: Final = sorted(path for part in ("libs", "services") for path in ROOT.glob(f"{part}/*/src/**/*.py"))
-NODES: Final = {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in SOURCES}
-"""Walked once: the walk is most of the time."""
 OURS: Final = {path.relative_to(ROOT).parts[3] for path in SOURCES}
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Walked once, by the first test that wants them: the walk is most of the time."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def module_of(path: Path) -> str:
@@ -64,8 +68,8 @@ def of_self(tree: ast.AST) -> set[str]:
 def own_names() -> set[str]:
     """Private names that some file of ours defines: read anywhere, they are ours."""
     names = set(DOCUMENTED)
-    for nodes in NODES.values():
-        for node in nodes:
+    for path in SOURCES:
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(node.name)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -104,7 +108,8 @@ def inherited(module: Any, nodes: Iterable[ast.AST]) -> Iterator[str]:
 def reaches() -> dict[str, set[str]]:
     ours = own_names()
     found: dict[str, set[str]] = {}
-    for path, nodes in NODES.items():
+    for path in SOURCES:
+        nodes = nodes_of(path)
         name = module_of(path)
         lines = path.read_text(encoding="utf-8").splitlines()
         names = {

@@ -2,11 +2,12 @@
 
 import asyncio
 import fcntl
+import gc
 import inspect
 import os
 import signal
 import termios
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,6 +63,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr") != "alone" or collection_path.suffix != ".py":
         return None
     return True if "pytest.mark.alone" not in collection_path.read_text(encoding="utf-8") else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect garbage neither while tests are collected (a sixth of that time, for objects that stay) nor among them
+    afterwards."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
