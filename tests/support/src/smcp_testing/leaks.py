@@ -62,7 +62,7 @@ async def assert_no_tasks_beside(before: set["asyncio.Task[object]"]) -> None:
     while left := {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} - before:
         if loop.time() > deadline:
             raise AssertionError(f"the test left tasks behind: {[task.get_coro() for task in left]}")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.001)
 
 
 def _is_helper(child: psutil.Process) -> bool:
