@@ -36,7 +36,8 @@ engine_start() {
     # and start minutes late.
     export DOCKER_HOST="unix://$engine_directory/docker.sock"
     "${engine_root[@]}" dockerd --host "$DOCKER_HOST" --data-root "$engine_directory/data" --exec-root "$engine_directory/exec" \
-        --bip "10.199.$((RANDOM % 256)).1/24" --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent / --group "$(id -gn)" --pidfile "$engine_directory/dockerd.pid" > "$engine_directory/dockerd.log" 2>&1 &
+        --bip "10.199.$((RANDOM % 256)).1/24" --exec-opt native.cgroupdriver=cgroupfs --cgroup-parent / --group "$(id -gn)" \
+        --pidfile "$engine_directory/dockerd.pid" > "$engine_directory/dockerd.log" 2>&1 &
     engine_pid=$!
     until engine_answers; do
         if ((++waited > 300)) || ! kill -0 "$engine_pid" 2> /dev/null; then
