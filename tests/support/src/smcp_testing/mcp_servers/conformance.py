@@ -20,6 +20,7 @@ from mcp.server.caching import CacheHint
 from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
 
 PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
 SOUND: Final = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
@@ -225,7 +226,9 @@ class Conformance:
                     await asyncio.sleep(0.15)  # two within a tenth of a second may come as one
             case "test_tool_with_logging":
                 for said in ("started", "processing data", "completed"):
-                    await ctx.session.send_log_message(level="info", data=f"Tool {said}")
+                    await ctx.session.send_log_message(
+                        level="info", data=f"Tool {said}", related_request_id=ctx.request_id
+                    )
                     await asyncio.sleep(0.05)
             case "test_error_handling":
                 raised = {"type": "text", "text": "This tool intentionally returns an error for testing"}
@@ -276,10 +279,14 @@ class Conformance:
         return {"resultType": "input_required", "inputRequests": requests, **stated}
 
     async def _send(self, ctx: Context, request: dict[str, Any]) -> Any:
-        """A request of the 2025 era, and its answer; an error as text."""
+        """A request of the 2025 era, and its answer; an error as text.
+
+        It goes out on the call's own stream: over HTTP, the client's stream for all else may not be open yet.
+        """
         kind, result = RESULTS[request["method"]]
+        related = ServerMessageMetadata(related_request_id=ctx.request_id)
         try:
-            answer = await ctx.session.send_request(kind.model_validate(request), result)
+            answer = await ctx.session.send_request(kind.model_validate(request), result, metadata=related)
         except MCPError as error:
             return error.error.message
         return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
