@@ -9,18 +9,18 @@ tool, prompt and resource has to give.
 import argparse
 import asyncio
 import json
-import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
 import mcp_types as types
-import uvicorn
 from mcp.server import Server, ServerRequestContext, subscriptions
 from mcp.server.caching import CacheHint
 from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
+
+from smcp_testing.mcp_servers.http_serving import serve_on_loopback
 
 PICTURE: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
 SOUND: Final = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
@@ -373,15 +373,6 @@ def _fits(request: dict[str, Any], answer: Any) -> bool:
     return answer.action != "accept" or all(isinstance(content.get(key), str | bool) for key in schema["required"])
 
 
-async def serve_http(port: int) -> None:
-    """Serve on 127.0.0.1, and print the URL."""
-    listener = socket.create_server(("127.0.0.1", port))
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)  # noqa: T201 -- the parent reads it
-    app = Conformance().server.streamable_http_app()
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-    await uvicorn.Server(config).serve(sockets=[listener])
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", choices=["2025", "2026"], default="2026")
@@ -391,4 +382,4 @@ if __name__ == "__main__":
     if chosen.transport == "stdio":
         asyncio.run(Conformance().serve_stdio(chosen.era))
     else:
-        asyncio.run(serve_http(chosen.port))
+        asyncio.run(serve_on_loopback(Conformance().server.streamable_http_app(), chosen.port))

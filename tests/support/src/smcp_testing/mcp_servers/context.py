@@ -16,13 +16,11 @@ argument `who` names.
 import argparse
 import asyncio
 import json
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 import mcp_types as types
-import uvicorn
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
@@ -30,6 +28,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 
 from smcp_testing.mcp_servers.context_tools import ContextTools
+from smcp_testing.mcp_servers.http_serving import serve_on_loopback
 from smcp_testing.mcp_servers.shelf import HOST, Shelf, document
 
 Era = Literal["2025", "2026"]
@@ -193,14 +192,6 @@ def build(era: Era, options: argparse.Namespace) -> ContextServer:
     )
 
 
-async def serve_http(server: ContextServer, port: int) -> None:
-    """Serve on 127.0.0.1; port 0 takes a free one. Prints the URL."""
-    listener = socket.create_server(("127.0.0.1", port))
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)  # noqa: T201 -- the parent reads it
-    config = uvicorn.Config(server.server.streamable_http_app(), log_level="warning", timeout_graceful_shutdown=1)
-    await uvicorn.Server(config).serve(sockets=[listener])
-
-
 def main(era: Era) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--transport", choices=["stdio", "streamable"], default="stdio")
@@ -220,4 +211,4 @@ def main(era: Era) -> None:
     if options.transport == "stdio":
         asyncio.run(server.serve_stdio())
     else:
-        asyncio.run(serve_http(server, options.port))
+        asyncio.run(serve_on_loopback(server.server.streamable_http_app(), options.port))

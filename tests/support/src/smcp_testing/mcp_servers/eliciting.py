@@ -10,19 +10,19 @@ import argparse
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import anyio
 import mcp_types as types
-import uvicorn
 from mcp.server import Server
 from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
+
+from smcp_testing.mcp_servers.http_serving import serve_on_loopback
 
 DAY = {
     "type": "object",
@@ -114,11 +114,7 @@ class Eliciting:
             return await call_next(ctx)
 
         self.server.middleware.append(handshake_only)
-        app = self.server.streamable_http_app()
-        with socket.create_server(("127.0.0.1", port)) as listener:
-            print(f"http://127.0.0.1:{port}/mcp", flush=True)  # noqa: T201 -- the parent reads it
-            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-            await uvicorn.Server(config).serve(sockets=[listener])
+        await serve_on_loopback(self.server.streamable_http_app(), port)
 
     async def serve(self, era: str) -> None:
         options = self.server.create_initialization_options()

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
 from smcp_testing.mcp_servers.http_door import HttpDoor
+from smcp_testing.mcp_servers.http_serving import serve_on_loopback
 
 
 def build(name: str, log: Path | None) -> MCPServer[Any]:
@@ -154,16 +153,6 @@ async def _tell(ctx: Context[Any, Any]) -> None:
         await ctx.session.send_tool_list_changed()
 
 
-async def serve_http(server: MCPServer[Any], transport: str, port: int, requests: Path | None, hold: list[str]) -> None:
-    """Serve on 127.0.0.1; port 0 takes a free one. Prints the URL."""
-    listener = socket.create_server(("127.0.0.1", port))
-    app = HttpDoor(server.streamable_http_app() if transport == "streamable" else server.sse_app(), requests, hold)
-    path = "mcp" if transport == "streamable" else "sse"
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}/{path}", flush=True)  # noqa: T201 -- the parent reads it
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
-    await uvicorn.Server(config).serve(sockets=[listener])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--transport", choices=["stdio", "streamable", "sse"], default="stdio")
@@ -176,8 +165,10 @@ def main() -> None:
     server = build(options.name, options.log)
     if options.transport == "stdio":
         server.run("stdio")
-    else:
-        asyncio.run(serve_http(server, options.transport, options.port, options.requests, options.hold))
+        return
+    streamable = options.transport == "streamable"
+    app = HttpDoor(server.streamable_http_app() if streamable else server.sse_app(), options.requests, options.hold)
+    asyncio.run(serve_on_loopback(app, options.port, "mcp" if streamable else "sse"))
 
 
 if __name__ == "__main__":
