@@ -5,20 +5,18 @@ brings it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from smcp_testing.mcp_servers import configs
-from smcp_testing.ports import Ports
+from tests.e2e.scenarios.mcp_service import mcp_service
 from tests.e2e.scenarios.npm_servers import NPM
-from tests.e2e.worlds.layout import Place, command
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.standalone import open_standalone
-from tests.e2e.worlds.world import World, child_environment
+from tests.e2e.worlds.world import World
 
 EXCEPTIONS: Final = Path(__file__).with_name("mcp_conformance.yaml")
 SUITE: Final = NPM / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
@@ -68,21 +66,6 @@ async def failures(url: str, revision: str, *options: str | Path) -> str:
             process.kill()
             await process.wait()
     return "" if process.returncode == 0 else said.decode().partition("=== SUMMARY ===")[2]
-
-
-@asynccontextmanager
-async def mcp_service(world: World, directory: Path) -> AsyncIterator[str]:
-    """The URL of a `smcp-mcp`, while the body runs."""
-    ports = Ports()
-    port, health = ports.take(), ports.take()
-    environment = child_environment(world.mark, SMCP_URL=world.url(0), SMCP_HEALTH_PORT=str(health))
-    arguments = [command("smcp-mcp"), "--port", str(port)]
-    service = Process("mcp", arguments, environment, directory, f"http://127.0.0.1:{health}/readyz")
-    await service.start()
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        assert await service.stop() == 0
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

@@ -7,8 +7,9 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +23,10 @@ from pydantic import BaseModel
 
 from smcp_testing.waiting import eventually
 from tests.e2e.scenarios import npm_servers
+from tests.e2e.scenarios.mcp_service import mcp_service
 from tests.e2e.worlds.layout import Place, command
 from tests.e2e.worlds.standalone import open_standalone
+from tests.e2e.worlds.world import World
 
 TABLE: Final = npm_servers.ROOT / "docs" / "mcp-features.md"
 EVERYTHING: Final[dict[str, Any]] = {
@@ -36,6 +39,7 @@ CLOCK: Final = re.compile(r"\d{1,2}:\d{2}:\d{2} [AP]M")
 LONG: Final = "trigger-long-running-operation"
 TEXT: Final = "demo://resource/dynamic/text/1"
 FORM: Final = {"name": "Ada", "check": True, "integer": 7}
+ERAS: Final = {"2025": "2025-11-25", "2026": "2026-07-28"}
 CONDITIONAL: Final = ("sampling", "roots", "research", "async")
 """Parts of the names of tools that the server has only for clients with sampling, roots or tasks."""
 
@@ -48,13 +52,14 @@ pytestmark = [
 class User:
     """A client of a server, and its user: what the server sends without a request, and what it is answered."""
 
-    def __init__(self, server: StdioServerParameters) -> None:
+    def __init__(self, server: StdioServerParameters | str, mode: str = "legacy") -> None:
         self.methods: list[str] = []
         self.logged: list[Any] = []
         self.action: Any = "accept"
         self.client = Client(
             server,
-            mode="legacy",
+            mode=mode,
+            cache=None,
             read_timeout_seconds=WAIT_S,
             message_handler=self._hear,
             logging_callback=self._log,
@@ -66,9 +71,25 @@ class User:
     async def call(self, tool: str, /, **arguments: Any) -> Any:
         return plain(await self.client.call_tool(tool, arguments))
 
-    async def heard(self, method: str) -> str:
+    @asynccontextmanager
+    async def hears(self, method: str, uri: str | None = None) -> AsyncIterator[None]:
+        """The body lets something change; then wait until the server notifies, in the way of the era.
+
+        With a URI, subscribe to that resource.
+        """
+        if self.client.protocol_version >= ERAS["2026"]:
+            async with self.client.listen(
+                resources_list_changed=uri is None, resource_subscriptions=[] if uri is None else [uri]
+            ) as changes:
+                yield
+                await anext(aiter(changes))
+            return
+        if uri is not None:
+            await self.client.subscribe_resource(uri)
+        yield
         await eventually(lambda: method in self.methods, timeout=WAIT_S)
-        return method
+        if uri is not None:
+            await self.client.unsubscribe_resource(uri)
 
     async def _hear(self, message: IncomingMessage) -> None:
         if not isinstance(message, Exception):
@@ -96,7 +117,12 @@ Ask = Callable[[User], Awaitable[Any]]
 
 
 def plain(model: BaseModel) -> Any:
-    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+    """A result as JSON, without the name of the server, which each answer of 2026-07-28 has."""
+    found = model.model_dump(by_alias=True, mode="json", exclude_none=True)
+    meta = found.get("_meta", {})
+    if meta.pop("io.modelcontextprotocol/serverInfo", None) is not None and not meta:
+        del found["_meta"]
+    return found
 
 
 def tool(name: str, /, **arguments: Any) -> Ask:
@@ -147,17 +173,16 @@ async def completed_prompt(user: User) -> Any:
 
 
 async def session_resource(user: User) -> Any:
-    linked = await user.call("gzip-file-as-resource", name="a.gz", data="data:text/plain,a", outputType="resourceLink")
-    await user.heard("notifications/resources/list_changed")
+    arguments = {"name": "a.gz", "data": "data:text/plain,a", "outputType": "resourceLink"}
+    async with user.hears("notifications/resources/list_changed"):
+        linked = await user.call("gzip-file-as-resource", **arguments)
     return [linked, await read("demo://resource/session/a.gz")(user)]
 
 
 async def subscribed(user: User) -> Any:
-    await user.client.subscribe_resource(TEXT)
-    await user.call("toggle-subscriber-updates")
-    await user.heard("notifications/resources/updated")
-    await user.call("toggle-subscriber-updates")
-    return plain(await user.client.unsubscribe_resource(TEXT))
+    async with user.hears("notifications/resources/updated", TEXT):
+        await user.call("toggle-subscriber-updates")
+    return await user.call("toggle-subscriber-updates")
 
 
 async def progress(user: User) -> Any:
@@ -273,7 +298,8 @@ EXCEPTIONS: Final = {
 HEAD: Final = """# MCP features through an office
 
 Each feature of the public MCP server `server-everything` (npm), once with the MCP SDK's client connected to it
-directly, and once with the same client through an office: client → `smcp-agent mcp` → gateway → Computer → server.
+directly, and three times with the same client through an office: client → `smcp-agent mcp` or `smcp-mcp` → gateway →
+Computer → server. `smcp-mcp` is used in both eras of MCP, 2025-11-25 and 2026-07-28. All three ways give the same.
 "The same": all that the client got is equal. `tests/e2e/test_e2e_mcp_features.py` makes this table, and compares it.
 
 | feature | directly | through an office |
@@ -291,37 +317,47 @@ async def outcome(ask: Ask, user: User) -> str:
     return CLOCK.sub("<time>", json.dumps(found, ensure_ascii=False, sort_keys=True))
 
 
-def row(feature: str, directly: str, through: str) -> str:
+def row(feature: str, directly: str, *ways: str) -> str:
     """The feature's line of the table. Fails where an unexpected difference is found, or none."""
     found, words = EXCEPTIONS.get(feature, ("", "the same"))
-    if found:
-        assert found in through, f"{feature}: {through}"
-    else:
-        assert through == directly, feature
+    for through in ways:
+        if found:
+            assert found in through, f"{feature}: {through}"
+        else:
+            assert through == directly, feature
     refused = directly.startswith("error") or '"isError": true' in directly
     return f"| {feature} | {'an error' if refused else 'yes'} | {words} |\n"
 
 
 @asynccontextmanager
-async def using(server: StdioServerParameters) -> AsyncIterator[User]:
-    user = User(server)
-    async with user.client:
-        yield user
+async def users(world: World, offices: Sequence[str], directory: Path) -> AsyncIterator[list[User]]:
+    """One user of the server itself, and one for each way through an office; each has an office of its own."""
+    bridged, *served = offices
+    arguments = ["mcp", "--url", world.url(0), "--office", bridged]
+    bridge = StdioServerParameters(command=command("smcp-agent"), args=arguments)
+    async with mcp_service(world, directory) as url, AsyncExitStack() as stack:
+        made = [User(StdioServerParameters(**EVERYTHING)), User(bridge)]
+        made += [
+            User(f"{url}/mcp/{office}", mode) for office, mode in zip(served, ("legacy", ERAS["2026"]), strict=True)
+        ]
+        for user in made:
+            await stack.enter_async_context(user.client)
+        yield made
 
 
 @pytest.mark.usefixtures("node")
 async def test_the_table_of_features_says_what_passes_through_an_office(tmp_path: Path) -> None:
     servers = {"everything": {"type": "stdio", "server_parameters": EVERYTHING}}
-    place = Place("host-everything", "features", "everything", servers, toolbox=False)
+    offices = ("bridged", "served-2025", "served-2026")
+    places = [Place(f"host-{office}", office, "everything", servers, toolbox=False) for office in offices]
     outcomes = {}
-    async with open_standalone(tmp_path, more=[place]) as world:
-        arguments = ["mcp", "--url", world.url(0), "--office", place.office]
-        bridge = StdioServerParameters(command=command("smcp-agent"), args=arguments)
+    async with open_standalone(tmp_path, more=places) as world:
         with world.telling():
-            async with using(StdioServerParameters(**EVERYTHING)) as direct, using(bridge) as office:
-                await eventually(lambda: _lists(office, LONG), timeout=WAIT_S)
+            async with users(world, offices, tmp_path) as made:
+                for user in made:
+                    await eventually(partial(_lists, user, LONG), timeout=WAIT_S)
                 for feature, ask in FEATURES.items():
-                    outcomes[feature] = await asyncio.gather(outcome(ask, direct), outcome(ask, office))
+                    outcomes[feature] = await asyncio.gather(*(outcome(ask, user) for user in made))
     table = HEAD + "".join(row(feature, *found) for feature, found in outcomes.items())
     if os.environ.get("UPDATE_TABLE") == "1":
         TABLE.write_text(table, encoding="utf-8")
