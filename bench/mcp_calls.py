@@ -82,11 +82,11 @@ async def measure(client: Client, tool: str, route: Route, at_once: int, calls: 
             took.append(1e3 * (time.perf_counter() - began))
             assert not result.is_error, result
 
-    cpu = sum(map(cpu_of_one, route.between))
+    before = {part: cpu_of_one(part) for part in route.between}
     await asyncio.gather(*(caller() for _ in range(at_once)))
-    cpu_us = 1e6 * (sum(map(cpu_of_one, route.between)) - cpu) / len(took)
+    cpu_us = {part.name(): 1e6 * (cpu_of_one(part) - cpu) / len(took) for part, cpu in before.items()}
     centiles = statistics.quantiles(took, n=100)
-    return {"p50 ms": centiles[49], "p99 ms": centiles[98], "CPU µs/call": cpu_us}
+    return {"p50 ms": centiles[49], "p99 ms": centiles[98], "CPU µs/call": sum(cpu_us.values()), **cpu_us}
 
 
 async def compare(routes: list[Route], mode: str, runs: int, calls: int) -> dict[tuple[int, str], list[Figures]]:
@@ -108,7 +108,7 @@ async def compare(routes: list[Route], mode: str, runs: int, calls: int) -> dict
 
 def spread(rows: list[Figures], measure: str) -> str:
     values = sorted(row[measure] for row in rows)
-    digits = 0 if measure.startswith("CPU") else 2
+    digits = 2 if measure.endswith("ms") else 0
     return f"{statistics.median(values):.{digits}f} ({values[0]:.{digits}f}–{values[-1]:.{digits}f})"
 
 
@@ -129,6 +129,8 @@ def main(mode: str, runs: int, calls: int) -> None:
         for route in routes:
             table.add_row(route.name, *(spread(figures[at_once, route.name], each) for each in MEASURES))
         console.print(table)
+        for part in routes[1].between:
+            console.print(f"CPU of {part.name()}: {spread(figures[at_once, routes[1].name], part.name())} µs/call")
     console.print(f"load average after: {os.getloadavg()[0]:.1f}")
 
 
