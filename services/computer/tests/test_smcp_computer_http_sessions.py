@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
+import mcp_types as types
 import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.errors import ServerDied
+from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied
 from smcp_computer.mcp.events import State
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import connect
@@ -124,3 +125,19 @@ async def test_an_sse_server_that_refuses_a_message_is_connected_to_again() -> N
             with pytest.raises(ServerDied):
                 await asyncio.wait_for(box.calls.run("echo", {"text": "x"}, timeout=600, span=CallSpan({})), PATIENCE_S)
             await eventually(lambda: box.ready and box.starts == 2, timeout=PATIENCE_S)
+
+
+async def test_a_call_repeats_parameters_in_headers_where_the_listed_tool_wants_that() -> None:
+    async with configs.http_eliciting("2026") as eliciting:
+        server = config("streamable", eliciting.url)
+        async with connect(server, negotiation="auto", max_message=2**20, notify=lambda event: None) as connection:
+
+            async def call() -> None:
+                await connection.call("book", {"note": "by the window"}, timeout=PATIENCE_S, span=CallSpan({}))
+
+            with pytest.raises(RequestRefused) as refused:
+                await call()  # nothing is known of the tool
+            assert refused.value.code == types.HEADER_MISMATCH
+            await connection.list_tools()
+            with pytest.raises(BadAnswer, match="asks for input"):  # the server took the call
+                await call()

@@ -1,11 +1,11 @@
-"""The requests to one MCP server: by the SDK's session, or past it over a pipe; their errors become ours.
+"""The requests to one MCP server, past the SDK's session; their errors become ours.
 
 Below is `sdk_adapter`, which has the results as the server sent them. `session` and `resources` know what is asked.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from itertools import count
@@ -15,14 +15,22 @@ import anyio
 import mcp_types as types
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+    mcp_param_headers,
+    x_mcp_header_map,
+)
 from mcp_types.methods import SERVER_RESULTS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from opentelemetry import trace
 from opentelemetry.propagate import inject
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, get_tracer
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from smcp_bus.request_spans import RequestSpan, child_span
+from smcp_bus.request_spans import child_span
 from smcp_bus.tracing import configured
 from smcp_computer.mcp.errors import (
     SAID_ALOUD,
@@ -33,7 +41,7 @@ from smcp_computer.mcp.errors import (
     ServerTimedOut,
     unread,
 )
-from smcp_computer.mcp.sdk_adapter import EXCHANGE, CallSpan, Exchange, Watch
+from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
 
 _log = logging.getLogger("smcp_computer.mcp.requests")
 
@@ -50,24 +58,33 @@ tracer: Final = get_tracer("smcp_computer.mcp")
 _NO_SPAN: Final = nullcontext(INVALID_SPAN)
 
 
-class _AnyResult(BaseModel):
-    pass
-
-
-_Request: Final = types.Request[dict[str, Any], str]
-"""Named once: pydantic takes 5 µs to find the class of a generic model."""
-
-
 class Requests:
-    """The requests of one connection. Answers have at most `max_message` bytes."""
+    """The requests of one connection; their answers have at most `max_message` bytes.
 
-    def __init__(self, client: Client, watch: Watch, *, max_message: int) -> None:
+    They have ids of their own, and `Watch` hands over their answers: the SDK's session would cost more than the rest of
+    a call over a pipe (bench/README). The handshake, lists of tools, notifications, and what the server itself asks for
+    stay with the session.
+    """
+
+    def __init__(self, client: Client, watch: Watch, *, max_message: int, over_http: bool) -> None:
         self.server = watch.server
         self.redactor = watch.redactor
         self.ended = watch.ended
         self._watch = watch
-        self._client = client
         self._max_message = max_message
+        self._version = client.protocol_version
+        self._is_modern = self._version in MODERN_PROTOCOL_VERSIONS
+        self._meta = watch.stamp if self._is_modern else {}
+        self._ids = count(FIRST_ID)
+        self._is_traced = configured()
+        self._over_http = over_http
+        self._parameter_headers: dict[str, dict[tuple[str, ...], str]] = {}
+        """By tool: the header that repeats a parameter, by the parameter's path. In MCP 2026 over HTTP alone."""
+
+    def tools_listed(self, tools: Iterable[types.Tool]) -> None:
+        """Learn the headers that calls of these tools need."""
+        if self._is_modern and self._over_http:
+            self._parameter_headers = {tool.name: x_mcp_header_map(tool.input_schema) for tool in tools}
 
     async def send(
         self,
@@ -90,46 +107,76 @@ class Requests:
             RequestRefused, ServerTimedOut, ServerDied, AnswerTooLarge: see `errors`.
             BadAnswer: its answer cannot be read, or asks for input that nobody can give.
         """
-        exchange = Exchange(span or CallSpan({}))
         try:
-            # Ours ends it, as the SDK's own limit does not bound handing the request over.
             async with asyncio.timeout(timeout):
-                await self._exchange(method, dict(params or {}), exchange, timeout)
+                result = await self._exchange(method, dict(params or {}), span or CallSpan({}))
         except MCPError as error:
             raise self._logged(method, error) from None
         except TimeoutError:
             raise ServerTimedOut(self.server, f"did not answer within {timeout:.3g} s") from None
-        except ValidationError:
-            if strict or exchange.result is None:
+        if strict and (shape := _shape(method, self._version)) is not None:
+            try:
+                shape.validate_python(result, by_name=False)
+            except ValidationError:
                 raise BadAnswer(self.server, "sent a result that is not valid") from None
-        result = exchange.result or {}
         if result.get("resultType") == "input_required" and not may_ask:
             raise BadAnswer(self.server, f"asks for input for {method}, which is supported for tools only")
         return result
 
-    async def _exchange(self, method: str, params: dict[str, Any], exchange: Exchange, timeout: float) -> None:
-        """Send it, and put the result into `exchange`. Raises MCPError, and ValidationError: the result is wrong."""
-        request = _Request(method=method, params=params)
-        token = EXCHANGE.set(exchange)
-        try:
-            with self._late_span(method, params, exchange):
-                await self._client.session.send_request(request, _AnyResult, request_read_timeout_seconds=2 * timeout)
-        finally:
-            EXCHANGE.reset(token)
+    async def _exchange(self, method: str, params: dict[str, Any], call: CallSpan) -> dict[str, Any]:
+        """Send it; its result. Raises MCPError."""
+        id_ = next(self._ids)
+        with self._span(method, id_) as span:
+            meta = {**self._meta, **params.get("_meta", {})}
+            if self._is_traced:
+                inject(meta)
+            if meta:
+                params["_meta"] = meta
+            if method == "tools/call" and span.is_recording():
+                call.began(span, params)
+            with self._watch.answer(id_) as answered:
+                try:
+                    request = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
+                    await self._watch.write(request, self._headers(method, params))
+                    answer = await answered
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError):
+                    call.failed("connection_closed")
+                    raise MCPError(code=types.CONNECTION_CLOSED, message="the connection has ended") from None
+                except anyio.get_cancelled_exc_class():
+                    await self._cancel(id_)
+                    raise
+            if isinstance(answer, types.ErrorData):
+                code = str(answer.code)
+                span.set_attributes({"error.type": code, "rpc.response.status_code": code})
+                span.set_status(StatusCode.ERROR, answer.message)
+                raise MCPError(code=answer.code, message=answer.message, data=answer.data)
+            call.answered(answer)
+            return answer
 
-    def _late_span(self, method: str, params: dict[str, Any], exchange: Exchange) -> AbstractContextManager[object]:
-        """For a call that was not sampled: the SDK's own span is dropped, also if the call fails."""
-        current = trace.get_current_span()
-        if (
-            method != "tools/call"
-            or not isinstance(current, RequestSpan)
-            or current.get_span_context().trace_flags.sampled
-        ):
-            return nullcontext()
+    def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str] | None:
+        """Those of HTTP that MCP wants beside the session's; None: it is not sent over HTTP."""
+        if not self._over_http:
+            return None
+        headers = {MCP_PROTOCOL_VERSION_HEADER: self._version}
+        if self._is_modern:
+            headers[MCP_METHOD_HEADER] = method
+            if (key := NAME_BEARING_METHODS.get(method)) is not None:
+                headers[MCP_NAME_HEADER] = encode_header_value(params[key])
+            if method == "tools/call" and (repeated := self._parameter_headers.get(params["name"])):
+                headers |= mcp_param_headers(repeated, params["arguments"])
+        return headers
 
-        span = current.child(method, SpanKind.CLIENT, {"mcp.method.name": method})
-        exchange.span.began(span, params)
-        return span
+    def _span(self, method: str, id_: int) -> AbstractContextManager[Span]:
+        if not self._is_traced:
+            return _NO_SPAN
+        attributes = {"mcp.method.name": method, "jsonrpc.request.id": str(id_)}
+        return child_span(tracer, f"MCP send {method}", SpanKind.CLIENT, attributes)
+
+    async def _cancel(self, id_: int) -> None:
+        method, params = "notifications/cancelled", {"requestId": id_, "reason": "the caller gave it up"}
+        cancelled = {"jsonrpc": "2.0", "method": method, "params": params}
+        with anyio.move_on_after(CANCEL_S, shield=True), suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self._watch.write(cancelled, self._headers(method, params))
 
     def _logged(self, method: str, error: MCPError) -> ServerError:
         translated = self.translated(error)
@@ -151,8 +198,6 @@ class Requests:
                 return ServerDied(self.server, "went away before it answered")
             case types.REQUEST_TIMEOUT:
                 return ServerTimedOut(self.server, "did not answer in time")
-            case types.INVALID_REQUEST if self.ended.is_set():
-                return ServerDied(self.server, "was started again")
             case _:
                 return RequestRefused(self.server, error.code, error.message, error.error.data)
 
@@ -162,62 +207,3 @@ def _shape(method: str, version: str) -> TypeAdapter[Any] | None:
     """What a result has to be; None: the protocol's version does not have the method."""
     shape: Any = SERVER_RESULTS.get((method, version))
     return None if shape is None else TypeAdapter(shape)
-
-
-class DirectRequests(Requests):
-    """Requests to a server over a pipe, past the SDK's session, which costs more than the rest of a call
-    (bench/README). They have ids of their own, and `Watch` hands over their answers.
-
-    The handshake, notifications, and what the server itself asks for stay with the session; over HTTP all requests do,
-    since it knows their headers.
-    """
-
-    def __init__(self, client: Client, watch: Watch, *, max_message: int) -> None:
-        super().__init__(client, watch, max_message=max_message)
-        self._watch = watch
-        self._version = client.protocol_version
-        self._meta = watch.stamp if self._version in MODERN_PROTOCOL_VERSIONS else {}
-        self._ids = count(FIRST_ID)
-        self._is_traced = configured()
-
-    async def _exchange(self, method: str, params: dict[str, Any], exchange: Exchange, timeout: float) -> None:
-        id_ = next(self._ids)
-        with self._span(method, id_) as span:
-            meta = {**self._meta, **params.get("_meta", {})}
-            if self._is_traced:
-                inject(meta)
-            if meta:
-                params["_meta"] = meta
-            if method == "tools/call" and span.is_recording():
-                exchange.span.began(span, params)
-            with self._watch.answer(id_) as answered:
-                try:
-                    await self._watch.write({"jsonrpc": "2.0", "id": id_, "method": method, "params": params})
-                    answer = await answered
-                except (anyio.BrokenResourceError, anyio.ClosedResourceError, MCPError):
-                    exchange.span.failed("connection_closed")
-                    raise MCPError(code=types.CONNECTION_CLOSED, message="the connection has ended") from None
-                except anyio.get_cancelled_exc_class():
-                    await self._cancel(id_)
-                    raise
-            if isinstance(answer, types.ErrorData):
-                code = str(answer.code)
-                span.set_attributes({"error.type": code, "rpc.response.status_code": code})
-                span.set_status(StatusCode.ERROR, answer.message)
-                raise MCPError(code=answer.code, message=answer.message, data=answer.data)
-            exchange.result = answer
-            exchange.span.answered(answer)
-        if (shape := _shape(method, self._version)) is not None:
-            shape.validate_python(answer, by_name=False)
-
-    def _span(self, method: str, id_: int) -> AbstractContextManager[Span]:
-        if not self._is_traced:
-            return _NO_SPAN
-        attributes = {"mcp.method.name": method, "jsonrpc.request.id": str(id_)}
-        return child_span(tracer, f"MCP send {method}", SpanKind.CLIENT, attributes)
-
-    async def _cancel(self, id_: int) -> None:
-        params = {"requestId": id_, "reason": "the caller gave it up"}
-        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-        with anyio.move_on_after(CANCEL_S, shield=True), suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await self._watch.write(cancelled)

@@ -1,10 +1,10 @@
 """Adapter to the MCP SDK: watched streams, raw results, and the spans of tool calls. `requests` sends over it.
 
 The SDK's session does not report that the server went away, and refuses a whole list for one invalid field. So both
-streams of a transport are wrapped: the wrappers see the end of the connection, and the result of each request as the
-server sent it. No private name of the SDK is used. Three quirks of version 2.3 matter (hence `mcp<2.4`):
+streams of a transport are wrapped: the wrappers see the end of the connection, and take the answers of our own requests
+as the server sent them. No private name of the SDK is used. Three quirks of version 2.3 matter (hence `mcp<2.4`):
 
-- It looks for `last_context` on the stream that it reads, and opens a span in the task that sends a request.
+- It looks for `last_context` on the stream that it reads.
 - Its HTTP transports do not answer a request whose answer they could not read (`errors`).
 - A failed POST of its SSE transport is only logged, and no request fails (`transports`).
 """
@@ -13,8 +13,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import anyio
@@ -23,7 +21,7 @@ import orjson
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.client.session import ClientRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp.shared.message import SessionMessage
+from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from opentelemetry import trace
 from opentelemetry.trace import Span, Status, StatusCode
@@ -97,18 +95,6 @@ class CallSpan:
         return self._redactor.redact(text)[:CONTENT_CHARS]
 
 
-@dataclass(slots=True)
-class Exchange:
-    """A request, and its result as the server sent it."""
-
-    span: CallSpan
-    result: dict[str, Any] | None = None
-
-
-EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("smcp_computer_mcp_exchange", default=None)
-"""The request that this task is sending."""
-
-
 class Elicitor(Protocol):
     """Answers the elicitations of one call."""
 
@@ -150,7 +136,6 @@ class Watch:
         self.stamp: dict[str, Any] = {}
         """What the SDK puts into the `_meta` of its requests: a server of MCP 2026 wants it in each."""
         self._write: Any = None
-        self._exchanges: dict[str | int, Exchange] = {}
         self._answers: dict[str | int, asyncio.Future[Answer]] = {}
         """Awaited past the SDK's session (`session`), by id."""
         self.followed: dict[int, ProgressThrottle] = {}
@@ -211,25 +196,21 @@ class Watch:
             case _:
                 return False
 
-    async def write(self, message: Mapping[str, Any]) -> None:
-        """Send a message past the SDK's session. Raises anyio's errors of streams: the connection has ended."""
+    async def write(self, message: Mapping[str, Any], headers: dict[str, str] | None) -> None:
+        """Send a message past the SDK's session, over HTTP with these headers. Raises anyio's errors of streams: the
+        connection has ended."""
         if self.ended.is_set():
             raise anyio.ClosedResourceError
-        await self._write.write(exact_json.written(message).decode())
+        if headers is None:
+            await self._write.write(exact_json.written(message).decode())
+        else:
+            item = types.jsonrpc_message_adapter.validate_python(message, by_name=False)
+            await self._write.send(SessionMessage(item, ClientMessageMetadata(headers=headers)))
 
     def sent(self, message: JSONRPCMessage) -> None:
         if isinstance(message, JSONRPCRequest):
             meta = (message.params or {}).get("_meta") or {}
             self.stamp = {key: value for key, value in meta.items() if key.startswith(_OF_PROTOCOL)}
-        match message:
-            case JSONRPCRequest() if (exchange := EXCHANGE.get()) is not None:
-                self._exchanges[message.id] = exchange
-                if message.method == "tools/call" and (span := trace.get_current_span()).is_recording():
-                    exchange.span.began(span, message.params or {})
-            case JSONRPCNotification(method="notifications/cancelled", params=dict(params)):
-                self._exchanges.pop(params.get("requestId", ""), None)  # its span has ended
-            case _:
-                pass
 
     def received(self, item: SessionMessage | Exception) -> bool:
         """Whether that is not for the SDK's session: an answer which it does not await, or the progress of a call."""
@@ -244,15 +225,8 @@ class Watch:
             case JSONRPCNotification(method="notifications/progress", params=params):
                 self._progressed(params or {})
                 return True
-            case JSONRPCResponse(id=id_, result=result):
-                if (exchange := self._exchanges.pop(id_, None)) is not None:
-                    exchange.result = result
-                    exchange.span.answered(result)
-            case JSONRPCError(id=id_) if id_ is not None:
-                self._exchanges.pop(id_, None)  # the SDK says so in the span
             case _:
-                pass
-        return False
+                return False
 
     def _settle(self, id_: str | int, answer: Answer) -> None:
         if not (awaited := self._answers[id_]).done():
@@ -279,9 +253,6 @@ class Watch:
     def end(self, why: str = "") -> None:
         """The connection has ended: no call gets an answer any more."""
         self.why = self.why or why
-        for exchange in self._exchanges.values():
-            exchange.span.failed("connection_closed")
-        self._exchanges.clear()
         self.ended.set()
         for answer in self._answers.values():
             if not answer.done():

@@ -33,7 +33,7 @@ from smcp_computer.mcp.errors import (
     ServerTimedOut,
 )
 from smcp_computer.mcp.events import ServerEvent, event_of
-from smcp_computer.mcp.requests import PINGS, REQUEST_S, DirectRequests, Requests
+from smcp_computer.mcp.requests import PINGS, REQUEST_S, Requests
 from smcp_computer.mcp.resources import (
     LIST_BYTES,
     ListenStream,
@@ -137,13 +137,13 @@ class Connection:
                 tools += page.tools
                 cursor = page.next_cursor
                 size += len(page.model_dump_json())
-                if cursor is None and len(tools) <= MAX_TOOLS:
-                    return tuple(tools)
-                if len(tools) >= MAX_TOOLS or size > LIST_BYTES:
+                if cursor is None or len(tools) >= MAX_TOOLS or size > LIST_BYTES:
                     break
-        del tools[MAX_TOOLS:]
-        what = "MCP server %r: its list of tools is too long; only the first %d are used"
-        _log.warning(what, self._requests.server, len(tools))
+        if cursor is not None or len(tools) > MAX_TOOLS:
+            del tools[MAX_TOOLS:]
+            what = "MCP server %r: its list of tools is too long; only the first %d are used"
+            _log.warning(what, self._requests.server, len(tools))
+        self._requests.tools_listed(tools)
         return tuple(tools)
 
     async def call(
@@ -368,7 +368,7 @@ async def connect(
     ):
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         over_pipe = isinstance(server, MCPServerStdioConfig)
-        requests = (DirectRequests if over_pipe else Requests)(client, watch, max_message=max_message)
+        requests = Requests(client, watch, max_message=max_message, over_http=not over_pipe)
         tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
         subscriptions: Subscriptions = RequestedSubscriptions(requests)
         async with anyio.create_task_group() as tasks:

@@ -59,7 +59,7 @@ class Eliciting:
                 file.write(line + "\n")
 
     async def _list(self, ctx: Any, params: Any) -> types.ListToolsResult:
-        schema = {"type": "object"}
+        schema = {"type": "object", "properties": {"note": {"type": "string", "x-mcp-header": "Note"}}}
         tools = [types.Tool(name=name, description="It elicits.", input_schema=schema) for name in TOOLS]
         return types.ListToolsResult(tools=tools)
 
