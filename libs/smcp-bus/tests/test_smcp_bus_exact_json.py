@@ -146,9 +146,10 @@ def depth(value: Any) -> int:
 async def read_in_slices(text: bytes) -> int | None:
     """Its levels; None: it is no JSON."""
     try:
-        return await exact_json.validated_depth(text, 10**6, "the answer")
+        levels, _ = await exact_json.validated(text, 10**6, "the answer", "message")
     except ValueError:
         return None
+    return levels
 
 
 @given(VALUES)
@@ -188,6 +189,34 @@ async def test_a_long_string_may_be_cut_between_slices_at_any_character(piece: s
 @pytest.mark.parametrize("wrong", [b"\x80", b"\xf0\x9f", b"\\ud83d", b"\\ude00", b"\\x", b"\n"])
 async def test_a_mistake_deep_in_a_long_string_is_found(wrong: bytes) -> None:
     assert await read_in_slices(b'["' + b"x" * 700_000 + wrong + b"x" * 700_000 + b'"]') is None
+
+
+@pytest.mark.parametrize("written", ['"message"', '"\\u006dessage"', '"messag\\u0065"'])
+@pytest.mark.parametrize("shift", range(20))
+async def test_a_string_is_found_also_where_a_slice_ends_in_it(written: str, shift: int) -> None:
+    """At 32,768 bytes a slice ends."""
+    text = "[" + " " * (32_768 - shift) + written + ',["' + "x" * 40_000 + '"]]'
+    assert await exact_json.validated(text.encode(), 10**6, "the answer", "message") == (2, True)
+    other = text.replace("mess", "Mess").replace("\\u006d", "M")
+    assert await exact_json.validated(other.encode(), 10**6, "the answer", "message") == (2, False)
+
+
+async def test_many_long_texts_delay_another_task_as_little_as_one() -> None:
+    """In each round of the event loop one slice of one of them is read."""
+    text = json.dumps(["x" * 20_000] * 50).encode()
+    rounds, over = 0, asyncio.Event()
+
+    async def watch() -> None:
+        nonlocal rounds
+        while not over.is_set():
+            rounds += 1
+            await asyncio.sleep(0)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.gather(*(exact_json.validated(text, 10**6, "the answer", "message") for _ in range(20)))
+    over.set()
+    await watching
+    assert rounds >= 20 * len(text) // 32_768
 
 
 def of_text(value: object) -> bytes:

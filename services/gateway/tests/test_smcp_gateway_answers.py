@@ -51,7 +51,7 @@ def steps(work: Coroutine[Any, Any, Any]) -> tuple[Any, list[float]]:
     ],
     ids=["beside _meta", "in _meta", "error"],
 )
-def test_a_large_answer_holds_the_loop_for_short_steps(answer: dict[str, Any]) -> None:
+async def test_a_large_answer_holds_the_loop_for_short_steps(answer: dict[str, Any]) -> None:
     text = json.dumps(answer).encode()
     began = time.thread_time()
     exact_json.written(exact_json.read(text))

@@ -216,12 +216,12 @@ class Relay:
     async def _checked_in_slices(self, body: bytes, expected: Collection[str]) -> RawJson:
         """Validates in slices, without repairing lone surrogates."""
         try:
-            levels = await exact_json.validated_depth(body, self.max_values, "the answer")
+            levels, may_be_error = await exact_json.validated(body, self.max_values, "the answer", "message")
         except ValueError:
             raise Internal(NO_JSON) from None
         if levels > DEEPEST:
             raise Internal(TOO_DEEP)
-        if expected and (b'"message"' in body or b"\\u00" in body):  # else it is no error
+        if expected and may_be_error:
             answer = await large_answer(body, self.max_values, expected)
             if isinstance(answer, SmcpError):
                 raise answer

@@ -198,7 +198,7 @@ class Engine(engineio.AsyncServer):
         self._pings: dict[str, asyncio.Task[Any]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         """asyncio itself may forget tasks."""
-        self.on_message: Callable[[str, bytes, int], Awaitable[None] | None]
+        self.on_message: Callable[[str, bytes | bytearray, int], Awaitable[None] | None]
         """A message came, with so many bytes before it was cut off. The next one is read after what this returns."""
 
     async def handle_request(self, request: web.Request) -> web.StreamResponse:
@@ -260,13 +260,13 @@ class Engine(engineio.AsyncServer):
 
     async def _handle_polled(self, socket: Any, whole: Assembly) -> None:
         if not socket.closed:
-            text = whole.text()
+            text = whole.text
             if len(text) >= VERY_LARGE:
                 await asyncio.sleep(0)
             if (work := self.received(socket, text, whole.size)) is not None:
                 await work
 
-    def received(self, socket: AsyncSocket, text: bytes, size: int) -> Awaitable[Any] | None:
+    def received(self, socket: AsyncSocket, text: bytes | bytearray, size: int) -> Awaitable[Any] | None:
         """Handle a packet of engine.io; arguments and result as `on_message`."""
         match text[:1]:
             case b"4":

@@ -245,7 +245,7 @@ class SocketIoServer:
             session.closed = True
             self.gone(session, goodbye=reason == self._engine.reason.CLIENT_DISCONNECT)
 
-    def _on_message(self, engine_id: str, text: bytes, size: int) -> Work | None:
+    def _on_message(self, engine_id: str, text: bytes | bytearray, size: int) -> Work | None:
         """Returns what is done before the next packet is read."""
         session = self._sessions.of_connection(engine_id)
         if session is not None and (session.was_refused or size >= LARGE):
@@ -256,13 +256,13 @@ class SocketIoServer:
                 return self._read_late(late_s, session, text, size)
         return self._read(session, engine_id, text, size)
 
-    async def _read_late(self, late_s: float, session: Session, text: bytes, size: int) -> None:
+    async def _read_late(self, late_s: float, session: Session, text: bytes | bytearray, size: int) -> None:
         with session.waiting():
             await asyncio.sleep(late_s)
             if not session.closed and (work := self._read(session, session.engine_id, text, size)) is not None:
                 await work
 
-    def _read(self, session: Session | None, engine_id: str, text: bytes, size: int) -> Work | None:
+    def _read(self, session: Session | None, engine_id: str, text: bytes | bytearray, size: int) -> Work | None:
         match read_packet(text, 1, size):
             case ClientEvent() as event:
                 if session is not None and not (_is_progress(session, event) and self._is_surplus(session, event)):

@@ -127,7 +127,7 @@ class Connection:
         finally:
             engine.upgrading = False
 
-    async def _text(self) -> bytes | None:
+    async def _text(self) -> bytes | bytearray | None:
         """The next text message; None where the connection has ended.
 
         aiohttp's `receive` would answer any number of pings in one go (`autoping`).
@@ -146,7 +146,7 @@ class Connection:
                         self._outbox.close_code = WSCloseCode.MESSAGE_TOO_BIG
                         return None
                     if kind is WSMsgType.TEXT:  # a binary one is a piece (see `Slices`)
-                        return whole.text()
+                        return whole.text
                 case WSMsgType.PING:
                     await self._socket.pong(message.data)
                 case WSMsgType.PONG:
