@@ -16,6 +16,7 @@ from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, 
 from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.issuer import shared_token
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call
+from smcp_testing.socketio_pair import echo, serve
 from smcp_testing.waiting import eventually
 
 SHORT_S = 0.3
@@ -180,3 +181,46 @@ async def test_an_agent_that_returns_after_its_gateway_died_gets_its_results(
         assert await asyncio.wait_for(waiting, 30) == RESULT
         assert client.told("notify:tool_call_cancel") == []
         assert box.asked == ["r0"]
+
+
+async def test_an_office_with_many_calls_and_cancels_pushes_out_none_of_another_one(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loud office loses its oldest."""
+    most = 40
+    monkeypatch.setattr(owner, "MAX_KEYS", most)
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as eve,
+        connected(world.url) as evil,
+        connected(world.url) as bob,
+        connected(world.url) as box,
+    ):
+        for client, role, name, office in (
+            (eve, "agent", "eve", "loud"),
+            (evil, "computer", "box", "loud"),
+            (bob, "agent", "bob", "quiet"),
+            (box, "computer", "box", "quiet"),
+        ):
+            assert await client.join(role, name, office) == [True, None]
+        of_loud, of_quiet = (serve(computer, "client:tool_call", echo) for computer in (evil, box))
+        held = world.gateways[0].held
+
+        async def ask(agent: Client, name: str, req_id: str) -> Any:
+            return await agent.call("client:tool_call", call() | {"agent": name, "req_id": req_id})
+
+        async def cancel(agent: Client, name: str, req_id: str) -> None:
+            assert await agent.call("server:tool_call_cancel", {"agent": name, "req_id": req_id}) is None
+
+        mine = [await ask(bob, "bob", f"r{number}") for number in range(5)]
+        await cancel(bob, "bob", "not yet")
+        for number in range(2 * most):
+            await ask(eve, "eve", f"r{number}")
+            await cancel(eve, "eve", f"not yet {number}")
+        assert [await ask(bob, "bob", f"r{number}") for number in range(5)] == mine
+        assert held()["ended_calls"] <= most >= held()["kept_cancels"]
+        assert (await ask(bob, "bob", "not yet"))["meta"]["a2c_cancelled"]
+        assert len(of_quiet) == 5
+        await ask(eve, "eve", "r0")
+        assert "meta" not in await ask(eve, "eve", "not yet 0")
+        assert len(of_loud) == 2 * most + 2
