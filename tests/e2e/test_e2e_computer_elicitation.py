@@ -378,16 +378,3 @@ async def test_an_unanswered_elicitation_keeps_other_calls_from_eliciting_for_a_
         assert other.text == "book {'table': 5}: accept {'day': 'friday'}"
         with pytest.raises(Malformed, match="input_state: is unknown"):
             await agent.call_once("box", "book", BOOK, input_state=asked.input_state, input_responses={})
-
-
-async def test_calls_that_wait_for_an_answer_hold_limited_parameters(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("smcp_computer.elicitation.MAX_PARKED_BYTES", 30)
-    async with box(nats_url, "2025") as (world, _), SmcpAgent(world.url, office="office", name="anna") as agent:
-        assert (await agent.call_once("box", "book", BOOK)).input_required
-        refused = await agent.call_once("box", "book", BOOK | {"note": "a" * 30})
-        assert not refused.input_required
-    async with box(nats_url, "2025") as (world, _), SmcpAgent(world.url, office="office", name="anna") as agent:
-        refused = await agent.call_once("box", "book", {"note": "a" * 30})
-        assert "the parameters of waiting calls exceed 32 MiB together" in refused.text

@@ -78,6 +78,24 @@ async def test_one_user_has_a_quarter_of_a_computers_open_elicitations_at_most()
     elicitations.close()
 
 
+async def test_one_users_waiting_calls_leave_room_for_the_parameters_of_others() -> None:
+    elicitations = OpenElicitations(within_s=60)
+
+    def waiting(req_id: str, subject: str) -> OpenElicitation:
+        asked = elicitation(req_id, Waiting())
+        return replace(asked, subject=subject, request=replace(asked.request, size=8 * 1024 * 1024))
+
+    elicitations.add(waiting("1", "key-1"))
+    elicitations.add(waiting("2", "key-1"))
+    with pytest.raises(ElicitationRefused, match="parameters of this user's waiting calls"):
+        elicitations.add(waiting("3", "key-1"))
+    elicitations.add(waiting("4", "key-2"))
+    elicitations.cancel("anna", "1", "key-1")
+    elicitations.cancel("anna", "2", "key-1")
+    elicitations.add(waiting("5", "key-1"))
+    elicitations.close()
+
+
 @pytest.mark.rule("answers.calls.elicitation.dropped")
 async def test_what_nobody_answers_is_withdrawn_and_what_is_answered_is_not() -> None:
     elicitations, withdrawn, state = OpenElicitations(within_s=60), list[str](), ""

@@ -16,6 +16,7 @@ import mcp_types as types
 from pydantic import ValidationError
 
 from smcp_bus import exact_json
+from smcp_bus.limits import ByteBudget, Grant
 from smcp_computer.mcp.errors import bad_field
 from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, compiled
@@ -34,7 +35,8 @@ MAX_PER_CALL: Final = 32
 MAX_BYTES: Final = 64 * 1024
 """Size of the elicitations that are sent together, with their `requestState`."""
 MAX_PARKED_BYTES: Final = 32 * 1024 * 1024
-"""Parameters of the calls that servers of MCP 2025 hold open: such a call keeps them until it ends."""
+"""Parameters of the calls that servers of MCP 2025 hold open: such a call keeps them until it ends. Users share them as
+offices share a gateway's budgets (`ByteBudget`)."""
 APPROVAL: Final = "a2c_approval"
 """The key of a Computer's approval request: whether a tool may run."""
 
@@ -96,7 +98,8 @@ class OpenElicitations:
 
     def __init__(self, within_s: float) -> None:
         self._within_s = within_s
-        self._open: dict[str, tuple[OpenElicitation, asyncio.TimerHandle]] = {}
+        self._open: dict[str, tuple[OpenElicitation, asyncio.TimerHandle, Grant | None]] = {}
+        self._parked = ByteBudget(MAX_PARKED_BYTES)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -108,14 +111,16 @@ class OpenElicitations:
         if len(self._open) >= MAX_OPEN:
             raise ElicitationRefused(f"cannot ask: {MAX_OPEN} elicitations of this Computer wait for an answer already")
         whose = _user(elicitation)
-        if sum(_user(each) == whose for each, _ in self._open.values()) >= MAX_OF_A_USER:
+        if sum(_user(each) == whose for each, _, _ in self._open.values()) >= MAX_OF_A_USER:
             raise ElicitationRefused(f"cannot ask: {MAX_OF_A_USER} elicitations wait for answers of this user already")
-        parked = sum(each.request.size for each, _ in self._open.values() if each.waiting is not None)
-        if elicitation.waiting is not None and parked + elicitation.request.size > MAX_PARKED_BYTES:
-            raise ElicitationRefused("cannot ask: the parameters of waiting calls exceed 32 MiB together")
+        parked = None if elicitation.waiting is None else self._parked.take(elicitation.request.size, whose)
+        if elicitation.waiting is not None and parked is None:
+            raise ElicitationRefused(
+                "cannot ask: the parameters of this user's waiting calls exceed its share of 32 MiB"
+            )
         state = token_urlsafe()
         timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
-        self._open[state] = elicitation, timer
+        self._open[state] = elicitation, timer, parked
         tool = elicitation.request.tool_name
         said = "; ".join(_shown(each) for each in elicitation.requests.values())
         what = "approval, and has not run" if elicitation.is_approval else "an answer, and has not ended"
@@ -131,8 +136,8 @@ class OpenElicitations:
         state, answers = request.input_state, request.input_responses
         if state is None or answers is None:
             raise bad_field("input_responses" if answers is None else "input_state", "is missing beside the other")
-        found, timer = self._open.get(state, (None, None))
-        if found is None or timer is None or (found.request.agent, found.subject) != (request.agent, subject):
+        found = None if state not in self._open else self._open[state][0]
+        if found is None or (found.request.agent, found.subject) != (request.agent, subject):
             why = f"used, cancelled, issued to another Agent, or older than {self._within_s:g} s (SMCP_QUESTION_S)"
             raise bad_field("input_state", f"is unknown: {why}. The tool did not continue with this answer")
         if found.request.tool_name != request.tool_name:
@@ -140,25 +145,24 @@ class OpenElicitations:
         if found.request.params != digest(request):
             raise bad_field("params", "differ from those of the call that was answered with the elicitation")
         check_answers(found.requests, answers)
-        timer.cancel()
-        del self._open[state]
+        self._remove(state)
         return found
 
     def cancel(self, agent: str, req_id: str, subject: str) -> None:
         """The Agent does not answer the elicitations of this call."""
-        for state, (elicitation, _) in list(self._open.items()):
+        for state, (elicitation, _, _) in list(self._open.items()):
             if (elicitation.request.agent, elicitation.request.req_id, elicitation.subject) == (agent, req_id, subject):
                 self._drop(state, "cancelled")
 
     def agent_left(self, agent: str) -> None:
         """The Agent has left the office and stays away: nobody will answer what it was asked."""
-        for state, (elicitation, _) in list(self._open.items()):
+        for state, (elicitation, _, _) in list(self._open.items()):
             if elicitation.request.agent == agent:
                 self._drop(state, "cancelled")
 
     def withdraw(self, waiting: Waiting) -> None:
         """End a call that waits for an answer."""
-        for state, (elicitation, _) in list(self._open.items()):
+        for state, (elicitation, _, _) in list(self._open.items()):
             if elicitation.waiting is waiting:
                 self._drop(state, "cancelled")
 
@@ -167,11 +171,17 @@ class OpenElicitations:
             self._drop(state, "aborted")
 
     def _drop(self, state: str, why: str) -> None:
-        elicitation, timer = self._open.pop(state)
-        timer.cancel()
+        elicitation = self._remove(state)
         elicitation.withdrawn()
         if elicitation.waiting is not None:
             elicitation.waiting.stop(why)
+
+    def _remove(self, state: str) -> OpenElicitation:
+        elicitation, timer, parked = self._open.pop(state)
+        timer.cancel()
+        if parked is not None:
+            parked.release()
+        return elicitation
 
 
 def _user(elicitation: OpenElicitation) -> str:
