@@ -185,6 +185,22 @@ def test_people_at_a_terminal_get_text_with_colours() -> None:
     assert "\x1b[" in stream.getvalue()
 
 
+def test_escape_sequences_in_a_log_line_do_not_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    configure_logging("gateway", stream=stream)
+    foreign = "\x1b[2J\x1b]52;c;eA==\x07\x9b31m\r\u202e\u2028"
+
+    logging.getLogger("x").warning("said: %s", foreign, extra={"agent": f"anna{foreign}"})
+    logging.getLogger("x").warning("said: %s", foreign, extra={WRITTEN_BY: f"git{foreign}"})
+    error = ValueError(foreign)
+    logging.getLogger("x").error("failed", exc_info=(type(error), error, None))
+    get_logger("x").error("failed", exc_info=error)
+
+    assert stream.getvalue().count("ValueError") == 2
+    assert not set(foreign[:1] + "\x07\x9b\r\u202e\u2028") & set(stream.getvalue())
+
+
 def test_lines_of_child_processes_stand_beside_their_names_at_a_terminal_and_are_json_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,6 +9,7 @@ and tracebacks show no local variables.
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -220,6 +221,8 @@ def _console_renderers(stream: TextIO) -> list[Processor]:
 
     def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
         nonlocal width
+        for key, value in event.items():
+            event[key] = _printable(value)
         name: str | None = event.get(WRITTEN_BY)
         if name is None:
             return str(console(logger, method, event))
@@ -229,8 +232,16 @@ def _console_renderers(stream: TextIO) -> list[Processor]:
             left = f"\x1b[{_NAME_COLORS[crc32(name.encode()) % len(_NAME_COLORS)]}m{left}\x1b[0m"
         return f"{left} {event['event']}"
 
-    return [render]
+    return [structlog.processors.format_exc_info, render]
 
+
+def _printable(value: Any) -> Any:
+    """Texts of others must not do anything at the terminal: `smcp-computer` asks its user there."""
+    return _OBEYED.sub("\ufffd", value) if isinstance(value, str) else value
+
+
+_OBEYED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and newline, and what ends a line or turns the direction of writing."""
 
 _NAME_COLORS: Final = (31, 32, 33, 34, 35, 36)
 """Of ECMA-48, as in the output of docker compose: each name has one."""
