@@ -53,6 +53,11 @@ def test_every_published_port_is_on_loopback(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
 
 
+def test_nats_monitoring_is_on_loopback_of_its_container() -> None:
+    """MCP servers share a network with it."""
+    assert read_model(DOCKER / "compose" / "offices.yaml").http == "127.0.0.1:8222"
+
+
 def test_clients_reach_only_the_proxy_and_computers_share_no_network_with_gateways() -> None:
     def on(network: str) -> set[str]:
         return {name for name, service in SERVICES.items() if network in service.get("networks", [])}
