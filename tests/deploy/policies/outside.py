@@ -48,7 +48,7 @@ def _let_through(manifests: Manifests) -> Iterator[tuple[str, str, str, int]]:
     for workload in manifests.of(*WORKLOADS):
         for way, word in (("ingress", "from"), ("egress", "to")):
             for peers, numbers in rules(manifests, workload, way):
-                if set(numbers) == {_DNS} and peers:
+                if set(numbers) == {_DNS} and peers == _RESOLVERS:
                     continue  # see `_may_ask_dns`
                 if not peers:
                     yield from ((word, "anywhere", component(workload), number) for number in numbers)
