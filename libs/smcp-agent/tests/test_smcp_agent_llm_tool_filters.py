@@ -10,7 +10,7 @@ import pytest
 from smcp_agent import Content, ImageContent, LinkContent, SmcpAgent, TextContent
 from smcp_agent.errors import Malformed, NotFound
 from smcp_agent.llm import READ_RESULT
-from smcp_agent.result_formats import KEPT_CHARS, MAX_PICTURE, Previews, anthropic_output, model_parts
+from smcp_agent.result_formats import KEPT_CHARS, KEPT_TEXTS, MAX_PICTURE, Previews, anthropic_output, model_parts
 from smcp_agent.results import CallResult, ResourceContent, call_result
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -198,10 +198,17 @@ async def test_a_long_result_is_cut_and_can_be_read_on() -> None:
             assert link.name == f"characters 0 to 100 of {len(whole)}; read on from offset 100"
             assert (result.structured_content, result.raw["structuredContent"]) == (None, None)
             assert result.raw["content"][-1]["uri"] == link.uri
-            assert agent.read_result(link.uri, 100) == whole[100:]
-            assert agent.read_result(link.uri, 7, max_chars=3) == whole[7:10]
+            assert agent.read_result(link.uri, 0).text == whole
+            rest = agent.read_result(link.uri)
+            assert (rest.text, len(rest.content)) == (whole[100:], 1)
+            page = agent.read_result(link.uri, 7, max_chars=3)
+            next_page = page.content[-1]
+            assert isinstance(next_page, LinkContent)
+            assert (page.text, agent.read_result(next_page.uri).text) == (whole[7:10], whole[10:])
             with pytest.raises(Malformed, match=f"^offset: a whole number from 0 to {len(whole)}$"):
                 agent.read_result(link.uri, len(whole) + 1)
+            with pytest.raises(Malformed, match=r"^offset: a whole number"):
+                agent.read_result(link.uri + "0" * 5000)
             with pytest.raises(NotFound, match="call the tool again"):
                 agent.read_result("a2c-result://other")
             assert (await agent.call_tool("red", "log", max_chars=len(whole))).structured_content is not None
@@ -260,3 +267,20 @@ def test_the_newest_texts_are_kept_up_to_a_bound() -> None:
     with pytest.raises(NotFound):
         previews.read(first, 0, 3)
     assert previews.read(second, 1, 3).content[0] == TextContent("yyy")
+
+
+def test_a_number_of_texts_is_kept_however_short_they_are() -> None:
+    previews = Previews()
+    uris = [uri_of(previews.cut(long_result("yy"), 1)) for _ in range(KEPT_TEXTS + 1)]
+    with pytest.raises(NotFound):
+        previews.read(uris[0], 0, 1)
+    assert previews.read(uris[1], 0, 1).text
+
+
+def test_a_text_is_read_by_the_user_alone_for_whom_the_tool_was_called() -> None:
+    previews = Previews()
+    uri = uri_of(previews.cut(long_result("0123456789"), 3, "anna"))
+    assert previews.read(uri, 0, 9, "anna").text
+    for other in ("eve", None):
+        with pytest.raises(NotFound):
+            previews.read(uri, 0, 9, other)

@@ -95,6 +95,19 @@ async def test_tools_are_listed_as_the_options_say() -> None:
         assert (await hung_up(process))[0] == 0
 
 
+async def test_results_are_cut_as_the_option_says() -> None:
+    async with fake_gateway() as gateway, started(gateway, "--max-chars", "3") as process:
+        gateway.computers["red"] = [tool("echo")]
+        await serving(process)
+        await say(process, "tools/call", 3, name="echo", arguments={})
+        text, link = json.loads(await line(process.stdout))["result"]["content"]
+        assert text["text"] == "ech"
+        await say(process, "resources/read", 4, uri=link["uri"])
+        (rest,) = json.loads(await line(process.stdout))["result"]["contents"]
+        assert rest["text"] == "o"
+        assert (await hung_up(process))[0] == 0
+
+
 async def test_a_client_that_is_gone_ends_it_and_its_calls() -> None:
     async with fake_gateway() as gateway, started(gateway) as process:
         gateway.computers["red"] = [tool("sleep")]

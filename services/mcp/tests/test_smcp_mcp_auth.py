@@ -13,6 +13,7 @@ import pytest
 from mcp.client.auth.utils import build_protected_resource_metadata_discovery_urls
 from mcp.shared.auth import ProtectedResourceMetadata
 from mcp.shared.exceptions import MCPError
+from mcp_types import ResourceLink, TextResourceContents
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 
@@ -145,6 +146,23 @@ async def test_wrong_tokens_are_throttled_and_right_ones_are_not() -> None:
         _, headers, _ = await post(url, **bearer("wrong"))
         assert 1 <= int(headers["Retry-After"]) <= 60
         assert (await post(url, INITIALIZE, **bearer(token())))[0] == 200
+
+
+async def test_the_rest_of_a_result_is_read_by_its_user_alone() -> None:
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        gateway.computers["red"] = [tool("echo")]
+        url = f"{service.office('lab-1')}?max_chars=1"
+        async with (
+            office_client(url, **bearer(token(sub="anna"))) as anna,
+            office_client(url, **bearer(token(sub="eve"))) as eve,
+        ):
+            link = (await anna.client.call_tool("echo", {})).content[-1]
+            assert isinstance(link, ResourceLink)
+            (page, _) = (await anna.client.read_resource(link.uri)).contents
+            assert isinstance(page, TextResourceContents)
+            assert page.text == "c"
+            with pytest.raises(MCPError, match=r"is not kept \(any more\)"):
+                await eve.client.read_resource(link.uri)
 
 
 async def test_a_session_cannot_be_used_with_the_token_of_another_subject() -> None:

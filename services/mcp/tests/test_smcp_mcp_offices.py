@@ -7,6 +7,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, ResourceLink, TextContent, TextResourceContents
 from pydantic import ValidationError
 
 from smcp_agent.mcp.resources import Context
@@ -14,7 +16,7 @@ from smcp_agent.mcp.tools import OfficeTools
 from smcp_mcp.settings import McpSettings
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
-from smcp_testing.mcp_service import mcp_service, office_client
+from smcp_testing.mcp_service import OfficeClient, mcp_service, office_client
 from smcp_testing.waiting import Stopwatch, eventually, within
 
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
@@ -245,12 +247,67 @@ async def test_a_wrong_way_to_list_tools_is_400_and_named() -> None:
         assert (error["message"], error["data"]) == ("tools: has to be one of auto, all, search", {"field": "tools"})
 
 
+LONG = "".join(f"line {number}\n" for number in range(200))
+
+
+async def pages_of(client: OfficeClient, uri: str) -> list[str]:
+    """The pages of a result that was cut, from a link on."""
+    pages = []
+    while uri:
+        page, *more = (await client.client.read_resource(uri)).contents
+        assert isinstance(page, TextResourceContents)
+        assert page.uri == uri
+        pages.append(page.text)
+        uri = more[0].uri if more else ""
+    return pages
+
+
+@ERAS
+async def test_each_client_says_in_its_url_where_results_are_cut_and_reads_on_in_them(era: str) -> None:
+    async def answer(call: Any) -> Any:
+        return {"content": [{"type": "text", "text": LONG}], "structuredContent": {"result": LONG}, "isError": False}
+
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+        schema = {"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]}
+        log = {**tool("log"), "return_schema": schema}
+        gateway.computers["red"] = [log, {**log, "name": "book", "meta": {"anthropic/maxResultSizeChars": 600}}]
+        gateway.answers["client:tool_call"] = answer
+        async with office_client(service.office() + "?tools=all&max_chars=300", era) as client:
+            assert [each.output_schema for each in (await client.client.list_tools()).tools] == [None, None]
+            for name, cut in (("log", 300), ("book", 600)):
+                result = await client.client.call_tool(name, {})
+                text, link = result.content
+                assert (text, result.structured_content) == (TextContent(text=LONG[:cut]), None)
+                assert isinstance(link, ResourceLink)
+                assert link.name == f"characters 0 to {cut} of {len(LONG)}; read on from offset {cut}"
+                pages = await pages_of(client, link.uri)
+                assert ("".join(pages), set(map(len, pages[:-1]))) == (LONG[cut:], {300})
+                garbled = link.uri.partition("=")[0] + "=x"
+                for wrong in ("a2c-result://nothing", garbled):
+                    with pytest.raises(MCPError) as refused:
+                        await client.client.read_resource(wrong)
+                    assert (refused.value.error.code, refused.value.error.data) == (INVALID_PARAMS, {"uri": wrong})
+        async with office_client(service.office(), era) as client:
+            whole = await client.client.call_tool("log", {})
+            assert (whole.content, whole.structured_content) == ([TextContent(text=LONG)], {"result": LONG})
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "many", "", "1.5", "9" * 5000])
+async def test_a_wrong_limit_of_results_is_400_and_named(wrong: str) -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        async with http.post(f"{service.office()}?max_chars={wrong}", json=PING, headers=HEADERS) as response:
+            assert response.status == 400
+            error = (await response.json())["error"]
+        assert error["message"] == "max_chars: a whole number of characters from 1"
+        assert error["data"] == {"field": "max_chars"}
+
+
 async def test_an_unknown_query_parameter_is_400_and_named() -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
         async with http.post(service.office() + "?tool=all", json=PING, headers=HEADERS) as response:
             assert response.status == 400
             error = (await response.json())["error"]
-        assert error["message"] == "tool: is no query parameter of this URL; there is `tools`"
+        assert error["message"] == "tool: is no query parameter of this URL; there are `tools` and `max_chars`"
         assert error["data"] == {"field": "tool"}
 
 

@@ -68,6 +68,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         transports: in the order in which they are tried; see `ConnectionOptions`.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
         on_input: answers the elicitations of all calls that have no `on_input` of their own; see `call_tool`.
+        previews: keeps the results that `max_chars` cuts; Agents of one process may share it, and its bound.
 
     Raises:
         Malformed: a URL or a name that cannot be right; at once, everything else on entering.
@@ -90,6 +91,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         max_message: int = MAX_MESSAGE,
         connect_timeout: float = 10.0,
         on_input: OnInput | None = None,
+        previews: Previews | None = None,
     ) -> None:
         seat = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
         options = ConnectionOptions(
@@ -107,7 +109,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         spawn, publish = self._background.spawn, self._events.publish
         self._answers = AnswerCache(spawn)
         self._tools = ToolCache(self.get_tools, spawn, publish)
-        self._previews = Previews()
+        self._previews = previews or Previews()
         self._on_input = on_input
         self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
         self._room = Office(seat, self._tools, self._answers, self._subscriptions, publish)

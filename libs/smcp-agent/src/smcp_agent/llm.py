@@ -175,7 +175,8 @@ class ModelMethods(ToolCallMethods):
                 await self._choose()
             given = _arguments(arguments)
             if name == READ_RESULT and self._max_chars is not None:
-                return self._previews.read(str(given.get("uri")), given.get("offset", 0), self._max_chars)
+                offset: Any = given.get("offset", 0)  # whatever the model wrote
+                return self.read_result(str(given.get("uri")), offset, max_chars=self._max_chars)
             pair, most = (self._given or {}).get(str(name)), self._max_chars
             if pair is None:
                 raise NotFound(f"there is no tool {name!r}")

@@ -107,6 +107,13 @@ def as_text(block: Content) -> str:
 
 KEPT_CHARS: Final = 32 * 1024 * 1024
 """Characters of all kept texts together: one result of the largest size fits."""
+KEPT_TEXTS: Final = 1000
+"""Each text costs memory of its own, however short it is."""
+RESULT_SCHEME: Final = "a2c-result://"
+_MAX_DIGITS: Final = len(str(KEPT_CHARS))
+"""Of an offset: no text is longer."""
+_OFFSET: Final = "?offset="
+"""In a link, before the character at which the next page begins."""
 MAX_RESULT_META: Final = "anthropic/maxResultSizeChars"
 """In a tool's `_meta`: up to this length its results are not cut."""
 LARGEST: Final = 500_000
@@ -114,13 +121,13 @@ LARGEST: Final = 500_000
 
 
 class Previews:
-    """Cuts results, and keeps the whole texts."""
+    """Cuts results, and keeps the whole texts, each for the user for whom the tool was called."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
-        """The whole texts by URI, the oldest first."""
+        self._texts: dict[str, tuple[str, str | None]] = {}
+        """The whole texts with their users, by URI, the oldest first."""
 
-    def cut(self, result: CallResult, max_chars: int) -> CallResult:
+    def cut(self, result: CallResult, max_chars: int, user: str | None = None) -> CallResult:
         """The result, with a preview of its text where a model would get more than `max_chars` characters."""
         texts = [as_text(each) for each in result.content if _is_text(each)]
         if not texts and result.structured_content is not None:
@@ -128,23 +135,29 @@ class Previews:
         whole = "\n".join(texts)
         if len(whole) <= max_chars:
             return result
-        uri = f"a2c-result://{uuid4().hex}"
-        self._texts[uri] = whole
-        while sum(map(len, self._texts.values())) > KEPT_CHARS:
+        uri = f"{RESULT_SCHEME}{uuid4().hex}"
+        self._texts[uri] = whole, user
+        while len(self._texts) > KEPT_TEXTS or sum(len(text) for text, _ in self._texts.values()) > KEPT_CHARS:
             del self._texts[next(iter(self._texts))]
         shown, *link = _page(uri, whole, 0, max_chars)
         content = [shown, *(each for each in result.raw["content"] if not _is_text(content_block(each))), *link]
         raw = {**result.raw, "content": content, "structuredContent": None}
         return replace(result, content=tuple(map(content_block, content)), structured_content=None, raw=raw)
 
-    def read(self, uri: str, offset: object, max_chars: int) -> CallResult:
-        """The text from a character on, with a link where there is more. Raises NotFound, Malformed."""
-        whole = self._texts.get(uri)
-        if whole is None:
-            raise NotFound(f"{uri} is not kept (any more): call the tool again, for less", details={"uri": uri})
+    def read(self, uri: str, offset: object, max_chars: int, user: str | None = None) -> CallResult:
+        """The text from a character on (None: where the link says), with a link where there is more.
+
+        Raises NotFound, Malformed.
+        """
+        name, _, said = uri.partition(_OFFSET)
+        whole, owner = self._texts.get(name, (None, None))
+        if whole is None or owner != user:
+            raise NotFound(f"{name} is not kept (any more): call the tool again, for less", details={"uri": uri})
+        if offset is None:
+            offset = int(said) if said.isdecimal() and len(said) <= _MAX_DIGITS else said or 0
         if not isinstance(offset, int) or not 0 <= offset <= len(whole):
             raise refused("offset", f"a whole number from 0 to {len(whole)}")
-        return CallResult(content=tuple(map(content_block, _page(uri, whole, offset, max_chars))))
+        return CallResult(content=tuple(map(content_block, _page(name, whole, offset, max_chars))))
 
 
 def allowed_chars(max_chars: object, tool: SMCPTool | None = None) -> int:
@@ -163,5 +176,5 @@ def _page(uri: str, whole: str, offset: int, max_chars: int) -> list[dict[str, A
     """A content block with the text from `offset`, and a link where there is more."""
     end = offset + max_chars
     name = f"characters {offset} to {end} of {len(whole)}; read on from offset {end}"
-    link = [{"type": "resource_link", "uri": uri, "name": name}] if end < len(whole) else []
+    link = [{"type": "resource_link", "uri": f"{uri}{_OFFSET}{end}", "name": name}] if end < len(whole) else []
     return [{"type": "text", "text": whole[offset:end]}, *link]

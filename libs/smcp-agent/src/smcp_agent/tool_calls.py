@@ -38,19 +38,27 @@ from smcp_proto.validation import refused
 
 DEFAULT_TIMEOUT_S: Final = 60
 """How long a tool may take where the application does not say: a model and its user wait."""
+MAX_CHARS: Final = 100_000
+"""Characters of a cut result that are read in one go where the application does not say."""
 
 _on_behalf: ContextVar[Mapping[str, Any]] = ContextVar("on_behalf", default={})  # noqa: B039 -- nobody changes it
 
 
 @contextmanager
 def on_behalf_of(user: OnBehalf) -> Iterator[None]:
-    """Calls of tools in the block, and their cancels, are those of a user for whom this Agent calls. The Agent's key or
-    token needs `delegates`."""
+    """Calls of tools in the block, and their cancels, are those of a user for whom this Agent calls; nobody else can
+    read on in their results. The Agent's key or token needs `delegates`."""
     token = _on_behalf.set({ON_BEHALF: user.model_dump(mode="json", exclude_unset=True)})
     try:
         yield
     finally:
         _on_behalf.reset(token)
+
+
+def _user() -> str | None:
+    """The identity of the user of `on_behalf_of`."""
+    user: Mapping[str, Any] = _on_behalf.get().get(ON_BEHALF, {})
+    return user.get("identity")
 
 
 class ToolCallMethods:
@@ -191,7 +199,7 @@ class ToolCallMethods:
         if max_chars is not None:
             max_chars = allowed_chars(max_chars, self._tools.known(computer, tool))
         result = await self._call(request, seconds, on_progress)
-        return result if max_chars is None or result.input_required else self._previews.cut(result, max_chars)
+        return result if max_chars is None or result.input_required else self._previews.cut(result, max_chars, _user())
 
     def cancel_call(self, req_id: str) -> None:
         """Cancel a call whose elicitation will not be answered; the office is told in the background."""
@@ -239,9 +247,10 @@ class ToolCallMethods:
                 traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
             return result
 
-    def read_result(self, uri: str, offset: int = 0, *, max_chars: int = 100_000) -> str:
-        """The text from a character on, of a result that `max_chars` cut. Raises NotFound: it is not kept any more."""
-        return self._previews.read(uri, offset, allowed_chars(max_chars)).text
+    def read_result(self, uri: str, offset: int | None = None, *, max_chars: int = MAX_CHARS) -> CallResult:
+        """The text of a result that `max_chars` cut, from a character on; None: from where its link says. The last
+        content is a link where there is more. Raises NotFound: it is not kept any more, or another user's."""
+        return self._previews.read(uri, offset, allowed_chars(max_chars), _user())
 
     def _progressed(self, data: Mapping[str, Any]) -> None:
         try:

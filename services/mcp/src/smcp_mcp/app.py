@@ -18,14 +18,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError
-from smcp_agent.mcp.tools import ToolMode
 from smcp_auth.client_addresses import counted_as
 from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization
 from smcp_mcp.buffered_request import BODY_S, BufferedRequest
 from smcp_mcp.connection_limits import BodyBudget, LimitedProtocol, Strangers, let_in
 from smcp_mcp.gateway_check import GatewayCheck
-from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, tool_mode
+from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, check_query
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
 from smcp_proto.backoff import Backoff
@@ -77,14 +76,9 @@ class McpEndpoint:
             return "refused"
         let_in(request.scope)
         try:
-            tool_mode(request)
-        except ValueError:
-            why = f"tools: has to be one of {', '.join(ToolMode)}"
-            await exchange.refuse(400, why, code=INVALID_REQUEST, data={"field": "tools"})
-            return "refused"
-        if (unknown := next((name for name in request.query_params if name != "tools"), None)) is not None:
-            why = f"{unknown[:50]}: is no query parameter of this URL; there is `tools`"
-            await exchange.refuse(400, why, code=INVALID_REQUEST, data={"field": unknown[:50]})
+            check_query(request)
+        except Malformed as error:
+            await exchange.refuse(400, error.message, code=INVALID_REQUEST, data={"field": error.details["field"]})
             return "refused"
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             await exchange.refuse(415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST)

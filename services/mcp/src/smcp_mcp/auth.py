@@ -35,7 +35,6 @@ METADATA: Final = "/.well-known/oauth-protected-resource"
 """The path of a resource's metadata is this one, and then the path of the resource (RFC 9728, 3.1)."""
 LOOK_S: Final = 1.0
 """Between two looks at which tokens have expired or were revoked, as at gateways."""
-CALLS: Final = "tools/call"
 READS: Final = (
     *("resources/list", "resources/templates/list", "resources/read", "resources/subscribe"),
     *("prompts/list", "prompts/get", "completion/complete"),
@@ -143,19 +142,12 @@ class Authorization:
         return rights is None or rights.may_ask(computer)
 
     def call_for_users(self, server: Server[Any]) -> None:
-        """Have the server say to the gateway for which user it calls a tool."""
-        entry = server.get_request_handler(CALLS)
-        if entry is None or self._authenticator is None:
-            return
-
-        async def call(context: Context, params: Any) -> Any:
-            principal = _user_of(context)
-            if principal is None:  # `may` refuses
-                return await entry.handler(context, params)
-            with on_behalf_of(_on_behalf(principal)):
-                return await entry.handler(context, params)
-
-        server.add_request_handler(CALLS, entry.params_type, call)
+        """Have the server say to the gateway for which user it calls a tool, and let that user alone read on in its
+        result."""
+        for method in ("tools/call", "resources/read"):
+            entry = server.get_request_handler(method)
+            if entry is not None and self._authenticator is not None:
+                server.add_request_handler(method, entry.params_type, _for_user(entry.handler))
 
     def meter(self, server: Server[Any], quotas: Quotas, office: str) -> None:
         """Put the quota of reads before the requests that make MCP servers work, as at gateways."""
@@ -235,6 +227,17 @@ class Authorization:
 def _user_of(context: Context) -> Principal | None:
     user = None if context.request is None else context.request.scope.get("user")
     return user.principal if isinstance(user, _User) else None
+
+
+def _for_user(handler: Any) -> Any:
+    async def handle(context: Context, params: Any) -> Any:
+        principal = _user_of(context)
+        if principal is None:  # `may` refuses
+            return await handler(context, params)
+        with on_behalf_of(_on_behalf(principal)):
+            return await handler(context, params)
+
+    return handle
 
 
 def _on_behalf(principal: Principal) -> OnBehalf:

@@ -17,10 +17,12 @@ from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import ToolListOptions, ToolMode
+from smcp_agent.result_formats import Previews, allowed_chars
 from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization
 from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
+from smcp_proto.validation import refused
 from smcp_service.lifecycle import Background
 from smcp_service.logging import get_logger
 
@@ -37,12 +39,34 @@ _log = get_logger(__name__)
 
 
 def tool_mode(request: Request) -> ToolMode:
-    """How the client wants tools listed: `?tools=` of its URL. Raises ValueError: there is no such mode."""
-    return ToolMode(request.query_params.get("tools", ToolMode.AUTO))
+    """How the client wants tools listed: `?tools=` of its URL. Raises Malformed: there is no such mode."""
+    try:
+        return ToolMode(request.query_params.get("tools", ToolMode.AUTO))
+    except ValueError:
+        raise refused("tools", f"has to be one of {', '.join(ToolMode)}") from None
+
+
+def max_chars(request: Request) -> int | None:
+    """Where the client wants results cut: `?max_chars=` of its URL. Raises Malformed: it is not a positive number."""
+    given: str | None = request.query_params.get("max_chars")
+    return None if given is None else allowed_chars(int(given) if given.isdecimal() and len(given) < 20 else given)
+
+
+def check_query(request: Request) -> None:
+    """Raises Malformed: there is no such query parameter, or it has a wrong value."""
+    for name in request.query_params:
+        if name not in ("tools", "max_chars"):
+            raise refused(name[:50], "is no query parameter of this URL; there are `tools` and `max_chars`")
+    tool_mode(request)
+    max_chars(request)
 
 
 def _mode_of(context: Context) -> ToolMode:
     return ToolMode.AUTO if context.request is None else tool_mode(context.request)
+
+
+def _max_chars_of(context: Context) -> int | None:
+    return None if context.request is None else max_chars(context.request)
 
 
 class SeatTaken(Exception):
@@ -107,6 +131,8 @@ class Offices:
         """By office, with the loop time at which it is forgotten."""
         self._holding: dict[asyncio.Task[None], asyncio.Future[HeldOffice]] = {}
         self._stopping = False
+        self._previews = Previews()
+        """Of all offices, so that memory is bounded however many there are."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -183,7 +209,12 @@ class Offices:
         settings = self._settings
         listing = ToolListOptions(mode=_mode_of, max_tools=settings.mcp_max_tools, always=settings.always_listed)
         office = OfficeServer(
-            agent, may=self._access.may, may_ask=self._access.may_ask, listing=listing, name="smcp-mcp"
+            agent,
+            may=self._access.may,
+            may_ask=self._access.may_ask,
+            listing=listing,
+            max_chars=_max_chars_of,
+            name="smcp-mcp",
         )
         self._access.call_for_users(office.server)
         self._access.meter(office.server, self._quotas, agent.office)
@@ -222,4 +253,5 @@ class Offices:
             name=settings.mcp_name,
             token=settings.gateway_token,
             max_message=settings.max_payload + MAX_MESSAGE - MAX_PAYLOAD,
+            previews=self._previews,
         )

@@ -37,6 +37,9 @@ AlwaysList = Annotated[
     list[str] | None,
     typer.Option(metavar="PATTERN", help="Also list tools whose name matches; repeatable."),
 ]
+MaxChars = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Cut longer results; the rest is a resource. Default: never.")
+]
 
 app = typer.Typer()
 
@@ -56,6 +59,7 @@ def mcp(
     tools: Tools = ToolMode.AUTO,
     max_tools: MaxTools = MAX_TOOLS,
     always_list: AlwaysList = None,
+    max_chars: MaxChars = None,
 ) -> None:
     """Offer the office to an MCP client, as an MCP server on standard input and output."""
     if context.invoked_subcommand is not None:
@@ -75,7 +79,7 @@ def mcp(
 
     async def serve() -> bool:
         listing = ToolListOptions(tools, max_tools, tuple(always_list or ()))
-        return await serve_stdio(chosen.agent(), timeout=timeout, listing=listing)
+        return await serve_stdio(chosen.agent(), timeout=timeout, listing=listing, max_chars=max_chars)
 
     run(chosen, serve(), endless=True)
 
@@ -113,6 +117,7 @@ def install(
     tools: Tools = ToolMode.AUTO,
     max_tools: MaxTools = MAX_TOOLS,
     always_list: AlwaysList = None,
+    max_chars: MaxChars = None,
 ) -> None:
     """Add `smcp-agent mcp` to the file of an MCP client. It shows file and entry first, and keeps a copy."""
     if client not in CLIENTS:
@@ -131,6 +136,7 @@ def install(
         "--tools": [tools.value],
         "--max-tools": [max_tools],
         "--always-list": [*(always_list or ())],
+        "--max-chars": [max_chars],
     }
     given = [option for option in _given(context) if option in more]
     arguments += [str(each) for option in given for value in more[option] for each in (option, value)]

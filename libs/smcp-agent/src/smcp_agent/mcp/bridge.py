@@ -2,8 +2,8 @@
 
 Below is `SmcpAgent`, used by its public methods and events alone, and the low-level server of the MCP SDK, which speaks
 MCP 2025 (up to 2025-11-25, with a handshake) and MCP 2026 (2026-07-28). Above is the command `smcp-agent mcp`. Results
-pass as they came; the bridge adds no rights and caches no results: what the office refuses, it refuses here
-(docs/adr/0046).
+pass as they came, or are cut if the client wants that; the bridge adds no rights: what the office refuses, it refuses
+here (docs/adr/0046).
 """
 
 import asyncio
@@ -65,6 +65,7 @@ class OfficeServer:
         may: whether who sent a request may use a tool. One that the caller may not use is not listed. None: all may.
         may_ask: the same of a Computer, by its name, for resources, prompts and completion.
         listing: when the list is a search in place of all tools.
+        max_chars: how many characters of a result who sent a request gets; the rest is a resource. None: everything.
         name: the server's name for its clients.
     """
 
@@ -81,10 +82,12 @@ class OfficeServer:
         may: Callable[[Context, NamedTool], bool] | None = None,
         may_ask: Callable[[Context, str], bool] | None = None,
         listing: ToolListOptions | None = None,
+        max_chars: Callable[[Context], int | None] = lambda _: None,
         name: str = "smcp-agent",
     ) -> None:
         self._agent = agent
         self._timeout = timeout
+        self._max_chars = max_chars
         self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListOptions())
         self.closed = asyncio.Event()
         self._tools: dict[str, Tools] = {}
@@ -104,7 +107,7 @@ class OfficeServer:
             on_call_tool=self._call_tool,
             get_tool_input_schema=self._listed.input_schema,
         )
-        resources = OfficeResources(agent, self.server, may_ask or (lambda _, __: True))
+        resources = OfficeResources(agent, self.server, may_ask or (lambda _, __: True), max_chars)
         OfficePrompts(agent, self.server, resources)
         self._subscriptions = ClientSubscriptions(agent, self.server, resources)
 
@@ -201,7 +204,10 @@ class OfficeServer:
         self._kept |= there
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return await fitting("tools/list", context, types.ListToolsResult, "tools", self._listed.entries(context))
+        entries = self._listed.entries(context)
+        if self._max_chars(context) is not None:  # a result that is cut has no structured content to check by it
+            entries = [{key: value for key, value in each.items() if key != "outputSchema"} for each in entries]
+        return await fitting("tools/list", context, types.ListToolsResult, "tools", entries)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> Any:
         begun, limit = False, anyio.CancelScope(deadline=self._last_moment())
@@ -216,7 +222,13 @@ class OfficeServer:
                     named = self._listed.find(context, name)
                     begun = True
                     return await calls.call(
-                        self._agent, context, named, arguments, timeout=self._timeout, on_progress=on_progress
+                        self._agent,
+                        context,
+                        named,
+                        arguments,
+                        timeout=self._timeout,
+                        max_chars=self._max_chars(context),
+                        on_progress=on_progress,
                     )
                 raise ConnectionLost(f"the gateway is not connected: {self._why}", may_have_run=begun)
         except SmcpError as error:
@@ -235,7 +247,9 @@ class OfficeServer:
         return math.inf if self._there.is_set() else anyio.current_time() + AWAY_S
 
 
-async def serve_stdio(agent: SmcpAgent, *, timeout: float, listing: ToolListOptions) -> bool:
+async def serve_stdio(
+    agent: SmcpAgent, *, timeout: float, listing: ToolListOptions, max_chars: int | None = None
+) -> bool:
     """Enter the office and be its MCP server on standard input and output until the client hangs up.
 
     Raises SmcpError: as `SmcpAgent` on entering.
@@ -247,7 +261,8 @@ async def serve_stdio(agent: SmcpAgent, *, timeout: float, listing: ToolListOpti
         logger.info("in the office %r as %r, with %s", agent.office, agent.name, there)
         try:
             async with stdio_server(stdin) as streams:
-                await OfficeServer(agent, timeout=timeout, listing=listing).run(streams)
+                office = OfficeServer(agent, timeout=timeout, listing=listing, max_chars=lambda _: max_chars)
+                await office.run(streams)
         except* (BrokenPipeError, ConnectionResetError, anyio.BrokenResourceError):
             logger.info("the client is gone")
     return True

@@ -38,6 +38,7 @@ async def call(
     arguments: Mapping[str, Any] | None,
     *,
     timeout: float,
+    max_chars: int | None,
     on_progress: OnProgress | None,
 ) -> dict[str, Any]:
     """MCP's CallToolResult, or its InputRequiredResult. Raises SmcpError."""
@@ -48,6 +49,7 @@ async def call(
                 named.tool.name,
                 arguments,
                 timeout=timeout,
+                max_chars=max_chars,
                 on_progress=on_progress,
                 on_input=lambda request: _ask(context, request),
             )
@@ -62,6 +64,7 @@ async def call(
             named.tool.name,
             arguments,
             timeout=timeout,
+            max_chars=max_chars,
             on_progress=on_progress,
             input_state=state,
             input_responses=None if state is None else sent.get("inputResponses"),  # answers to nothing: asked anew

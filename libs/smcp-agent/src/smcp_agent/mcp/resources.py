@@ -2,8 +2,8 @@
 
 A resource keeps its URI where no other Computer had it first; any can also be read as `smcp://<computer>/<its URI>`.
 What is not listed (a page of a document, say) is asked of one Computer after the other, first of those that list
-something of the same host. A prompt keeps its name where no other had it first; else it is
-`<computer>__<server>__<its name>`.
+something of the same host. `a2c-result://…` is the rest of a result that was cut.
+A prompt keeps its name where no other had it first; else it is `<computer>__<server>__<its name>`.
 
 Below is `SmcpAgent`, above `mcp.bridge` and `mcp.subscriptions`.
 """
@@ -21,9 +21,12 @@ from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, McpError, NotAllowed, NotFound, SmcpError
+from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotAllowed, NotFound, SmcpError
 from smcp_agent.prompts import Prompt
 from smcp_agent.resources import Completion
+from smcp_agent.result_formats import RESULT_SCHEME
+from smcp_agent.results import LinkContent
+from smcp_agent.tool_calls import MAX_CHARS
 from smcp_proto.errors import SmcpCode
 
 LIST_S: Final = 5.0
@@ -98,11 +101,19 @@ class OfficeResources:
 
     Args:
         may_ask: whether the client of a request may ask a Computer.
+        max_chars: how many characters of a cut result it reads in one go; None: `MAX_CHARS`.
     """
 
-    def __init__(self, agent: SmcpAgent, server: Server[Any], may_ask: Callable[[Context, str], bool]) -> None:
+    def __init__(
+        self,
+        agent: SmcpAgent,
+        server: Server[Any],
+        may_ask: Callable[[Context, str], bool],
+        max_chars: Callable[[Context], int | None],
+    ) -> None:
         self._agent = agent
         self._may_ask = may_ask
+        self._max_chars = max_chars
         self._owners: dict[str, str] = {}
         """The Computer of each URI that is listed as it is."""
         server.add_request_handler("resources/list", types.PaginatedRequestParams, self._list)
@@ -133,12 +144,25 @@ class OfficeResources:
         return await fitting("resources/templates/list", context, kind, "resourceTemplates", list(listed.values()))
 
     async def _read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        if params.uri.startswith(RESULT_SCHEME):
+            return self._read_result(context, params.uri)
         found = (await self._first(context, params.uri, self._agent.read_contents))[2].raw
         contents = [{**each, "uri": _as_asked(each["uri"], params.uri)} for each in found["contents"]]
         try:
             return types.ReadResourceResult.model_validate({**found, "contents": contents})
         except ValidationError:
             raise MCPError(types.INTERNAL_ERROR, f"the content of {params.uri} is not valid in MCP") from None
+
+    def _read_result(self, context: Context, uri: str) -> types.ReadResourceResult:
+        """A page of a result that was cut; a second content has the URI of the next page, and says so."""
+        try:
+            page = self._agent.read_result(uri, max_chars=self._max_chars(context) or MAX_CHARS)
+        except (Malformed, NotFound) as error:
+            raise MCPError(types.INVALID_PARAMS, error.message, {"uri": uri}) from None
+        more = [each for each in page.content if isinstance(each, LinkContent)]
+        contents = [{"uri": uri, "mimeType": "text/plain", "text": page.text}]
+        contents += [{"uri": each.uri, "mimeType": "text/plain", "text": each.name} for each in more]
+        return types.ReadResourceResult.model_validate({"contents": contents})
 
     async def complete(
         self, context: Context, template: str, argument: str, value: str, chosen: Mapping[str, str] | None
