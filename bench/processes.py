@@ -76,6 +76,8 @@ def start_nats(stack: contextlib.ExitStack, files: Path, *more: str) -> tuple[su
     nats = start(stack, BIN / "nats-server", *options, "--ports_file_dir", files)
     for _ in _polls():
         for found in files.glob("*.ports"):
+            if not found.stat().st_size:
+                break  # it is just being written
             return nats, str(json.loads(found.read_text())["nats"][0])
         if nats.poll() is not None:
             break
