@@ -87,6 +87,14 @@ async def test_an_approval_is_a_yes_or_a_no() -> None:
             assert responses(gateway)["a2c_approval"]["action"] == action
 
 
+async def test_what_was_typed_before_the_question_is_no_approval() -> None:
+    asked = {"a2c_approval": elicitation(message="Run it?", requestedSchema={})}
+    async with eliciting(asked) as gateway, terminal_user() as user:
+        user.types("y\n")
+        await talk(gateway, user, ("Run it?\n[y/N] ", "n\n"))
+        assert responses(gateway)["a2c_approval"]["action"] == "decline"
+
+
 async def test_a_page_is_printed_and_not_opened() -> None:
     page = elicitation(mode="url", message="Pay first", url="https://pay.example/1")
     async with eliciting({"q": page}) as gateway, terminal_user() as user:

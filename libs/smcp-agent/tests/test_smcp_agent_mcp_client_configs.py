@@ -1,6 +1,7 @@
 """`smcp-agent mcp install`: what it writes into the files of MCP clients, and what it leaves alone."""
 
 import json
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -199,15 +200,14 @@ def test_an_entry_that_could_not_work_is_not_made(home: Path, how: str, options:
     [
         (
             "vscode",
-            '{\n  // mine\n  "servers": {}\n}',
-            "JSON without comments and trailing commas, which would be lost",
+            '{\n  // mine\n  "servers": {"smcp": {"command": "smcp-agent"}}\n}',
+            "it has comments or trailing commas, which would be lost: add the entry by hand",
         ),
         (
-            "zed",
-            '{"theme": "One // Dark", "context_servers": {},}',
-            "it is not JSON without comments and trailing commas",
+            "cursor",
+            '{"mcpServers": {',
+            "it is not JSON (Expecting property name",
         ),
-        ("cursor", '{"mcpServers": {', "line 1 column 17"),
         ("cursor", '{"mcpServers": []}', "it has no object 'mcpServers'"),
         ("cursor", "[]", "it has no object 'mcpServers'"),
         ("vscode", '{"servers": {}, "inputs": {"id": "key"}}', "its 'inputs' is no list"),
@@ -231,9 +231,16 @@ def test_an_entry_that_could_not_work_is_not_made(home: Path, how: str, options:
             "'smcp' is another MCP server",
         ),
         ("cursor", '{"a": {"b": 1, "b": 2}}', "'b' stands twice in one object"),
-        ("cursor", '{"a": 1e400}', "it holds a value that cannot be written again (Out of range float"),
-        ("cursor", '{"a": NaN}', "it holds a value that cannot be written again (Out of range float"),
-        ("cursor", '{"a": "\\ud800"}', "it cannot be written: 'utf-8' codec"),
+        (
+            "cursor",
+            '{"a": NaN, "mcpServers": {"smcp": {"command": "smcp-agent"}}}',
+            "it holds a value that cannot be written again (Out of range float",
+        ),
+        (
+            "cursor",
+            '{"mcpServers": {"smcp": {"command": "smcp-agent", "note": "\\ud800"}}}',
+            "it cannot be written: it has a text that is not Unicode",
+        ),
     ],
 )
 def test_a_file_that_would_lose_something_is_left_as_it_is(home: Path, client: str, content: str, why: str) -> None:
@@ -291,6 +298,67 @@ a = 1
     entry = read(path)["mcp_servers"]["smcp"]
     assert (entry["args"], entry["env_vars"], entry["env"]) == (ARGUMENTS, ["SMCP_TOKEN"], {"MINE": "1"})
     assert "there already" in install("codex", "--token", "smcp_secret")[2]
+
+
+@pytest.mark.parametrize(
+    ("client", "content", "after"),
+    [
+        (
+            "zed",
+            '// Zed settings\n{\n  "theme": "One // Dark", // mine\n  "context_servers": {},\n}\n',
+            '// Zed settings\n{\n  "theme": "One // Dark", // mine\n  "context_servers": {\n    ENTRY\n  },\n}\n',
+        ),
+        (
+            "zed",
+            '{\n  // "context_servers": {}\n  "a": {"context_servers": {}},\n  "n": 0.1234567890123456789,\n}\n',
+            (
+                '{\n  "context_servers": {\n    ENTRY\n  },\n  // "context_servers": {}\n'
+                '  "a": {"context_servers": {}},\n  "n": 0.1234567890123456789,\n}\n'
+            ),
+        ),
+        (
+            "vscode",
+            '{\r\n\t"servers": { /* none yet */ }\r\n}\r\n',
+            '{\r\n\t"servers": {\n\t\tENTRY /* none yet */ }\r\n}\r\n',
+        ),
+        (
+            "cursor",
+            '{"mcpServers": {"a": {"command": "\\ud800"}}, "b": 1e400}',
+            '{"mcpServers": {\n    ENTRY,"a": {"command": "\\ud800"}}, "b": 1e400}',
+        ),
+        ("cursor", "{}", '{\n  "mcpServers": {\n    ENTRY\n  }\n}'),
+    ],
+)
+def test_all_that_stood_in_a_file_of_json_stays_as_it_was_written(
+    home: Path, client: str, content: str, after: str
+) -> None:
+    path = put(home, client)
+    path.write_bytes(content.encode())
+    assert install(client, "--yes")[0] == 0
+    found = path.read_bytes().decode()
+    entry = re.search(r'"smcp": \{.*?\n[ \t]+\}', found, re.DOTALL)
+    assert entry
+    assert found.replace(entry[0], "ENTRY") == after
+    written = json.loads(f"{{{entry[0]}}}")["smcp"]
+    assert written["args"] == ARGUMENTS
+    assert "there already" in install(client)[2]
+
+
+def test_each_former_file_has_a_copy(home: Path) -> None:
+    path = put(home, "cursor")
+    contents = set()
+    for name in ("a", "b", "c"):
+        contents.add(path.read_text(encoding="utf-8"))
+        assert install("cursor", "--yes", "--entry", name)[0] == 0
+    assert {copy.read_text(encoding="utf-8") for copy in path.parent.glob("*.bak")} == contents
+    assert len(contents) == 3
+
+
+def test_a_link_that_leads_to_itself_is_no_reason_to_fail(home: Path) -> None:
+    path = home / FILES["cursor"][0]
+    path.parent.mkdir()
+    path.symlink_to(path)
+    assert install("cursor", "--print")[0] == 0
 
 
 def test_nothing_is_written_without_a_yes(home: Path) -> None:

@@ -201,7 +201,10 @@ class UserTerminal:
         return answers[word]
 
     async def line(self, text: str, prompt: str) -> str:
-        """The next line. Raises EOFError."""
+        """The next line; what was typed before is no answer to this question. Raises EOFError."""
+        import termios  # noqa: PLC0415 -- Windows has none
+
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
         typer.echo(f"{text}\n{prompt}", nl=False, err=True)
         while not select.select([sys.stdin], [], [], 0)[0]:  # noqa: ASYNC110 -- see POLL_S
             await asyncio.sleep(POLL_S)

@@ -12,11 +12,13 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any, Final
+
+from smcp_proto.jsonc import plain_json
 
 VARIABLE: Final = "SMCP_TOKEN"
 PRIVATE: Final = 0o600
@@ -46,7 +48,7 @@ class McpClient:
     @property
     def path(self) -> Path:
         """Where the file is, also if it is missing; a link is followed."""
-        return (_directories()[self.directory] / self.file).resolve()
+        return Path(os.path.realpath(_directories()[self.directory] / self.file))
 
     def entry(self, command: str, arguments: list[str], token: str | None) -> dict[str, Any]:
         """The entry for a command; the token stands in it only where there is no reference."""
@@ -69,10 +71,9 @@ class McpClient:
         """The file's text with the entry; None: it is there. Raises ConfigFileError."""
         toml = self.file.endswith(".toml")
         try:
-            document = tomllib.loads(before) if toml else json.loads(before.strip() or "{}", object_pairs_hook=_unique)
+            document = tomllib.loads(before) if toml else _read_json(before)
         except (ValueError, RecursionError) as error:
-            what = "TOML" if toml else "JSON without comments and trailing commas, which would be lost"
-            raise ConfigFileError(f"it is not {what} ({error})") from None
+            raise ConfigFileError(f"it is not {'TOML' if toml else 'JSON'} ({error})") from None
         section = document.get(self.section, {}) if isinstance(document, dict) else None
         if not isinstance(section, dict):
             raise ConfigFileError(f"it has no object {self.section!r}")
@@ -88,15 +89,35 @@ class McpClient:
         if toml:
             news = {key: value for key, value in wanted.items() if former.get(key) != value}
             after = self._changed_toml(before, name, news)
-            if after is None or not _means(after, merged):
+            if after is None or not _means(after, merged, tomllib.loads):
                 raise ConfigFileError(f"its {self.section!r} is written in a way that cannot be added to")
             return after
-        indent = re.search(r'^([ \t]+)"', before, re.MULTILINE)
+        return self._changed_json(before, merged, name, wanted, is_new=name not in section)
+
+    def _changed_json(
+        self, before: str, merged: Mapping[str, Any], name: str, entry: Mapping[str, Any], *, is_new: bool
+    ) -> str:
+        """A new entry is inserted, and the rest of the text stays; for a changed one, all is written anew."""
+        found = re.search(r'^([ \t]+)"', before, re.MULTILINE)
+        indent = found[1] if found else "  "
+        for after in self._inserted(before if before.strip() else "{}\n", indent, name, entry) if is_new else ():
+            if _means(after, merged, _read_json):
+                return after
+        if plain_json(before) != before:
+            raise ConfigFileError("it has comments or trailing commas, which would be lost: add the entry by hand")
         try:
-            text = json.dumps(merged, indent=indent[1] if indent else 2, ensure_ascii=False, allow_nan=False)
+            text = json.dumps(merged, indent=indent, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError) as error:
             raise ConfigFileError(f"it holds a value that cannot be written again ({error})") from None
         return text + "\n"
+
+    def _inserted(self, before: str, indent: str, name: str, entry: Mapping[str, Any]) -> Iterator[str]:
+        """The text with the entry first in each object that may be that of the servers, and in a new one."""
+        plain = plain_json(before)
+        for opening in re.finditer(rf'"{self.section}"\s*:\s*{{', plain):
+            yield _at(before, plain, opening.end(), indent, 2, {name: entry})
+        if first := re.search("{", plain):
+            yield _at(before, plain, first.end(), indent, 1, {self.section: {name: entry}})
 
     def _changed_toml(self, before: str, name: str, news: Mapping[str, Any]) -> str | None:
         """The text with these keys in the server's table; None: a comment would be lost."""
@@ -117,6 +138,19 @@ class McpClient:
         if "${input:smcp-token}" in str(entry) and _INPUT not in (inputs := document.get("inputs") or []):
             merged["inputs"] = [*inputs, _INPUT]
         return merged
+
+
+def _at(before: str, plain: str, position: int, indent: str, depth: int, members: Mapping[str, Any]) -> str:
+    """The text with these members at the beginning of the object that is open at the position."""
+    lines = json.dumps(members, indent=indent, ensure_ascii=False).splitlines()[1:-1]
+    text = "".join(f"\n{indent * (depth - 1)}{line}" for line in lines)
+    rest = before[position:]
+    end = f"\n{indent * (depth - 1)}" if rest.startswith("}") else ""
+    return f"{before[:position]}{text}{'' if plain[position:].lstrip().startswith('}') else ','}{end}{rest}"
+
+
+def _read_json(text: str) -> Any:
+    return json.loads(plain_json(text).strip() or "{}", object_pairs_hook=_unique)
 
 
 def _is_ours(entry: object) -> bool:
@@ -144,10 +178,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _means(text: str, document: Mapping[str, Any]) -> bool:
+def _means(text: str, document: Mapping[str, Any], read: Callable[[str], Any]) -> bool:
     try:
-        return tomllib.loads(text) == document
-    except tomllib.TOMLDecodeError:
+        return bool(read(text) == document)
+    except (ValueError, ConfigFileError):
         return False
 
 
@@ -196,7 +230,10 @@ def write(path: Path, before: str | None, after: str, *, private: bool) -> Path 
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = PRIVATE if private or before is None else path.stat().st_mode & 0o777
         if before is not None:
-            backup = path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%d-%H%M%S}.bak")
+            prefix = f"{path.name}.{datetime.now(UTC):%Y%m%d-%H%M%S}-"
+            handle, name = tempfile.mkstemp(".bak", prefix, path.parent)
+            os.close(handle)
+            backup = Path(name)
             shutil.copy2(path, backup)
         handle, name = tempfile.mkstemp(dir=path.parent)
         temporary = Path(name)
@@ -208,6 +245,6 @@ def write(path: Path, before: str | None, after: str, *, private: bool) -> Path 
         for each in (temporary, backup):
             if each is not None:
                 each.unlink(missing_ok=True)
-        why = error.strerror if isinstance(error, OSError) else error
+        why = error.strerror if isinstance(error, OSError) else "it has a text that is not Unicode"
         raise ConfigFileError(f"it cannot be written: {why}") from None
     return backup

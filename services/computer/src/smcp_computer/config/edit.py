@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from smcp_computer.config.file import content_of, has_comments, parse_config, read_object
+from smcp_computer.config.file import content_of, parse_config, read_object
 from smcp_computer.config.inputs import variable_of
 from smcp_computer.config.lint import ConfigError, placed
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import is_sealed
+from smcp_proto.jsonc import has_comments
 from smcp_service.files import locked, replace_files
 from smcp_service.settings import did_you_mean
 
@@ -72,7 +73,7 @@ def edited(raw: bytes | str, edit: Edit, notes: list[str]) -> dict[str, Any]:
 
     `notes` tell what was added beside the server."""
     document = read_object(raw) if raw.strip() else {"servers": {}}
-    if has_comments(raw):
+    if has_comments(raw.decode(errors="replace") if isinstance(raw, bytes) else raw):
         raise ConfigError("has comments, which would get lost: change it by hand")
     above, _, _ = servers_of(document)
     _change(document[above] if above else document or document.setdefault("servers", {}), edit)

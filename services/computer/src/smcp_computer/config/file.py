@@ -7,7 +7,6 @@ The servers stand under `servers`, under `mcpServers`, or at the top level. Each
 import asyncio
 import io
 import json
-import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, checked
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
 from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_computer.reshaping import mapper_problems, vrl_problem
+from smcp_proto.jsonc import plain_json
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     SERVER_INPUT,
@@ -295,17 +295,10 @@ def _ids(bodies: Any) -> list[str]:
     return [said for said in ids if isinstance(said, str)]
 
 
-_STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
-_WITH_COMMENTS: Final = re.compile(rf"{_STRING}|(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))", re.DOTALL)
-# a comma after an opening bracket, a colon or another comma is a mistake, and stays
-_WITH_COMMAS: Final = re.compile(rf"{_STRING}|[\[{{,:]\s*,|(?P<comma>,(?=\s*[}}\]]))")
-_NOT_BLANK: Final = re.compile(r"\S")
-
-
 def read_object(raw: bytes | str) -> dict[str, Any]:
     """An object in JSON with comments and trailing commas. Raises ConfigError: it is none, or has a key twice.
 
-    Comments and trailing commas become blanks, so that the errors of `json` have the line and column of the file.
+    The errors have the line and column of the file.
     """
     try:
         text = raw.decode("utf-8-sig") if isinstance(raw, bytes) else raw
@@ -314,7 +307,7 @@ def read_object(raw: bytes | str) -> dict[str, Any]:
     if not text.strip():
         raise ConfigError('is empty: name a server, as {"servers": {"NAME": {"command": "PROGRAM"}}}')
     try:
-        document = json.loads(_plain(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
+        document = json.loads(plain_json(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except json.JSONDecodeError as error:
         raise ConfigError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except (ValueError, RecursionError):
@@ -322,21 +315,6 @@ def read_object(raw: bytes | str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")
     return document
-
-
-def has_comments(raw: bytes | str) -> bool:
-    """Whether something would be lost if the file were written anew."""
-    text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
-    return any(found["comment"] for found in _WITH_COMMENTS.finditer(text))
-
-
-def _plain(text: str) -> str:
-    without_comments = _WITH_COMMENTS.sub(lambda found: _blank(found[0], found["comment"]), text)
-    return _WITH_COMMAS.sub(lambda found: _blank(found[0], found["comma"]), without_comments)
-
-
-def _blank(whole: str, blanked: str | None) -> str:
-    return whole if blanked is None else _NOT_BLANK.sub(" ", blanked)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
