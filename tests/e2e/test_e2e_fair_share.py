@@ -3,8 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +20,7 @@ from tests.e2e.restarts.front import least_connections
 from tests.e2e.restarts.load import COMPUTER
 from tests.e2e.restarts.rollout import Rollout
 from tests.e2e.restarts.workers import READY_S, Worker
-from tests.e2e.worlds.containers import open_containers
-from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.world import World
+from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, kinds
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(scaled(ci=240, soak=1200))]
 
@@ -33,21 +29,19 @@ PART: Final = 0.15
 WITHIN_S: Final = 120.0
 """so many seconds after there were others."""
 
-Open = Callable[..., AbstractAsyncContextManager[World]]
-
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(_no_task_left: None) -> None:
     """In place of that of all tests: the world is looked at when it ends."""
 
 
-@pytest.mark.parametrize("open_world", [open_containers, open_processes], ids=["containers", "processes"])
+@pytest.mark.parametrize("kind", kinds(CONTAINERS, PROCESSES))
 async def test_new_gateways_fill_up_and_no_call_is_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], open_world: Open
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     load = filling.of_this_profile()
     async with (
-        open_world(
+        OPEN[kind](
             tmp_path,
             gateways=4,
             later=range(1, 4),

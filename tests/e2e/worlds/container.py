@@ -46,7 +46,7 @@ class Made:
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Where the engine's volumes are inside, by their names."""
     health_s: float | None = None
-    """How often the engine asks for its health (seconds), where that is not to be as the image says."""
+    """How often the engine asks for its health (seconds). None: never; each time takes a processor for 0.2 s."""
 
 
 class Hardened(DockerContainer):
@@ -73,8 +73,8 @@ class Hardened(DockerContainer):
             "ports": {f"{inside}/tcp": ("127.0.0.1", outside) for inside, outside in made.publish.items()},
             "labels": dict(made.labels),
         }
-        if made.health_s is not None:
-            self._options["healthcheck"] = {"interval": int(made.health_s * 1e9)}
+        asked = made.health_s
+        self._options["healthcheck"] = {"test": ["NONE"]} if asked is None else {"interval": int(asked * 1e9)}
         self._made = made
 
     def create(self) -> None:

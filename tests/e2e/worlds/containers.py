@@ -48,7 +48,7 @@ async def open_containers(
         offices: those without any Computer of the world.
         later: numbers of gateways that are not started.
         rebalance_s: over how long gateways tell clients above their fair share to go; tests choose which one has whom.
-        health_s: how often the engine asks for health (seconds), where that is not to be as the images say.
+        health_s: how often the engine asks for health (seconds); None: never.
     """
     require_engine()
     mark = uuid4().hex
