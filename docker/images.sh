@@ -39,17 +39,7 @@ wanted() {
     [[ " ${names[*]} " == *" $1 "* ]]
 }
 
-work="$(mktemp -d)"
-making=""
-trap '[[ -z "$making" ]] || wait "$making" || true; rm -rf "$work"' EXIT
-
-base="${BASE:-$(docker/image.sh python:3.11-slim-bookworm python)}"
-demo_base="$base"
-if wanted smcp-computer-demo && [[ "$base" == smcp-local/* ]]; then
-    # It takes as long as fetching the wheels does, and nothing needs it before the last build.
-    docker/base.sh git > "$work/git" &
-    making=$!
-fi
+base="${BASE:-$(docker/image.sh python:3.11-slim-bookworm debian)}"
 node="${NODE:-$(docker/image.sh node:22-bookworm-slim node)}"
 read -r python machine libc < <("$docker" run --rm --network none --entrypoint python3 "$base" -c \
     'import platform; print(platform.python_version(), platform.machine(), platform.libc_ver()[1] or "none")')
@@ -102,12 +92,7 @@ build smcp-registry services registry --build-arg BASE="$base"
 build smcp services smcp --build-arg BASE="$base"
 build smcp-computer computer computer --build-arg BASE="$base" --build-arg NODE="$node"
 build smcp-computer-testing computer testing --build-arg BASE="$base" --build-arg NODE="$node"
-# A local base has git; onto an official one it has to be fetched.
+# A local base has git; onto another one it is fetched.
 network=default
-if [[ -n "$making" ]]; then
-    wait "$making"
-    making=""
-    demo_base="$(< "$work/git")"
-    network=none
-fi
-build smcp-computer-demo computer demo --build-arg BASE="$base" --build-arg RUNTIME="$demo_base" --build-arg NODE="$node" --network "$network"
+[[ "$base" != smcp-local/* ]] || network=none
+build smcp-computer-demo computer demo --build-arg BASE="$base" --build-arg NODE="$node" --network "$network"

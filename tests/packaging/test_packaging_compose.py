@@ -192,7 +192,7 @@ def test_the_proxy_forwards_socketio_and_mcp_and_no_metrics() -> None:
 def proxy() -> Iterator[str]:
     """Its address; no gateway is behind it."""
     require_engine()
-    image = subprocess.check_output([DOCKER / "image.sh", "haproxy:2.8", "haproxy"], text=True).strip()
+    image = subprocess.check_output([DOCKER / "image.sh", "haproxy:2.8", "debian"], text=True).strip()
     mounts = [f"--volume={DOCKER}/{each.removeprefix('./')}" for each in SERVICES["proxy"]["volumes"]]
     options = ("--detach", "--rm", "--label=smcp.e2e", "--publish=127.0.0.1::8000")
     container = docker("run", *options, *mounts, image, *SERVICES["proxy"]["command"])
