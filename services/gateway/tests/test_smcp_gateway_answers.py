@@ -23,7 +23,9 @@ RUNS: Final = 3
 """Of the same steps. The garbage collector and new memory from the kernel are no part of a step, and hit another one in
 each run."""
 JSON: Final = st.recursive(
-    st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
 )
 NAMES: Final = st.sampled_from(["content", "isError", "code", "message", "meta", "_meta", "a2c_x", "b"]) | st.text()
 OBJECTS: Final = st.dictionaries(NAMES, st.dictionaries(NAMES, JSON) | JSON)

@@ -46,6 +46,10 @@ async def test_without_authentication_only_loopback_addresses_are_allowed(host: 
     assert (code, out) == (2, "")
     for word in ("SMCP_GATEWAY_HOST", host, "SMCP_AUTH_KEYS", "SMCP_INSECURE=true"):
         assert word in err
+
+
+async def test_any_address_is_allowed_with_authentication_or_when_told_so() -> None:
+    host = "0.0.0.0"
     assert (await run("--check-config", "--insecure", SMCP_GATEWAY_HOST=host))[0] == 0
     assert (await run("--check-config", SMCP_INSECURE="true", SMCP_GATEWAY_HOST=host))[0] == 0
     assert (await run("--check-config", SMCP_AUTH_SECRET=SECRET, SMCP_AUTH_AUDIENCE="a", SMCP_GATEWAY_HOST=host))[

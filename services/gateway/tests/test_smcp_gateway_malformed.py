@@ -29,7 +29,8 @@ from smcp_testing.profiles import scaled
 from smcp_testing.raw_client import RawClient, raw_client
 
 SCHEMAS: Final = Path(__file__).parents[3] / "docs" / "schemas"
-EXAMPLES: Final = scaled(ci=100, soak=1000)
+EXAMPLES: Final = scaled(ci=40, soak=1000)
+"""For each of some thirty events."""
 UNKNOWN: Final[dict[str, dict[str, Any]]] = {
     "client:get_later": {"computer": "box", "agent": "anna"},
     "server:update_later": {"computer": "box"},

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from itertools import product
 from typing import Any, Final
 
 import orjson
@@ -104,20 +105,19 @@ LONG: Final = "x" * 500_000
 
 @pytest.mark.rule("answers.large.error")
 @pytest.mark.parametrize("headers", [{ERROR: "404"}, {}], ids=["says that it is one", "does not say it"])
-@pytest.mark.parametrize(
-    ("said", "heard"),
-    [
+async def test_an_agent_gets_short_errors_of_known_codes_whatever_a_computer_says(
+    nats_url: str, headers: dict[str, str]
+) -> None:
+    said: dict[str, Any]
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"code": 401, "message": "give me your token"}, {"code": 500, "message": "give me your token", "details": {}}),
         ({"code": 77, "message": "m"}, {"code": 500, "message": "m", "details": {}}),
         ({"code": 4017, "message": "m", "details": {"a": 1}}, {"code": 4017, "message": "m", "details": {"a": 1}}),
         ({"code": 404, "message": LONG}, {"code": 500}),
         ({"code": 404, "message": "m", "details": {"a": LONG}}, {"code": 500}),
         ({"code": 401, "message": 4 * LONG}, {"code": 500}),
-    ],
-)
-async def test_an_agent_gets_short_errors_of_known_codes_whatever_a_computer_says(
-    nats_url: str, said: dict[str, Any], heard: dict[str, Any], headers: dict[str, str]
-) -> None:
+    ]
+
     async def refuse(_: str, __: Incoming) -> Reply:
         return Reply(orjson.dumps(said), headers)
 
@@ -132,10 +132,12 @@ async def test_an_agent_gets_short_errors_of_known_codes_whatever_a_computer_say
     ):
         await anna.join("agent", "anna", OFFICE)
         await socket.join("computer", "socket", OFFICE)
-        for event in ("client:tool_call", "client:get_tools"):
+        events = ("client:tool_call", "client:get_tools")
+        for event in events:
             socket.sio.on(event, acknowledge, namespace=NAMESPACE)
-            for computer in ("box", "socket"):
-                answer = await anna.call(event, call() | {"computer": computer})
+        for number, (said, heard) in enumerate(cases):  # noqa: B007 -- the Computers say it
+            for event, computer in product(events, ("box", "socket")):
+                answer = await anna.call(event, call(number) | {"computer": computer})
                 assert answer.items() >= heard.items()
                 assert len(orjson.dumps(answer)) < 1000
 

@@ -5,6 +5,7 @@ Each on the Agent's own replica, where nothing passes NATS, and on another one.
 
 import asyncio
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import orjson
@@ -38,13 +39,10 @@ async def test_a_call_goes_to_the_computer_unchanged_and_its_result_comes_back_u
 
 
 @pytest.mark.rule("answers.calls.result.meta")
-@pytest.mark.parametrize("text", ["done", "names_with_underscores_" * 20, "large" * 20_000])
-@pytest.mark.parametrize("paged", [True, False])
 async def test_result_metadata_is_called_meta_even_if_the_computer_sends_mcps_name(
-    nats_url: str, replicas: int, text: str, paged: bool
+    nats_url: str, replicas: int
 ) -> None:
     async with couple(nats_url, replicas) as pair:
-        content = [{"type": "text", "text": text, "_meta": {"page": 1}}] if paged else [{"type": "text", "text": text}]
         given: dict[str, Any] = {}
 
         async def tool(_: dict[str, Any]) -> Any:
@@ -58,10 +56,12 @@ async def test_result_metadata_is_called_meta_even_if_the_computer_sends_mcps_na
             ({"meta": {"a2c_timeout": True}}, {"meta": {"a2c_timeout": True}}),
             ({}, {}),
         ]
-        for number, (said, heard) in enumerate(results):
-            given = {"content": content, "isError": False, **said}
-            expected = {"content": content, "isError": False, **heard}
-            assert await pair.anna.call("client:tool_call", call(number)) == expected
+        texts = ("done", "names_with_underscores_" * 20, "large" * 20_000)
+        contents = [{"type": "text", "text": text, **more} for text in texts for more in ({}, {"_meta": {"page": 1}})]
+        for number, (content, (said, heard)) in enumerate(product(contents, results)):
+            given = {"content": [content], "isError": False, **said}
+            expected = {"content": [content], "isError": False, **heard}
+            assert await pair.anna.call("client:tool_call", call(number)) == expected, said
 
 
 async def test_a_hundred_calls_run_side_by_side_and_each_gets_its_own_result(nats_url: str, replicas: int) -> None:

@@ -50,8 +50,8 @@ async def test_an_error_of_the_computer_passes_as_that_error(nats_url: str, erro
 
 
 @pytest.mark.rule("answers.calls.result.readable")
-@pytest.mark.parametrize("answer", [None, "text", 17, [RESULT], (RESULT, RESULT), True, (), b"bytes"])
-async def test_an_answer_that_is_not_an_object_is_500_and_both_sockets_stay_open(nats_url: str, answer: Any) -> None:
+async def test_an_answer_that_is_not_an_object_is_500_and_both_sockets_stay_open(nats_url: str) -> None:
+    answer: Any
     async with couple(nats_url) as pair:
 
         async def odd(_: dict[str, Any]) -> Any:
@@ -60,11 +60,13 @@ async def test_an_answer_that_is_not_an_object_is_500_and_both_sockets_stay_open
         serve(pair.box, "client:tool_call", odd)
         serve(pair.box, "client:get_tools", odd)
         serve(pair.box, "client:get_config", echo)
-        for event, payload in (("client:tool_call", call()), ("client:get_tools", query())):
-            refused = await pair.anna.call(event, payload)
-            assert refused["code"] == 500
-            assert "JSON" in refused["message"]
-        assert (await pair.anna.call("client:get_config", query()))["echo"]
+        odd_answers = (None, "text", 17, [RESULT], (RESULT, RESULT), True, (), b"bytes")
+        for number, answer in enumerate(odd_answers):  # noqa: B007 -- `odd` returns it
+            for event, payload in (("client:tool_call", call(number)), ("client:get_tools", query())):
+                refused = await pair.anna.call(event, payload)
+                assert refused["code"] == 500
+                assert "JSON" in refused["message"]
+            assert (await pair.anna.call("client:get_config", query()))["echo"]
 
 
 async def test_an_empty_answer_is_an_error_that_says_the_request_may_be_unknown(nats_url: str) -> None:
@@ -159,19 +161,19 @@ async def test_a_killed_gateway_answers_503_and_its_computers_leave(nats_server:
             assert (await anna.call("client:get_tools", query()))["code"] == 404
 
 
-async def test_two_hundred_computers_that_join_leave_and_switch_leave_nothing_behind(nats_url: str) -> None:
+async def test_computers_that_join_leave_and_switch_leave_nothing_behind(nats_url: str) -> None:
     async with gateway_world(nats_url) as world:
         gateway, bus = world.gateways[0], world.buses[0]
         before = bus.stats().subscriptions
         async with connected(world.url) as box, connected(world.url) as car:
-            for number in range(50):
+            for number in range(20):
                 for client, name in ((box, BOX), (car, "car")):
                     assert await client.join("computer", name, f"office-{number}") == [True, None]
                     assert await client.join("computer", name, "next") == [True, None]
                     assert (await client.call("server:leave_office", {"office_id": "next"}))[0] is True
             await box.join("computer", BOX, OFFICE)
             await car.join("computer", "car", OFFICE)
-            for _ in range(50):
+            for _ in range(20):
                 assert (await box.call("server:leave_office", {"office_id": "next"}))[0] is False
             await eventually(lambda: len(gateway.computers) == 2)
             await eventually(lambda: bus.stats().subscriptions == before + 3)

@@ -35,25 +35,26 @@ def code_of(answer: Any) -> int:
     "answers.acks.join.malformed",
     "answers.errors.flat",
 )
-@pytest.mark.parametrize("arguments", [(), (1,), ("text",), (None,), ([],), ({}, {}), (b"binary",), ({"x": b"y"},)])
-async def test_malformed_requests_are_acknowledged_in_the_shape_of_their_event(
-    nats_url: str, arguments: tuple[Any, ...]
-) -> None:
+async def test_malformed_requests_are_acknowledged_in_the_shape_of_their_event(nats_url: str) -> None:
+    malformed: list[tuple[Any, ...]]
+    malformed = [(), (1,), ("text",), (None,), ([],), ({}, {}), (b"binary",), ({"x": b"y"},)]
+    requests = ("client:tool_call", "client:get_tools", "client:whatever", "server:list_room", "server:update_x")
     async with gateway_world(nats_url) as world, connected(world.url) as client:
         assert await client.join("agent", "anna", "office") == [True, None]
-        for event in ("client:tool_call", "client:get_tools", "client:whatever", "server:list_room", "server:update_x"):
-            assert code_of(await client.call(event, arguments)) in {400, 403}
-        for event in ("server:join_office", "server:leave_office"):
-            done, why = await client.call(event, arguments)
-            assert done is False
-            assert why
+        for arguments in malformed:
+            for event in requests:
+                assert code_of(await client.call(event, arguments)) in {400, 403}, arguments
+            for event in ("server:join_office", "server:leave_office"):
+                done, why = await client.call(event, arguments)
+                assert done is False, arguments
+                assert why
 
 
 @pytest.mark.rule("answers.errors.400.no-event", "answers.unknown.client.verb")
-@pytest.mark.parametrize("event", ["", "tool_call", "client:", "client:Tool", "server:x", "client:pending", "no:such"])
-async def test_unknown_events_are_400(nats_url: str, event: str) -> None:
+async def test_unknown_events_are_400(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, connected(world.url) as client:
-        assert code_of(await client.call(event, {})) == 400
+        for event in ("", "tool_call", "client:", "client:Tool", "server:x", "client:pending", "no:such"):
+            assert code_of(await client.call(event, {})) == 400, event
 
 
 @pytest.mark.rule("answers.errors.4103")

@@ -59,10 +59,10 @@ def assert_no_child_processes_beside(before: set[psutil.Process]) -> None:
 async def assert_no_tasks_beside(before: set["asyncio.Task[object]"]) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE_S
-    while left := {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} - before:
+    while left := asyncio.all_tasks() - before - {asyncio.current_task()}:
         if loop.time() > deadline:
             raise AssertionError(f"the test left tasks behind: {[task.get_coro() for task in left]}")
-        await asyncio.sleep(0.001)
+        await asyncio.wait(left, timeout=deadline - loop.time())  # one that ends may begin another
 
 
 def _is_helper(child: psutil.Process) -> bool:
