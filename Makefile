@@ -93,8 +93,11 @@ rules: setup  ## List the rules of the protocol with their tests; fails for a ru
 	@sed -n 3p build/rules.md
 
 .PHONY: test
-test: setup rules  ## Run the tests of every package and a smoke test of the whole system; needs no Docker
-	$(BIN)/pytest -n $(JOBS) --dist worksteal $(TESTS) $(PYTEST_ARGS)
+test: setup  ## Run the tests of every package and a smoke test of the whole system, and `make rules`; needs no Docker
+	@$(MAKE) --no-print-directory rules & rules=$$!; status=0; \
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(TESTS) $(PYTEST_ARGS) || status=$$?; \
+	wait $$rules || status=$$?; \
+	exit $$status
 
 .PHONY: coverage
 coverage: setup  ## Show which lines and branches the tests reach; measuring costs half as much time again

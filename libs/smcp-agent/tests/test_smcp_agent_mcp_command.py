@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from smcp_agent.cli.main import app
 from smcp_testing.agent_command import COMMAND, PATIENCE_S, Ended, ended, line
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.waiting import eventually
 
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
@@ -26,7 +26,7 @@ INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo":
 @asynccontextmanager
 async def started(gateway: FakeGateway, *options: str) -> AsyncIterator[Process]:
     environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office"}
-    command = born(COMMAND, "mcp", *options, knows=("smcp_agent.cli.main", "smcp_agent.mcp.bridge"))
+    command = born(COMMAND, "mcp", *options, knows=COMMANDS)
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     try:
         yield process

@@ -21,7 +21,7 @@ from smcp_agent import SmcpAgent
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.issuer import settings as issued
 from smcp_testing.issuer import shared_token
@@ -35,7 +35,7 @@ async def run(*arguments: str, fresh: bool = False, **environ: str) -> tuple[int
     """Args:
     fresh: in a Python of its own.
     """
-    command = [COMMAND, *arguments] if fresh else born(COMMAND, *arguments, knows=("smcp_computer.main",))
+    command = [COMMAND, *arguments] if fresh else born(COMMAND, *arguments, knows=COMMANDS)
     process = await asyncio.create_subprocess_exec(
         *command, stdout=PIPE, stderr=PIPE, env={"PATH": os.environ["PATH"], **environ}
     )
@@ -70,7 +70,7 @@ async def test_the_version() -> None:
 async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Path) -> None:
     file = write(tmp_path / "c.json", box=configs.stdio())
     place = ("--office", "读 *", "--name", "pc")
-    code, out, _ = await run("run", "--config", file, *place, "--strict", "--check-config", fresh=True)
+    code, out, _ = await run("run", "--config", file, *place, "--strict", "--check-config")
     assert code == 0
     assert "SMCP_OFFICE=读 *" in out
     assert "SMCP_STRICT=True" in out

@@ -19,7 +19,7 @@ from smcp_computer.config.file import load_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretsError, SecretStore, Vault
 from smcp_proto.schemas.config import MCPServerStdioConfig
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 
 COMMAND = str(Path(sys.executable).with_name("smcp-computer"))
 SECRET = "canary-4711"
@@ -123,7 +123,7 @@ def test_what_is_sealed_is_opened_by_the_same_vault_alone(tmp_path: Path) -> Non
 
 async def secrets(home: Path, *arguments: str, typed: str = "") -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *born(COMMAND, "secrets", *arguments, knows=("smcp_computer.main",)),
+        *born(COMMAND, "secrets", *arguments, knows=COMMANDS),
         stdin=PIPE, stdout=PIPE, stderr=PIPE,
         env={"PATH": os.environ["PATH"], "PYTHON_KEYRING_BACKEND": os.environ["PYTHON_KEYRING_BACKEND"],
              "SMCP_OFFICE": "home", "SMCP_NAME": "laptop", "XDG_STATE_HOME": str(home)},

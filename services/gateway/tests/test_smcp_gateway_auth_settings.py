@@ -15,7 +15,7 @@ from smcp_auth.api_keys import new_key
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import SettingsError, is_loopback
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.issuer import key_set, signing_key
 from smcp_testing.service_process import service_process
@@ -25,7 +25,7 @@ SECRET = "a secret of more than thirty-two bytes"
 
 
 async def run(*arguments: str, **variables: str) -> tuple[int | None, str, str]:
-    command = born(COMMAND, *arguments, knows=("smcp_gateway.main",))
+    command = born(COMMAND, *arguments, knows=COMMANDS)
     process = await asyncio.create_subprocess_exec(
         *command, env={**os.environ, **variables},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

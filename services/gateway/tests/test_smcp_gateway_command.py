@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 
@@ -17,7 +17,7 @@ COMMAND = Path(sys.executable).with_name("smcp-gateway")
 
 
 async def run(*arguments: str, **variables: str) -> tuple[int | None, str, str]:
-    command = born(COMMAND, *arguments, knows=("smcp_gateway.main",))
+    command = born(COMMAND, *arguments, knows=COMMANDS)
     process = await asyncio.create_subprocess_exec(
         *command, env={**os.environ, **variables},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

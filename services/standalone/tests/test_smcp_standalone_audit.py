@@ -18,12 +18,14 @@ from smcp_bus.audit import MOST_WAITING, REPEATED, Event, Kind, Trail, sha256
 from smcp_bus.audit_sinks import FileSink, former
 from smcp_standalone.audit_command import OUTCOMES
 from smcp_standalone.audit_reader import COLUMNS, Chains, Line, Wanted, csv_line, read_file
+from smcp_testing.fork_server import COMMANDS, born
 
+SMCP = Path(sys.executable).parent / "smcp"
 GUIDE = Path(__file__).parents[3] / "docs/guides/audit.md"
 
 
 def audit(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "smcp_standalone", "audit", *arguments]
+    command = born(SMCP, "audit", *arguments, knows=COMMANDS)
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 

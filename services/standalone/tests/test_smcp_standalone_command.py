@@ -20,7 +20,7 @@ from smcp_agent import NotAuthenticated, SmcpAgent
 from smcp_mcp.settings import McpSettings
 from smcp_service.settings import NEIGHBOURS, OF_SERVICES, ServiceSettings, variables
 from smcp_standalone.settings import OPTIONS, read_variables
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
@@ -40,8 +40,7 @@ def smcp(*arguments: str, fresh: bool = False, **environment: str) -> subprocess
     fresh: in a Python of its own.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
-    known = ("smcp_standalone.main", "smcp_standalone.app")
-    command = [str(SMCP), *arguments] if fresh else born(SMCP, *arguments, knows=known)
+    command = [str(SMCP), *arguments] if fresh else born(SMCP, *arguments, knows=COMMANDS)
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment})
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from smcp_standalone.nats_config_file import parse_model
 from smcp_standalone.nats_server import NatsServer, open_nats_server
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
@@ -21,8 +21,7 @@ MODEL = parse_model(
     "{offices: [lab, attic], listen: '127.0.0.1:-1',"
     " computers: [{credential: rack, office: lab, names: [pc]}, {credential: other, office: attic}]}"
 )
-KNOWN = ("smcp_registry.main", "smcp_gateway.main", "smcp_computer.main", "smcp_computer.app")
-COMMANDS = {
+PROGRAMS = {
     "registry-1": ["smcp-registry"],
     "gateway-1": ["smcp-gateway"],
     "rack": ["smcp-computer", "run", "--office", "lab", "--name", "pc", "--config"],
@@ -33,12 +32,12 @@ COMMANDS = {
 async def started(tmp_path: Path, command: str, credential: Path, url: str) -> AsyncIterator[ServiceProcess]:
     config = tmp_path / "computer.json"
     config.write_text('{"servers": {}}')
-    program, *arguments = COMMANDS[command]
+    program, *arguments = PROGRAMS[command]
     given = [*arguments, str(config)] if arguments else []
     env = {"SMCP_NATS_CREDS": str(credential), "SMCP_NATS_URL": url}
     if command == "gateway-1":
         env["SMCP_GATEWAY_PORT"] = "0"
-    async with service_process(*born(BIN / program, *given, knows=KNOWN), env=env) as process:
+    async with service_process(*born(BIN / program, *given, knows=COMMANDS), env=env) as process:
         yield process
 
 
@@ -81,7 +80,7 @@ async def test_the_credential_of_another_computer_is_wrong_configuration(tmp_pat
             assert "is for the computer 'rack 1', 'rack 2', and this one is called 'pc'" in said(process)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", PROGRAMS)
 async def test_a_refused_process_logs_it_once_and_uses_the_new_secret_of_its_file(tmp_path: Path, command: str) -> None:
     async with open_nats_server(MODEL, tmp_path / "nats") as nats:
         path = changed(nats, tmp_path, command, secret="no such secret")
@@ -95,7 +94,7 @@ async def test_a_refused_process_logs_it_once_and_uses_the_new_secret_of_its_fil
             assert await process.exit_code() == 0
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", PROGRAMS)
 async def test_a_refused_process_stops_on_a_signal(tmp_path: Path, command: str) -> None:
     async with open_nats_server(MODEL, tmp_path / "nats") as nats:
         path = changed(nats, tmp_path, command, secret="no such secret")

@@ -14,7 +14,7 @@ import pytest
 
 from smcp_agent import NotAuthenticated, SmcpAgent
 from smcp_auth import api_keys as key_file
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 
@@ -26,7 +26,7 @@ ANY = ["--role", "agent", "--name", "*"]
 
 def keys(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
-    command = born(SMCP, "keys", *arguments, knows=("smcp_standalone.main",))
+    command = born(SMCP, "keys", *arguments, knows=COMMANDS)
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment})
 
 
@@ -124,7 +124,9 @@ async def test_up_with_keys_lets_their_holders_in_and_nobody_else(path: Path, tm
     config = tmp_path / "computer.json"
     config.write_text('{"servers": {}}')
     env = {"SMCP_AUTH_KEYS": str(path)}
-    async with service_process(SMCP, "up", "--port", "0", "--config", config, env=env) as process:
+    async with service_process(
+        *born(SMCP, "up", "--port", "0", "--config", config, knows=COMMANDS), env=env
+    ) as process:
 
         def url() -> str:
             found = re.search(r"Agents connect to +(\S+)", "\n".join(process.output))
@@ -153,12 +155,14 @@ async def test_up_with_keys_lets_their_holders_in_and_nobody_else(path: Path, tm
         assert refused.returncode == 1
         assert "SMCP_TOKEN" in refused.stderr
         assert "401" in refused.stderr
-        process.signal(signal.SIGINT)
+        process.signal(signal.SIGTERM)
         assert await process.exit_code() == 0
 
 
 async def test_up_listens_elsewhere_only_with_keys_or_when_told_so(path: Path, tmp_path: Path) -> None:
-    async with service_process(SMCP, "up", "--port", "0", env={"SMCP_GATEWAY_HOST": "0.0.0.0"}) as process:
+    async with service_process(
+        *born(SMCP, "up", "--port", "0", knows=COMMANDS), env={"SMCP_GATEWAY_HOST": "0.0.0.0"}
+    ) as process:
         assert await process.exit_code() == 2
         assert any("SMCP_INSECURE=true" in line["event"] for line in process.log)
 

@@ -18,6 +18,7 @@ from smcp_agent.tool_calls import on_behalf_of
 from smcp_auth import api_keys
 from smcp_proto.schemas.tools import OnBehalf
 from smcp_testing.bridged import ERAS
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.mcp_service import office_client
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
@@ -39,7 +40,7 @@ def config(tmp_path: Path) -> Path:
 async def up(config: Path, *arguments: str, **environment: str) -> AsyncIterator[dict[str, Any]]:
     """The ready line of `smcp up --json`."""
     options = ("--json", "--port", "0", "--config", str(config), "--office", "an office")
-    async with service_process(SMCP, "up", *options, *arguments, env=environment) as process:
+    async with service_process(*born(SMCP, "up", *options, *arguments, knows=COMMANDS), env=environment) as process:
         await eventually(lambda: process.output, timeout=60, message="smcp up printed no line")
         yield json.loads(process.output[0])
 
@@ -83,7 +84,7 @@ async def test_the_key_of_the_run_cannot_call_for_another_user(config: Path) -> 
 
 
 async def test_up_prints_the_line_that_adds_it_to_claude_code(config: Path) -> None:
-    async with service_process(SMCP, "up", "--port", "0", "--config", str(config)) as process:
+    async with service_process(*born(SMCP, "up", "--port", "0", "--config", str(config), knows=COMMANDS)) as process:
         await eventually(lambda: "ctrl-C stops everything." in process.output, timeout=60)
         printed = "\n".join(process.output)
         line = r"^  claude mcp add --transport http smcp (\S+) --header 'Authorization: Bearer (\S+)'$"
@@ -112,7 +113,9 @@ async def test_a_taken_port_of_mcp_clients_is_named_with_what_chooses_another(co
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         options = ("--port", "0", "--config", str(config), "--mcp-port", str(port))
-        async with service_process(SMCP, "up", *options, env={"SMCP_LOG_FORMAT": "json"}) as process:
+        async with service_process(
+            *born(SMCP, "up", *options, knows=COMMANDS), env={"SMCP_LOG_FORMAT": "json"}
+        ) as process:
             assert await process.exit_code(timeout=60) == 1
             choose = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--no-mcp)"
             assert process.log[-1] == {
@@ -121,7 +124,9 @@ async def test_a_taken_port_of_mcp_clients_is_named_with_what_chooses_another(co
 
 
 async def test_the_last_port_leaves_none_for_mcp_clients(config: Path) -> None:
-    async with service_process(SMCP, "up", "--port", "65535", "--config", str(config)) as process:
+    async with service_process(
+        *born(SMCP, "up", "--port", "65535", "--config", str(config), knows=COMMANDS)
+    ) as process:
         assert await process.exit_code(timeout=60) == 2
         said = "--mcp-port: there is no port above --port 65535: choose one, or --no-mcp"
         assert said in "\n".join(str(line["event"]) for line in process.log)

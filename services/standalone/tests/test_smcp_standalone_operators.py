@@ -18,14 +18,13 @@ from smcp_bus.log_level import serve_log_level
 from smcp_bus.registry_contract import Claim
 from smcp_bus.subjects import AUDIT_ALL
 from smcp_standalone.operator_connection import advertise_run
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.registry_world import asking, registries
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 
 SMCP = Path(sys.executable).parent / "smcp"
-KNOWN = ("smcp_standalone.main",)
 EVIL = "a\u202eb"
 RECORD = {
     "at": "2026-01-31T12:00:00.123Z",
@@ -45,7 +44,7 @@ async def smcp(*arguments: str, **environment: str) -> subprocess.CompletedProce
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
     return await asyncio.to_thread(
         subprocess.run,
-        born(SMCP, *arguments, knows=KNOWN),
+        born(SMCP, *arguments, knows=COMMANDS),
         check=False,
         capture_output=True,
         text=True,
@@ -78,7 +77,7 @@ async def test_offices_and_members_are_shown_in_printable_text_and_as_json(nats_
         ]
         told = json.loads((await smcp("room", "lab", "--json", SMCP_NATS_URL=nats_url)).stdout)
         assert [(each["role"], each["name"]) for each in told["members"]] == [("agent", EVIL), ("computer", "pc")]
-        watching = born(SMCP, "watch", "attic", knows=KNOWN)
+        watching = born(SMCP, "watch", "attic", knows=COMMANDS)
         async with service_process(*watching, env={"SMCP_NATS_URL": nats_url}) as watch:
             await watch.logged("It has no members now.")
         nobody = await smcp("room", "attic", SMCP_NATS_URL=nats_url)
@@ -91,7 +90,7 @@ async def test_watch_shows_what_happened_but_no_arguments_and_nothing_that_a_ter
     nats_url: str, as_json: bool
 ) -> None:
     options = ["--json"] if as_json else []
-    command = born(SMCP, "watch", "lab", "--count", "2", *options, knows=KNOWN)
+    command = born(SMCP, "watch", "lab", "--count", "2", *options, knows=COMMANDS)
     async with member_process(nats_url) as member, service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
         await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
         for body in (b"no json", b"[]", b"{}", orjson.dumps(RECORD), orjson.dumps({"kind": "leave", "ms": None})):
@@ -127,7 +126,7 @@ async def test_watch_shows_an_approval_once_that_two_registries_recorded_and_a_r
     records = [approval | {"writer": writer, "seq": 1} for writer in ("registry-1", "registry-2")]
     records.append(approval | {"writer": "registry-1", "seq": 2, "source": "pc 2"})
     leave = {"kind": "leave", "writer": "registry-1", "seq": 3, "ms": None}
-    command = born(SMCP, "watch", "lab", "--count", "3", knows=KNOWN)
+    command = born(SMCP, "watch", "lab", "--count", "3", knows=COMMANDS)
     async with member_process(nats_url) as member, service_process(*command, env={"SMCP_NATS_URL": nats_url}) as watch:
         await watch.logged("Watching the office 'lab'; ctrl-C ends it.")
         for record in (*records, records[0], leave):
@@ -199,7 +198,7 @@ async def test_follow_shows_each_record_once_and_none_is_missing_after_an_interr
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         return orjson.dumps({**RECORD, "at": at, "writer": "w", "seq": number, "prev": ""})
 
-    command = born(SMCP, "audit", "follow", "--json", knows=KNOWN)
+    command = born(SMCP, "audit", "follow", "--json", knows=COMMANDS)
     async with asking(nats_url) as bus:
         js = bus.jetstream()
         await js.add_stream(name=STREAM, subjects=[AUDIT_ALL])

@@ -11,6 +11,7 @@ import pytest
 
 from smcp_agent import Disconnected, Event, SmcpAgent
 from smcp_agent.errors import TooLarge
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.mcp_servers import configs
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
@@ -26,7 +27,9 @@ async def gateway(tmp_path: Path, max_payload: int) -> AsyncIterator[str]:
     config = tmp_path / "computer.json"
     config.write_text(json.dumps({"servers": {"toolbox": configs.stdio()}}))
     env = {"SMCP_MAX_PAYLOAD": str(max_payload), "SMCP_CONFIRM": "allow"}
-    async with service_process(SMCP, "up", "--port", "0", "--config", str(config), env=env) as process:
+    async with service_process(
+        *born(SMCP, "up", "--port", "0", "--config", str(config), knows=COMMANDS), env=env
+    ) as process:
 
         def url() -> str:
             found = re.search(r"Agents connect to +(\S+)", "\n".join(process.output))

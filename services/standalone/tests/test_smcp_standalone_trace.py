@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from smcp_standalone import trace_command
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.jaeger_api import jaeger_routes
 
 SMCP = Path(sys.executable).parent / "smcp"
@@ -250,7 +250,7 @@ async def test_without_a_call_it_says_where_its_id_is() -> None:
 
 
 async def test_help_is_that_of_the_other_commands() -> None:
-    command = born(SMCP, "trace", "-h", knows=("smcp_standalone.main",))
+    command = born(SMCP, "trace", "-h", knows=COMMANDS)
     shown = await anyio.to_thread.run_sync(
         partial(subprocess.run, command, check=True, capture_output=True, text=True, timeout=60)
     )
@@ -259,7 +259,7 @@ async def test_help_is_that_of_the_other_commands() -> None:
 
 async def test_the_installed_command_prints_it() -> None:
     async with served(jaeger_routes(a_trace())) as url:
-        command = born(SMCP, "trace", REQ_ID, "--url", url, knows=("smcp_standalone.trace_command",))
+        command = born(SMCP, "trace", REQ_ID, "--url", url, knows=COMMANDS)
         shown = await anyio.to_thread.run_sync(
             partial(subprocess.run, command, check=False, capture_output=True, text=True, timeout=60)
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_testing.fake_gateway import FakeGateway
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 
 COMMAND: Final = Path(sys.executable).with_name("smcp-agent")
 PATIENCE_S: Final = 60.0
@@ -37,7 +37,7 @@ async def start(
     if completing:
         at, words = str(len(completing) - 1), " ".join(completing)
         environment |= {"_SMCP_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": at}
-    command = born(COMMAND, *arguments, knows=("smcp_agent.cli.main",)) if forked else [str(COMMAND), *arguments]
+    command = born(COMMAND, *arguments, knows=COMMANDS) if forked else [str(COMMAND), *arguments]
     return await asyncio.create_subprocess_exec(*command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
 
 

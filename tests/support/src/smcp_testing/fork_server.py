@@ -33,6 +33,19 @@ from smcp_testing import fork_client
 from smcp_testing.fork_client import HEADER, STATUS, STREAMS
 
 MODULE: Final = "smcp_testing.fork_server"
+COMMANDS: Final = (
+    "smcp_agent.cli.main",
+    "smcp_agent.mcp.bridge",
+    "smcp_computer.app",
+    "smcp_computer.main",
+    "smcp_gateway.main",
+    "smcp_registry.main",
+    "smcp_standalone.app",
+    "smcp_standalone.main",
+    "smcp_standalone.trace_command",
+    "typer.rich_utils",
+)
+"""What our own commands import: one fork server has started once for all of them."""
 _WISH_S: Final = 30.0
 _END_S: Final = 30.0
 

@@ -18,6 +18,8 @@ _START_S = 60.0
 _KNOWN = (
     "anyio._backends._asyncio",
     "mcp.server.mcpserver",
+    "rich.console",
+    "rich.logging",
     "smcp_testing.mcp_servers.context",
     "smcp_testing.mcp_servers.http_door",
     "uvicorn.lifespan.on",
