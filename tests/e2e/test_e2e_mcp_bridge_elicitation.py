@@ -15,7 +15,7 @@ from smcp_testing.bridged import ERAS, Bridged, bridged
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.mcp_servers import configs
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 
 SERVERS = pytest.mark.parametrize("server", ["2025", "2026"])
 FRIDAY = types.ElicitResult(action="accept", content={"day": "friday"})
@@ -105,6 +105,27 @@ async def test_an_answer_that_does_not_fit_is_asked_again_of_a_handshake_client(
             "Which day (1)?",
             f"Which day (1)? (The last answer was refused: {why})",
         ]
+
+
+@SERVERS
+async def test_a_handshake_client_whose_user_does_not_answer_gets_an_error_when_the_computer_stops_waiting(
+    nats_url: str, server: str
+) -> None:
+    withdrawn = asyncio.Event()
+
+    async def think(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            withdrawn.set()
+        return FRIDAY
+
+    async with box(nats_url, server, "legacy", think, question_s=2.0) as (bridge, computer), within(30):
+        said = await bridge.text("book")
+        assert said.startswith("!the tool 'book' needs an answer")
+        await withdrawn.wait()
+        await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)
+        await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
 
 
 @SERVERS

@@ -1,5 +1,6 @@
 """`call_tool(on_input=…)` where an answer goes wrong: the call that asked does not wait for it any longer."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from smcp_agent import InputAnswer, InputRequest, SmcpAgent
 from smcp_agent.errors import BadReply, Malformed
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, within
 
 FORM = {"method": "elicitation/create", "params": {"message": "Which day?", "requestedSchema": {"type": "object"}}}
 ASKED = {
@@ -82,6 +83,59 @@ async def test_a_user_is_asked_at_most_three_times_more() -> None:
         with pytest.raises(Malformed):
             await agent.call_tool("red", "book", on_input=on_input)
         assert len(heard) == 4
+
+
+class Sleepy:
+    """A user who does not answer; `fails`: whose program gives up by itself."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.stopped = asyncio.Event()
+        self._fails = fails
+
+    async def __call__(self, request: InputRequest) -> InputAnswer:
+        if self._fails:
+            raise TimeoutError("the program's own")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stopped.set()
+        return request.accept()
+
+
+def expiring(gateway: FakeGateway, expires_in_s: object) -> None:
+    async def answer(data: dict[str, Any]) -> Any:
+        required = {"requests": {"q": FORM}, "state": "s", "expires_in_s": expires_in_s}
+        return {**ASKED, "meta": {"a2c_input_required": required}}
+
+    gateway.answers["client:tool_call"] = answer
+
+
+async def test_a_call_waits_for_its_user_only_as_long_as_the_computer() -> None:
+    user = Sleepy()
+    async with fake_gateway() as gateway, agent_at(gateway) as agent, within(30):
+        expiring(gateway, 0.1)
+        result = await agent.call_tool("red", "book", on_input=user, req_id="first")
+        assert (result.is_error, result.text.splitlines()[-1]) == (
+            True,
+            "Nobody answered, and the call was cancelled.",
+        )
+        await user.stopped.wait()
+        await eventually(lambda: cancelled(gateway) == ["first"])
+
+
+async def test_a_time_out_of_on_input_itself_is_the_applications() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        eliciting(gateway)
+        with pytest.raises(TimeoutError, match="the program's own"):
+            await agent.call_tool("red", "book", on_input=Sleepy(fails=True))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 3601, "60", None])
+async def test_a_time_for_answers_that_cannot_be_is_a_bad_reply(wrong: object) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        expiring(gateway, wrong)
+        with pytest.raises(BadReply, match="expires_in_s"):
+            await agent.call_tool("red", "book", on_input=accept)
 
 
 async def test_a_program_can_answer_in_a_later_request_or_cancel_the_call() -> None:

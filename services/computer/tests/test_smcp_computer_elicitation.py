@@ -118,6 +118,7 @@ async def test_only_the_subject_that_was_asked_can_answer() -> None:
         result["content"][0]["text"] == "the tool 'book' needs an answer, and has not ended. The question: Which day?"
     )
     asked = result["meta"]["a2c_input_required"]
+    assert asked["expires_in_s"] == 60
     answer = request("2", input_state=asked["state"], input_responses={"q": {"action": "decline"}})
     with pytest.raises(Malformed) as refused:
         elicitations.take(answer, "key-2")

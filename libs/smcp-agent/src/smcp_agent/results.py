@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from typing import Any, Final, Literal
 
+from pydantic import Field
+
 from smcp_agent.errors import BadReply, Malformed
 from smcp_agent.rpc import reply_of
 from smcp_proto.schemas import CallToolResult
 from smcp_proto.schemas import ResourceContents as WireContents
 from smcp_proto.schemas.base import Wire
+from smcp_proto.schemas.tools import MAX_TIMEOUT_S
 from smcp_proto.tool_results import INPUT_REQUIRED
 
 
@@ -131,6 +134,11 @@ class CallResult:
         """What the answers to `input_requests` are sent with. Raises BadReply."""
         return _input_required(self).state
 
+    @property
+    def input_expires_in_s(self) -> float:
+        """Seconds in which the answers have to come; then the Computer cancels the call. Raises BadReply."""
+        return _input_required(self).expires_in_s
+
 
 @dataclass(frozen=True, slots=True)
 class InputAnswer:
@@ -207,6 +215,7 @@ class _Asked(Wire):
 class _InputRequired(Wire):
     requests: dict[str, _Asked]
     state: str
+    expires_in_s: float = Field(300, gt=0, le=MAX_TIMEOUT_S)
 
 
 def _input_required(result: CallResult) -> _InputRequired:

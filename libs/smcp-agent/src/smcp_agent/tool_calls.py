@@ -6,7 +6,7 @@ Below is `RpcClient`, which repeats one request. `on_input` asks a user between 
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
@@ -98,9 +98,10 @@ class ToolCallMethods:
             on_progress: a plain function, called with what the tool reports while it runs, at most ten times a second,
                 if its MCP server reports anything. The loop handles its exceptions.
             on_input: an async function that answers elicitation and approval requests. The answer is sent with the
-                same `timeout`, under a new req_id; a Computer waits 5 minutes for it. After an answer that does not
-                fit, it is asked again, at most three times (`InputRequest.problem`). None: the call is cancelled, and
-                its result is an error that says what was asked.
+                same `timeout`, under a new req_id. After an answer that does not fit, it is asked again, at most three
+                times (`InputRequest.problem`). It is cancelled when the Computer stops waiting, by default after 5
+                minutes. Then, and where it is None, the call is cancelled, and its result is an error that says what
+                was asked.
 
         Raises:
             Malformed: an argument is not what the protocol allows, or an answer not what was asked; `details.field`
@@ -121,6 +122,7 @@ class ToolCallMethods:
         refusal: Malformed | None = None  # of the last answers
         responses: Responses = {}
         rounds = refusals = 0
+        asked_at = 0.0
         try:
             while True:
                 try:
@@ -144,17 +146,23 @@ class ToolCallMethods:
                         asked = None
                         return result
                     asked, refusal, responses = result, None, {}
-                    refusals, rounds = 0, rounds + 1
+                    refusals, rounds, asked_at = 0, rounds + 1, asyncio.get_running_loop().time()
                     if rounds > MAX_ROUNDS:
                         raise BadReply(
                             f"the Computer {computer!r} elicited more than {MAX_ROUNDS} times in a call of {tool!r}"
                         )
-                if on_input is None:
-                    return given_up(asked)
-                req_id = None
-                responses = await answered(
-                    asked, on_input, computer, tool, mapping_of("params", params), responses, refusal
+                fields = mapping_of("params", params)
+                answers = (
+                    await _in_time(
+                        asked_at + asked.input_expires_in_s,
+                        answered(asked, on_input, computer, tool, fields, responses, refusal),
+                    )
+                    if on_input is not None
+                    else None
                 )
+                if answers is None:
+                    return given_up(asked)
+                responses, req_id = answers, None
         finally:
             if asked is not None:  # the MCP server may wait
                 self.cancel_call(asked.req_id)
@@ -175,9 +183,11 @@ class ToolCallMethods:
         """As `call_tool`, but a call that elicits input ends with it: `input_required` of the result.
 
         For programs that ask their user between two requests, such as a web application. The call waits at its Computer
-        for 5 minutes. To answer, call it again with the same `params`, the result's `input_state`, and
-        `input_responses`: MCP's ElicitResult for each of the result's `input_requests`. Otherwise end it by
-        `cancel_call`. Raises SmcpError: as `call_tool`; Malformed: answers do not fit, and can be given again.
+        for the result's `input_expires_in_s`. To answer, call it again with the same `params`, the result's
+        `input_state`, and `input_responses`: MCP's ElicitResult for each of the result's `input_requests`. Otherwise
+        end it by `cancel_call`.
+
+        Raises SmcpError: as `call_tool`; Malformed: answers do not fit, and can be given again.
         """
         seconds = seconds_of(timeout)
         given: Any = on_progress
@@ -259,6 +269,17 @@ class ToolCallMethods:
             return
         for on_progress in self._on_progress.get(note.req_id, ()):
             asyncio.get_running_loop().call_soon(on_progress, note)
+
+
+async def _in_time(deadline: float, work: Coroutine[Any, Any, Responses]) -> Responses | None:
+    """What the work gives; None: it took until the deadline, in the time of the loop, and was cancelled."""
+    try:
+        async with asyncio.timeout_at(deadline) as limit:
+            return await work
+    except TimeoutError:
+        if not limit.expired():  # the work itself raised it
+            raise
+        return None
 
 
 def seconds_of(timeout: object) -> float:

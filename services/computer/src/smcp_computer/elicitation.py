@@ -126,7 +126,8 @@ class OpenElicitations:
         what = "approval, and has not run" if elicitation.is_approval else "an answer, and has not ended"
         result = tool_results.failed(f"the tool {tool!r} needs {what}. The question: {said}")
         requests = {key: dict(each) for key, each in elicitation.requests.items()}
-        return {**result, "meta": {tool_results.INPUT_REQUIRED: {"requests": requests, "state": state}}}
+        required = {"requests": requests, "state": state, "expires_in_s": self._within_s}
+        return {**result, "meta": {tool_results.INPUT_REQUIRED: required}}
 
     def take(self, request: ToolCallReq, subject: str) -> OpenElicitation:
         """Remove and return the elicitation that a request answers.
