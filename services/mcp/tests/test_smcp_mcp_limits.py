@@ -33,6 +33,9 @@ INITIALIZE = {
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
 }
 
+FORGED = {"Mcp-Method": "subscriptions/listen"}
+"""A header that makes a call look like a stream of notifications."""
+
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -240,7 +243,8 @@ async def test_a_key_has_few_calls_in_flight_and_streams_as_its_quota_says(tmp_p
                 assert (await answer.json())["error"]["data"]["quota"] == "sockets"
             call = asyncio.create_task(client.text("sleep"))
             await eventually(lambda: gateway.seen("client:tool_call"))
-            assert (await refused(http, service, evil))[1]["quota"] == "calls_in_flight"
+            for more in ({}, FORGED):
+                assert (await refused(http, service, {**evil, **more}))[1]["quota"] == "calls_in_flight"
             assert await asked(http, service, anna) == 200
             call.cancel()
             await asyncio.wait([call])
@@ -266,8 +270,11 @@ async def test_a_key_may_ask_mcp_servers_for_resources_and_prompts_as_often_as_i
         await other.client.list_resources()
 
 
-async def test_bytes_of_requests_and_answers_count_for_the_quota_of_a_key(tmp_path: Path) -> None:
-    evil = key_of(tmp_path / "keys.json", "evil", quota=Quota(bytes_per_s=1.0))
+@pytest.mark.parametrize("header", [{}, FORGED])
+async def test_bytes_of_requests_and_answers_count_for_the_quota_of_a_key(
+    tmp_path: Path, header: dict[str, str]
+) -> None:
+    evil = key_of(tmp_path / "keys.json", "evil", quota=Quota(bytes_per_s=1.0)) | header
     async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession() as http:
         assert await asked(http, service, evil) == 200
         assert (await refused(http, service, evil))[1]["quota"] == "bytes_per_s"

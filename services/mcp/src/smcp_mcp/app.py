@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Final, cast
@@ -84,27 +84,31 @@ class McpEndpoint:
             await exchange.refuse(415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST)
             return "refused"
         try:
-            with self._counted(exchange, office):
-                return await self._answer_counted(exchange, office)
+            with self._counted(exchange, office) as count_as_connection:
+                return await self._answer_counted(exchange, office, count_as_connection)
         except RateLimited as error:
             await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
             return "refused"
 
     @contextmanager
-    def _counted(self, exchange: BufferedRequest, office: str) -> Iterator[None]:
-        """Counts a request until it is answered, and a stream as a connection while it is open. Raises RateLimited."""
+    def _counted(self, exchange: BufferedRequest, office: str) -> Iterator[Callable[[], None]]:
+        """Counts a request until it is answered, or until the body calls the function that it is given: from then on as
+        a connection. Both raise RateLimited."""
         quotas, holder = self._quotas, self._access.holder(exchange.request, office)
         ticket = quotas.begin(holder, 0, in_room=False)
         with ExitStack() as ending:
-            if exchange.streams:
-                quotas.end(ticket, 0)
-                quotas.connected(holder)
-                ending.callback(quotas.disconnected, holder)
-            else:
-                ending.callback(lambda: quotas.end(ticket, len(exchange.body) + exchange.sent))
-            yield
+            ending.callback(lambda: quotas.end(ticket, len(exchange.body) + exchange.sent))
 
-    async def _answer_counted(self, exchange: BufferedRequest, office: str) -> str:
+            def count_as_connection() -> None:
+                quotas.connected(holder)
+                ending.close()
+                ending.callback(quotas.disconnected, holder)
+
+            yield count_as_connection
+
+    async def _answer_counted(
+        self, exchange: BufferedRequest, office: str, count_as_connection: Callable[[], None]
+    ) -> str:
         settings = self._settings
         with self._bodies.of(self._access.subject(exchange.request)) as hold:
             try:
@@ -115,6 +119,8 @@ class McpEndpoint:
             except TimeoutError:
                 await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
                 return "refused"
+            if exchange.streams:
+                count_as_connection()
             return await self._answer_read(exchange, office)
 
     async def _answer_read(self, exchange: BufferedRequest, office: str) -> str:

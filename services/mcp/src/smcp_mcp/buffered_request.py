@@ -25,6 +25,9 @@ class BufferedRequest:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.request = Request(scope)
         self.body = b""
+        self.streams = False
+        """The answer is a stream of notifications, open for as long as the client wants, and no call. Known once the
+        body was read: a client of MCP 2025-11-25 could write any `Mcp-Method` into its headers."""
         self._receive = receive
         self._send = send
         self._body_given = False
@@ -40,11 +43,6 @@ class BufferedRequest:
     def passed_on(self) -> bool:
         """A peer passed it on."""
         return PASSED_ON in self.request.headers
-
-    @property
-    def streams(self) -> bool:
-        """It is a stream of notifications, which is open for as long as the client wants, and no call."""
-        return self.request.method == "GET" or self.request.headers.get("mcp-method") == _LISTEN
 
     async def read(self, limit: int, hold: Callable[[int], None]) -> bool:
         """Read the body. False: it has more bytes than `limit`, or the client is gone.
@@ -67,6 +65,7 @@ class BufferedRequest:
                 body += part
                 more = message.get("more_body", False)
         self.body = bytes(body)
+        self.streams = self.request.method == "GET" or self._message().get("method") == _LISTEN
         return True
 
     async def receive(self) -> Message:
@@ -130,9 +129,13 @@ class BufferedRequest:
             await self.refuse(503, why)
 
     def _request_id(self) -> str | int | None:
+        found = self._message().get("id")
+        return found if isinstance(found, str | int) else None
+
+    def _message(self) -> dict[str, Any]:
+        """The JSON-RPC message in the body; empty where there is none."""
         try:
             found = orjson.loads(self.body)
         except ValueError:
-            return None
-        found = found.get("id") if isinstance(found, dict) else None
-        return found if isinstance(found, str | int) else None
+            return {}
+        return found if isinstance(found, dict) else {}
