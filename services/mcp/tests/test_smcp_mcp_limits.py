@@ -20,6 +20,7 @@ from smcp_proto.errors import RateLimited
 from smcp_service.http_limits import HEAD_S
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
+from smcp_testing.gateway_world import gateway_world
 from smcp_testing.mcp_service import Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
 
@@ -73,11 +74,11 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-async def asked(http: aiohttp.ClientSession, service: Service, key: dict[str, str]) -> int:
+async def asked(http: aiohttp.ClientSession, service: Service, key: dict[str, str], office: str = "lab-1") -> int:
     """The status of a request."""
     headers = {"Accept": "application/json, text/event-stream", **key}
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
-    async with http.post(service.office("lab-1"), json=INITIALIZE, headers=headers, timeout=timeout) as answer:
+    async with http.post(service.office(office), json=INITIALIZE, headers=headers, timeout=timeout) as answer:
         await answer.read()
         return answer.status
 
@@ -205,11 +206,13 @@ def test_all_subjects_share_a_budget_of_bodies_and_what_is_answered_is_free_agai
             hold(1)
 
 
-async def refused(http: aiohttp.ClientSession, service: Service, key: dict[str, str]) -> tuple[str, dict[str, Any]]:
+async def refused(
+    http: aiohttp.ClientSession, service: Service, key: dict[str, str], office: str = "lab-1"
+) -> tuple[str, dict[str, Any]]:
     """`Retry-After` and the error's data of a request that is above a quota."""
     headers = {"Accept": "application/json, text/event-stream", **key}
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
-    async with http.post(service.office("lab-1"), json=INITIALIZE, headers=headers, timeout=timeout) as answer:
+    async with http.post(service.office(office), json=INITIALIZE, headers=headers, timeout=timeout) as answer:
         assert answer.status == 429
         return answer.headers["Retry-After"], (await answer.json())["error"]["data"]
 
@@ -229,7 +232,7 @@ async def test_a_key_above_its_quota_gets_429_with_the_time_to_wait_and_another_
 
 async def test_a_key_has_few_calls_in_flight_and_streams_as_its_quota_says(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
-    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", quota=Quota(calls_in_flight=1, sockets=1))
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", quota=Quota(calls_in_flight=1, sockets=2))
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(fake_gateway())
         gateway.computers["red"] = [tool("sleep")]
@@ -268,6 +271,46 @@ async def test_a_key_may_ask_mcp_servers_for_resources_and_prompts_as_often_as_i
         assert raised.value.error.data["quota"] == "reads_per_s"
         assert await few.text("echo") == "echo"
         await other.client.list_resources()
+
+
+async def test_a_key_opens_few_offices_as_its_quota_of_sockets_says_and_another_key_is_served(
+    tmp_path: Path, nats_url: str
+) -> None:
+    keys = tmp_path / "keys.json"
+    own = key_of(keys, "smcp-mcp", delegates=True, quota=Quota(sockets=4))["Authorization"].removeprefix("Bearer ")
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", offices=["c-*"], quota=Quota(sockets=2))
+    async with (
+        gateway_world(nats_url, settings={"auth_keys": keys}) as world,
+        mcp_service(world.url, auth_keys=keys, token=own) as service,
+        aiohttp.ClientSession() as http,
+    ):
+        await eventually(lambda: "gateway" not in service.readiness.problems())
+        assert [await asked(http, service, evil, f"c-{number}") for number in range(2)] == [200, 200]
+        for number in range(2, 20):
+            _, data = await refused(http, service, evil, f"c-{number}")
+            assert (data["quota"], data["limit"]) == ("sockets", 2)
+        assert await asked(http, service, anna, "lab-1") == 200
+        assert await asked(http, service, anna, "c-0") == 200  # which evil opened
+
+
+async def test_an_office_that_was_left_does_not_count_for_the_quota_of_sockets(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna", quota=Quota(sockets=1))
+    async with with_keys(tmp_path / "keys.json", mcp_idle_s=0.2) as service, aiohttp.ClientSession() as http:
+        assert await asked(http, service, anna, "lab-1") == 200
+        async with asyncio.timeout(PATIENCE_S):
+            while (status := await asked(http, service, anna, "lab-2")) != 200:
+                assert status == 429
+
+
+async def test_a_quota_that_the_service_itself_has_reached_is_503(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    async with (
+        fake_gateway() as gateway,
+        mcp_service(gateway.url, auth_keys=tmp_path / "keys.json") as service,
+        aiohttp.ClientSession() as http,
+    ):
+        gateway.connect_error = {"code": 429, "message": "this key has reached its quota sockets", "details": {}}
+        assert await asked(http, service, anna) == 503
 
 
 @pytest.mark.parametrize("header", [{}, FORGED])

@@ -138,6 +138,8 @@ class McpEndpoint:
             await exchange.refuse(400, error.message, code=INVALID_REQUEST)
         except NotAllowed as error:
             await exchange.refuse(403, error.message)
+        except RateLimited:
+            raise
         except SmcpError as error:
             await exchange.refuse(503, error.message)
         return "failed"
@@ -147,7 +149,7 @@ class McpEndpoint:
 
         Raises:
             SeatTaken: another Agent has it, or a replica that cannot be reached.
-            SmcpError: as on joining.
+            RateLimited, SmcpError: as on joining.
         """
         loop = asyncio.get_running_loop()
         backoff, deadline = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), loop.time() + HANDOVER_S
@@ -162,7 +164,7 @@ class McpEndpoint:
             if known is not None and await self._peers.pass_on(exchange, office, known):
                 return "peer"
             try:
-                await self._offices.join(office)
+                await self._offices.join(office, self._access.holder(exchange.request, office))
             except SeatTaken as taken:
                 if not taken.ours:
                     raise

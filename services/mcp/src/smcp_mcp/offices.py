@@ -11,7 +11,7 @@ import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.requests import Request
 
-from smcp_agent import JoinRefused, RejoinRefused, SmcpAgent, SmcpError, Unavailable
+from smcp_agent import JoinRefused, RateLimited, RejoinRefused, SmcpAgent, SmcpError, Unavailable
 from smcp_agent.connecting.options import MAX_MESSAGE, MAX_PAYLOAD
 from smcp_agent.events import Event
 from smcp_agent.mcp.bridge import OfficeServer
@@ -19,7 +19,7 @@ from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import ToolListOptions, ToolMode
 from smcp_agent.result_formats import Previews, allowed_chars
 from smcp_auth.quotas import Quotas
-from smcp_mcp.auth import Authorization
+from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
 from smcp_proto.validation import refused
@@ -140,11 +140,15 @@ class Offices:
     def held(self, office: str) -> HeldOffice | None:
         return self._held.get(office)
 
-    async def join(self, office: str) -> HeldOffice:
+    async def join(self, office: str, holder: RequestHolder) -> HeldOffice:
         """Take the seat of the office. Requests that come at the same time wait for one join.
+
+        Args:
+            holder: of the request. Where it is the first one, the office counts as a connection of its subject.
 
         Raises:
             SeatTaken: an Agent has it.
+            RateLimited: the subject has reached its quota `sockets`.
             SmcpError: the gateway cannot be reached, or refuses the name of the office or this service's token.
         """
         now = asyncio.get_running_loop().time()
@@ -154,10 +158,12 @@ class Offices:
         if self._stopping:
             raise SeatTaken("this replica is stopping", ours=True)
         if office not in self._joining:
+            self._quotas.connected(holder)
             joined = self._joining[office] = asyncio.get_running_loop().create_future()
             task = self._tasks.start(self._hold(office, joined), name=f"office {office}")
             self._holding[task] = joined
             task.add_done_callback(self._holding.pop)
+            task.add_done_callback(lambda _: self._quotas.disconnected(holder))
         try:
             return await asyncio.shield(self._joining[office])
         except JoinRefused as error:
@@ -190,6 +196,8 @@ class Offices:
                 if not joined.done():
                     await self._serve(agent, joined)
             _log.info("left an office", office=office)
+        except RateLimited as error:  # the client has not reached a quota, so its answer is no 429
+            self._settle(office, joined, Unavailable(f"the gateway refuses smcp-mcp for now: {error.message}"))
         except SmcpError as error:
             self._settle(office, joined, error)
 
