@@ -273,8 +273,9 @@ class ToolCallMethods:
 
 async def _in_time(deadline: float, work: Coroutine[Any, Any, Responses]) -> Responses | None:
     """What the work gives; None: it took until the deadline, in the time of the loop, and was cancelled."""
+    limit = asyncio.timeout_at(deadline)
     try:
-        async with asyncio.timeout_at(deadline) as limit:
+        async with limit:
             return await work
     except TimeoutError:
         if not limit.expired():  # the work itself raised it
