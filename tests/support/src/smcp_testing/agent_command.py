@@ -33,7 +33,8 @@ async def start(
     completing: a shell completes the last of these words.
     forked: see `fork_server`; in less time, for what gets no signals and prints where it can.
     """
-    environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": str(columns)}
+    of_tests = {"SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": str(columns), "TERM": "xterm"}
+    environment = {**os.environ, **of_tests}
     if completing:
         at, words = str(len(completing) - 1), " ".join(completing)
         environment |= {"_SMCP_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": at}
