@@ -18,7 +18,7 @@ from tests.e2e.worlds.world import World
 
 OFFICE: Final = "wide"
 COUNT: Final = 1000
-WIDE: Final = Place("host-wide", OFFICE, "wide", {"wide": configs.stdio("wide", "--tools", str(COUNT))})
+WIDE: Final = Place("host-wide", OFFICE, "wide", {"wide": configs.stdio("many_tools", "--tools", str(COUNT))})
 DESK: Final = Place("host-desk", OFFICE, "desk")
 START_S: Final = 240.0
 TOOL: Final = "export_invoice_7"

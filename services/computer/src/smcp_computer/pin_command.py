@@ -27,7 +27,7 @@ def pin(
     which: Annotated[list[str] | None, typer.Argument(metavar="[SERVER[/TOOL]]", help="Only these")] = None,
     update: Annotated[bool, typer.Option("--update", help="Approve what changed, too")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only show what changed of what is pinned; exit with 1 if anything did")
+        bool, typer.Option("--check", help="Only show differences from the pins; exit with 1 if there are any")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking")] = False,
     office: Office = None,

@@ -1,6 +1,6 @@
 """An MCP server with many tools of like names, over stdio.
 
-    python -m smcp_testing.mcp_servers.wide [--tools N]
+    python -m smcp_testing.mcp_servers.many_tools [--tools N]
 
 `<verb>_<noun>_<number>` gives its own name and its arguments back.
 """
@@ -49,7 +49,7 @@ async def _serve(count: int) -> None:
         text = types.TextContent(type="text", text=json.dumps(given))
         return types.CallToolResult(content=[text], structured_content=given)
 
-    server: Server[Any] = Server("wide", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
+    server: Server[Any] = Server("many-tools", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
