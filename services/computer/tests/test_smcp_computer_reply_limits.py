@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from smcp_bus.headers import ERROR, REPLY_LIMIT
-from smcp_computer.reply_limits import giving_way
+from smcp_computer.handlers.get_desktop import giving_way
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_agent import ResourceAgent

@@ -26,13 +26,13 @@ from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.confirmation import Asker, ByProgram, Confirmation
 from smcp_computer.control_client import LOGS
 from smcp_computer.elicitation import InputTerminal, OpenElicitations
-from smcp_computer.handlers.resources import ResourceServices
+from smcp_computer.handlers.resources import resource_handlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import OfficeMembership
 from smcp_computer.metrics import calls_timed, measure, measure_calls, measure_resources
-from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfficeClient
+from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfferedResources, OfficeClient
 from smcp_computer.pins import Pins
 from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
@@ -151,7 +151,7 @@ class Computer:
         self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))
         self.seat = Seat(settings.office, settings.name)
         self.access = Access(lambda: self.fleet.config.host, self.catalogue, settings.office)
-        self.resources = ResourceServices(settings, self.fleet, self.access, self.outbox, tasks, max_body=max_body)
+        self.resources = OfferedResources(self.fleet, self.outbox, tasks, cache_bytes=settings.finder_cache_bytes)
         program = settings.confirm_command
         asker = ByProgram(shlex.split(program)) if program is not None else options.get("asker")
         self.confirmation = Confirmation(settings.confirm, asker)
@@ -180,7 +180,7 @@ class Computer:
                 "client:get_config": self._get_config,
                 "client:get_status": self._get_status,
                 registry_contract.PENDING.event: self._pending,
-                **self.resources.handlers,
+                **resource_handlers(settings, self.fleet, self.access, self.resources, tasks, max_body=max_body),
                 **handlers,
             },
             tracing=tracing,
@@ -316,11 +316,9 @@ class Computer:
                 await asyncio.wait([servers, following])
 
     def in_office(self, *, new_tenure: bool) -> None:
-        """This Computer is in its office (again): leaves of Agents and changes may have been missed. `new_tenure`:
-        another process may have had its seat meanwhile."""
+        """This Computer is in its office (again). `new_tenure`: another process may have had its seat meanwhile."""
         self.seat.confirmed(new_tenure=new_tenure)
-        self.resources.changes.in_office()
-        self.resources.agents.drop()
+        self.resources.in_office()
 
     async def wait_ready(self) -> None:
         """Return once it is in its office and each enabled MCP server is ready or has failed its first start."""

@@ -25,8 +25,8 @@ from smcp_computer.mcp.errors import (
     bad_field,
 )
 from smcp_computer.mcp.events import ServerEvents
-from smcp_computer.reply_limits import Budget, reply_limit
 from smcp_computer.resources.index import Listing
+from smcp_computer.resources.routing import Budget, reply_limit
 from smcp_computer.tools import History
 from smcp_proto.errors import Malformed, TooLarge
 from smcp_proto.finder import Document, organize_finder

@@ -16,13 +16,14 @@ from smcp_computer.mcp.events import (
     ResourcesUnsubscribed,
     ResourceUpdated,
     ServerEvent,
-    ServerEvents,
     ServerGone,
     ServerReady,
     ServerRemoved,
 )
+from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
+from smcp_computer.tools import History
 from smcp_proto.member_names import Role
 from smcp_proto.uris import DPE, WINDOW, host_conflicts, scheme_of, without_query
 from smcp_service.lifecycle import Background
@@ -138,24 +139,26 @@ class _Scheme:
         return now != before
 
 
-@dataclass(eq=False)
-class ResourceChanges:
-    """Turns events of MCP servers into notifications for the office (desktop.txt and finder.txt, 变化检测).
+class OfferedResources:
+    """What the office may know of the resources of all MCP servers: lists, subscriptions, metadata of documents. Turns
+    events of the servers into notifications (desktop.txt and finder.txt, 变化检测).
 
-    Listens for as long as the events last. Only servers with `resources.subscribe` count for desktop and finder. A
-    changed list counts where the set of its `window://` (or `dpe://`) URIs is another one than before; a window with
-    another query is the same window (desktop.txt, 校验规则). A changed resource counts at once. So does a new
-    subscription: changes before it were not announced.
+    Listens for as long as the events last. `index.run` must be running; `history` must hear of each call of a tool.
+    Only servers with `resources.subscribe` count for desktop and finder. A changed list counts where the set of its
+    `window://` (or `dpe://`) URIs is another one than before; a window with another query is the same window
+    (desktop.txt, 校验规则). A changed resource counts at once. So does a new subscription: changes before it were not
+    announced.
     """
 
-    index: ResourceIndex
-    upstream: UpstreamSubscriptions
-    agents: AgentSubscriptions
-    events: ServerEvents
-    cache: MetadataCache
-    outbox: ComputerOutbox
-
-    def __post_init__(self) -> None:
+    def __init__(self, fleet: Fleet, outbox: ComputerOutbox, tasks: Background, *, cache_bytes: int) -> None:
+        self.events, self.outbox = fleet.events, outbox
+        self.history = History()
+        self.index = ResourceIndex(fleet.supervisors, self.events)
+        self.upstream = UpstreamSubscriptions(fleet.supervisors, self.events, tasks)
+        self.agents = AgentSubscriptions(self.upstream, outbox.missed)
+        self.cache = MetadataCache(
+            self.index.read, tasks, self.upstream.subscribed, self.events, cache_bytes=cache_bytes
+        )
         self._hosts: dict[str, Set[str]] = {}
         """By server."""
         self._schemes: Mapping[str, _Scheme] = {WINDOW: _Scheme(DESKTOP, without_query), DPE: _Scheme(FINDER, str)}
@@ -167,8 +170,10 @@ class ResourceChanges:
         self.index.listen(self._on_list)
 
     def in_office(self) -> None:
-        """This Computer is in its office. Agents that see it enter ask for all lists; later changes are announced."""
+        """This Computer is in its office (again). Agents that see it enter ask for all lists; later changes are
+        announced. Leaves of Agents, and changes, may have been missed."""
         self._entered = True
+        self.agents.drop()
 
     def _on_event(self, event: ServerEvent) -> None:
         match event:

@@ -18,8 +18,8 @@ from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents, ServerGone
 from smcp_computer.mcp.requests import REQUEST_S
 from smcp_computer.mcp.resources import Json, Resources
-from smcp_computer.reply_limits import giving_way, reply_limit
 from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.routing import reply_limit
 from smcp_computer.tools import History
 from smcp_proto.desktop import UNREAD, OrganizedDesktop, Window, is_certain, organize_desktop, read_metadata
 from smcp_proto.errors import TooLarge
@@ -346,3 +346,16 @@ class Desktop:
 def _rank(resource: Json) -> tuple[bool, float]:
     priority, fullscreen = read_metadata(resource, lambda _: None)
     return not fullscreen, -priority
+
+
+def giving_way(sizes: Sequence[int], room: int) -> frozenset[int]:
+    """The numbers of the items of a JSON array to drop, where there are `room` bytes between its brackets: the largest,
+    as few as possible; of equal ones the last. All of them where even that is not enough."""
+    needed = sum(sizes) + len(sizes) - 1
+    giving = set()
+    for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], -number)):
+        if needed <= room:
+            break
+        giving.add(number)
+        needed -= sizes[number] + 1
+    return frozenset(giving)

@@ -1,6 +1,7 @@
-"""The handlers of `client:resources/*` and `client:completion/complete`; those of prompts are in `handlers.prompts`.
+"""The handlers of `client:resources/*`, `client:completion/complete` and `client:prompts/*`.
 
 Over the MCP servers of this Computer, or of the one that `serverId` names (computer.txt, resources chapter, 4.3).
+Of prompts nothing is kept: each request asks the servers.
 """
 
 import asyncio
@@ -12,13 +13,13 @@ from typing import Any, Final
 import mcp_types as types
 import orjson
 from pydantic import ValidationError
+from pydantic.alias_generators import to_snake
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_computer.access import Access, not_allowed
-from smcp_computer.finder import Finder, MetadataCache, first_text
+from smcp_computer.finder import Finder, first_text
 from smcp_computer.handlers.get_desktop import Desktop
-from smcp_computer.handlers.prompts import LEFT_OUT, PromptHandlers
 from smcp_computer.mcp.errors import (
     RESOURCE_NOT_FOUND,
     BadAnswer,
@@ -35,19 +36,20 @@ from smcp_computer.mcp.errors import (
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.outbox import ComputerOutbox, ResourceChanges
-from smcp_computer.reply_limits import Budget, bounded
+from smcp_computer.outbox import OfferedResources
 from smcp_computer.resources.index import Kind, ResourceIndex, named_apart, page_of, read_cursor, write_cursor
-from smcp_computer.resources.routing import Directory
-from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
+from smcp_computer.resources.routing import Budget, Directory
+from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools import History
-from smcp_proto.errors import Unavailable
+from smcp_proto.errors import ANSWER_TOO_LARGE, Malformed, NotFound, TooLarge, Unavailable
 from smcp_proto.finder import unknown_categories
 from smcp_proto.schemas.base import AgentCallData, JsonRpcRequest, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import (
     CompleteReq,
     Cursor,
+    GetPromptReq,
+    ListPromptsReq,
     ListResourcesReq,
     ListResourceTemplatesReq,
     ReadResourceReq,
@@ -55,16 +57,20 @@ from smcp_proto.schemas.resources import (
     SubscribeResourceReq,
     UnsubscribeResourceReq,
 )
+from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import with_meta
 from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of, without_query
 from smcp_proto.validation import malformed
 from smcp_service.lifecycle import Background
 
-RESULT_KEY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resourceTemplates"}
+RESULT_KEY: Final[Mapping[Kind, str]] = {
+    "resources": "resources", "templates": "resourceTemplates", "prompts": "prompts"
+}  # fmt: skip
+LEFT_OUT: Final = "a2c_skipped_servers"
+"""In `meta` of a list over several servers: whose items are missing from this page on. Not `a2c_skipped`: those are
+Computers that a list over the whole office lacks, and both may stand in one page."""
 LARGEST: Final = 1024 * 1024
 """Characters of an answer that is looked at: reading it once more takes time from everything else."""
-PAGE_LEVEL: Final = 2
-"""From this level on there are elements."""
 
 Json = Mapping[str, Any]
 Answer = tuple[str | None, Json]
@@ -80,15 +86,22 @@ class ResourceHandlers:
     agents: AgentSubscriptions
     access: Access
     events: ServerEvents
+    history: History
     _: KW_ONLY
     name: str
     max_body: int
 
     async def list(self, request: ListResourcesReq, call: Call) -> RawJson:
-        return await self.reply(request, request.payload, self._page("resources", request, call))
+        return await self._reply(request, request.payload, self._page("resources", request, call))
 
     async def templates(self, request: ListResourceTemplatesReq, call: Call) -> RawJson:
-        return await self.reply(request, request.payload, self._page("templates", request, call))
+        return await self._reply(request, request.payload, self._page("templates", request, call))
+
+    async def prompts(self, request: ListPromptsReq, call: Call) -> RawJson:
+        return await self._reply(request, request.payload, self._page("prompts", request, call))
+
+    async def get_prompt(self, request: GetPromptReq, call: Call) -> RawJson:
+        return await self._reply(request, request.payload, self._of_prompt(request, call))
 
     async def read(self, request: ReadResourceReq, call: Call) -> RawJson:
         budget, directory = Budget(call), self._of(call)
@@ -99,7 +112,7 @@ class ResourceHandlers:
             self.events.warn(server, *(f"{self.events.shown(uri)}: {what}" for what in odd(uri, result)))
             return result
 
-        return await self.reply(request, request.payload, self._of_resource(request, directory, budget, ask))
+        return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
 
     async def subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
         """Subscribe to the document itself, whatever format (`?format=markdown`) the URI names."""
@@ -116,7 +129,7 @@ class ResourceHandlers:
                 raise ServerTimedOut(server, "did not answer in time") from None
             return {}
 
-        return await self.reply(request, request.payload, self._of_resource(request, directory, budget, ask))
+        return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
 
     async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
         """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done."""
@@ -129,15 +142,17 @@ class ResourceHandlers:
         return self._enveloped(request, request.payload, server, {"result": {}})
 
     async def complete(self, request: CompleteReq, call: Call) -> RawJson:
-        """Values for an argument of a template."""
-        return await self.reply(request, request.payload, self._completed(request, self._of(call), Budget(call)))
+        """Values for an argument of a template, or of a prompt."""
+        of_prompt = request.payload.params.ref.type == "ref/prompt"
+        ask = self._of_prompt if of_prompt else self._of_template
+        return await self._reply(request, request.payload, ask(request, call))
 
     def _of(self, call: Call) -> Directory:
         """The servers that this caller may use."""
         return self.directory.without(self.access.hidden(call.caller))
 
-    async def _completed(self, request: CompleteReq, directory: Directory, budget: Budget) -> Answer:
-        asked = request.payload.params
+    async def _of_template(self, request: CompleteReq, call: Call) -> Answer:
+        directory, budget, asked = self._of(call), Budget(call), request.payload.params
         if asked.ref.uri is None and request.serverId is None:
             raise bad_field("payload.params.ref.uri", "is missing")
         servers = await directory.template_candidates(asked.ref.uri or "", request.serverId, timeout=budget.left)
@@ -148,7 +163,27 @@ class ResourceHandlers:
 
         return await _first(servers, ask, completes_nothing)
 
-    async def _page(self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq, call: Call) -> Answer:
+    async def _of_prompt(self, request: GetPromptReq | CompleteReq, call: Call) -> Answer:
+        """The answer of the server that `serverId` names, or that lists the prompt; of several the one used last."""
+        directory, budget, server = self._of(call), Budget(call), request.serverId
+        params = request.payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        if isinstance(request, GetPromptReq) or server is None:
+            is_get = isinstance(request, GetPromptReq)
+            name = params["name"] if is_get else params["ref"].get("name", "")
+            lists, _ = await directory.lists("prompts", server, timeout=budget.left)
+            having = {of: each for of, prompts in lists.items() for each in prompts if each["name"] == name}
+            if server is None and not having:
+                raise NotFound(f"no MCP server of this Computer has the prompt {name!r:.200}")
+            server = server or server_order(list(having), self.history.servers)[0]
+            if is_get and server in having:
+                _check_arguments(having[server], params.get("arguments") or {})
+        prompts = directory.prompts(server)
+        ask = prompts.get if isinstance(request, GetPromptReq) else prompts.complete
+        return server, with_meta(await ask(params, timeout=budget.left))
+
+    async def _page(
+        self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq | ListPromptsReq, call: Call
+    ) -> Answer:
         params, server = request.payload.params, request.serverId
         cursor = params.cursor if params is not None else None
         after = None if cursor is None else read_cursor(cursor, kind, server)
@@ -183,7 +218,7 @@ class ResourceHandlers:
             lambda error: isinstance(error, NotSubscribable) or is_not_found(error),
         )
 
-    async def reply(self, request: RequestEnvelope, payload: JsonRpcRequest, answer: Awaitable[Answer]) -> RawJson:
+    async def _reply(self, request: RequestEnvelope, payload: JsonRpcRequest, answer: Awaitable[Answer]) -> RawJson:
         try:
             server, result = await answer
         except (RequestRefused, BadAnswer) as error:
@@ -203,6 +238,27 @@ class ResourceHandlers:
         return bounded({**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}}, self.max_body)
 
 
+def bounded(reply: Mapping[str, Any], max_body: int) -> RawJson:
+    """The reply as JSON. Raises TooLarge: it has more bytes than the bus takes."""
+    body = exact_json.written(reply)
+    if len(body) > max_body:
+        raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(body), "limit": max_body})
+    return RawJson(body)
+
+
+def _check_arguments(prompt: Json, given: Json) -> None:
+    """Raises Malformed: an argument is missing that the prompt requires, or is none of those that it declares."""
+    declared = prompt.get("arguments")
+    if not isinstance(declared, list):
+        return
+    known = {each.get("name"): each.get("required") is True for each in declared if isinstance(each, dict)}
+    missing = (name for name, required in known.items() if required and name not in given)
+    for names, reason in ((missing, "is missing"), (given.keys() - known.keys(), "is no argument of this prompt")):
+        for name in names:
+            field = f"payload.params.arguments.{name}"[:200]
+            raise Malformed(f"argument {str(name)[:150]!r}: {reason}", details={"field": field, "reason": reason})
+
+
 def odd(uri: str, result: Json) -> Iterator[str]:
     """The unknown categories of a page or element that was read."""
     if scheme_of(uri) != DPE:
@@ -211,7 +267,7 @@ def odd(uri: str, result: Json) -> Iterator[str]:
     if text is None or len(text) > LARGEST:
         return
     with suppress(ValueError):  # it is no dpe:// URI, or no JSON
-        if parse_dpe_uri(uri).level >= PAGE_LEVEL:
+        if parse_dpe_uri(uri).level >= 2:  # from pages on there are elements
             yield from unknown_categories(orjson.loads(text))
 
 
@@ -235,11 +291,9 @@ async def _first(
     return last, await ask(last)
 
 
-GET_RESOURCES: Final = "client:get_resources"
-SERVER_NOT_FOUND: Final = 4014
-NOT_SUPPORTED: Final = 4015
-_KEYS: Final = {"description": "description", "mimeType": "mime_type", "size": "size", "_meta": "_meta"}
-_ANNOTATIONS: Final = {"audience": "audience", "priority": "priority", "lastModified": "last_modified"}
+KEYS: Final = ("uri", "name", "description", "mimeType", "size", "_meta")
+"""What the published package knows of a resource, as MCP writes it."""
+ANNOTATION_KEYS: Final = ("audience", "priority", "lastModified")
 
 
 class _GetResourcesReq(AgentCallData):
@@ -263,29 +317,27 @@ class GetResources:
         self._max_body = max_body
 
     async def __call__(self, request: UnknownClientReq, call: Call) -> RawJson:
-        """One page.
-
-        Raises:
-            NotAllowed: the server is not for this caller.
-            Malformed: a field is wrong, or the server does not know the cursor.
-            TooLarge: the page is larger than the bus takes.
-            TimedOut, Unavailable: the server does not answer, or is not running.
+        """Raises:
+        NotAllowed: the server is not for this caller.
+        Malformed: a field is wrong, or the server does not know the cursor.
+        TooLarge: the page is larger than the bus takes.
+        TimedOut, Unavailable: the server does not answer, or is not running.
         """
         try:
             asked = _GetResourcesReq.model_validate(call.payload)
         except ValidationError as error:
             raise malformed(error) from None
-        if asked.mcp_server in self._access.hidden(call.caller):
+        server = asked.mcp_server
+        if server in self._access.hidden(call.caller):
             raise not_allowed("mcp_server")
-        server, supervisor = asked.mcp_server, self._supervisors.get(asked.mcp_server)
-        if supervisor is None:
-            return _refused(SERVER_NOT_FOUND, "MCP Server not registered", mcp_server=server)
+        reply: dict[str, Any] = {"code": 4014, "message": "MCP Server not registered", "mcp_server": server}
+        if (supervisor := self._supervisors.get(server)) is None:
+            return bounded(reply, self._max_body)
         if not supervisor.ready:
             raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
-        resources = supervisor.resources
-        if resources is None:
+        if (resources := supervisor.resources) is None:
             message = "MCP Server does not support 'resources' capability"
-            return _refused(NOT_SUPPORTED, message, mcp_server=server, capability="resources")
+            return bounded({**reply, "code": 4015, "message": message, "capability": "resources"}, self._max_body)
         try:
             page, following = await resources.list_page(asked.cursor, timeout=Budget(call).left)
         except RequestRefused as error:
@@ -294,86 +346,55 @@ class GetResources:
             raise bad_field("cursor", error) from None
         except ServerError as error:
             raise flat(error) from None
-        found = [resource for item in page if (resource := _published(item)) is not None]
-        reply = {"resources": found, "req_id": asked.req_id}
+        reply = {"resources": [_published(item) for item in page if _is_published(item)], "req_id": asked.req_id}
         if following is not None:
             reply["next_cursor"] = following
         return bounded(reply, self._max_body)
 
 
-def _published(item: object) -> dict[str, Any] | None:
-    if not (isinstance(item, Mapping) and isinstance(item.get("uri"), str) and isinstance(item.get("name"), str)):
-        return None
-    resource = {"uri": item["uri"], "name": item["name"]} | _renamed(item, _KEYS)
+def _is_published(item: object) -> bool:
+    return isinstance(item, Mapping) and isinstance(item.get("uri"), str) and isinstance(item.get("name"), str)
+
+
+def _published(item: Json) -> dict[str, Any]:
+    resource = _snake_case(item, KEYS)
     annotations = item.get("annotations")
-    if isinstance(annotations, Mapping) and (renamed := _renamed(annotations, _ANNOTATIONS)):
-        resource["annotations"] = renamed
+    if isinstance(annotations, Mapping) and (known := _snake_case(annotations, ANNOTATION_KEYS)):
+        resource["annotations"] = known
     return resource
 
 
-def _renamed(item: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    return {name: item[key] for key, name in keys.items() if item.get(key) is not None}
+def _snake_case(item: Json, keys: Sequence[str]) -> dict[str, Any]:
+    return {to_snake(key): item[key] for key in keys if item.get(key) is not None}
 
 
-def _refused(code: int, message: str, **fields: str) -> RawJson:
-    """The package's own flat error: its fields stand beside the code."""
-    return RawJson(exact_json.written({"code": code, "message": message, **fields}))
-
-
-class ResourceServices:
-    """`index.run` must be running; `history` must hear of each call of a tool. `handlers` are by event."""
-
-    def __init__(
-        self,
-        settings: ComputerSettings,
-        fleet: Fleet,
-        access: Access,
-        outbox: ComputerOutbox,
-        tasks: Background,
-        *,
-        max_body: int,
-    ) -> None:
-        events, supervisors = fleet.events, fleet.supervisors
-        self.history = History()
-        self.index = ResourceIndex(supervisors, events)
-        self.upstream = UpstreamSubscriptions(supervisors, events, tasks)
-        self.agents = AgentSubscriptions(self.upstream, outbox.missed)
-        self.cache = MetadataCache(
-            self._read, tasks, self.upstream.subscribed, events, cache_bytes=settings.finder_cache_bytes
-        )
-        self.changes = ResourceChanges(self.index, self.upstream, self.agents, events, self.cache, outbox)
-        directory = Directory(supervisors, self.index, self.history, events)
-        resources = ResourceHandlers(
-            directory, self.index, self.agents, access, events, name=settings.name, max_body=max_body
-        )
-        prompts = PromptHandlers(supervisors, directory, access, events, self.history, resources.reply)
-
-        async def complete(request: CompleteReq, call: Call) -> RawJson:
-            of_prompt = request.payload.params.ref.type == "ref/prompt"
-            return await (prompts if of_prompt else resources).complete(request, call)
-
-        self.handlers: Mapping[str, Handler] = {
-            "client:get_desktop": Desktop(
-                self.index, self.history, access, events, tasks, read_s=settings.read_s, max_body=max_body
-            ),
-            "client:get_finder": Finder(
-                self.cache,
-                directory.documents,
-                self.history,
-                access,
-                wait_s=settings.read_s,
-                max_body=max_body,
-            ),
-            "client:resources/list": resources.list,
-            "client:resources/templates/list": resources.templates,
-            "client:resources/read": resources.read,
-            "client:resources/subscribe": resources.subscribe,
-            "client:resources/unsubscribe": resources.unsubscribe,
-            "client:completion/complete": complete,
-            "client:prompts/list": prompts.list,
-            "client:prompts/get": prompts.get,
-            GET_RESOURCES: GetResources(supervisors, access, max_body=max_body),
-        }
-
-    async def _read(self, server: str, uri: str, timeout: float) -> Mapping[str, Any]:
-        return await self.index.connection(server).read(uri, timeout=timeout)
+def resource_handlers(
+    settings: ComputerSettings,
+    fleet: Fleet,
+    access: Access,
+    resources: OfferedResources,
+    tasks: Background,
+    *,
+    max_body: int,
+) -> dict[str, Handler]:
+    """By event."""
+    index, history, events = resources.index, resources.history, fleet.events
+    directory = Directory(fleet.supervisors, index, history, events)
+    own = ResourceHandlers(
+        directory, index, resources.agents, access, events, history, name=settings.name, max_body=max_body
+    )
+    return {
+        "client:get_desktop": Desktop(index, history, access, events, tasks, read_s=settings.read_s, max_body=max_body),
+        "client:get_finder": Finder(
+            resources.cache, directory.documents, history, access, wait_s=settings.read_s, max_body=max_body
+        ),
+        "client:resources/list": own.list,
+        "client:resources/templates/list": own.templates,
+        "client:resources/read": own.read,
+        "client:resources/subscribe": own.subscribe,
+        "client:resources/unsubscribe": own.unsubscribe,
+        "client:completion/complete": own.complete,
+        "client:prompts/list": own.prompts,
+        "client:prompts/get": own.get_prompt,
+        "client:get_resources": GetResources(fleet.supervisors, access, max_body=max_body),
+    }

@@ -1,20 +1,25 @@
-"""Chooses the MCP servers to ask for a URI, for a template, or for all that they list."""
+"""Chooses the MCP servers to ask for a URI, for a template or prompt, or for all that they list; and tells how long the
+request lets them take, and how large the reply may be."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from smcp_bus.dispatch import Call
+from smcp_bus.headers import REPLY_LIMIT
 from smcp_computer.access import not_allowed
-from smcp_computer.mcp.errors import ServerError, bad_field, not_found, not_supported
+from smcp_computer.mcp.errors import ServerError, ServerNotRunning, bad_field, not_found, not_supported
 from smcp_computer.mcp.events import ServerEvents
-from smcp_computer.mcp.resources import Json
+from smcp_computer.mcp.resources import Json, Prompts
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.index import Kind, Listing, Names, ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
 from smcp_proto.sorting import server_order
+from smcp_proto.tool_results import time_limit
 from smcp_proto.uris import (
     DPE,
     HOSTED,
@@ -144,6 +149,26 @@ VERB: Final[Mapping[Kind, str]] = {"resources": "resources_list", "templates": "
 NO_TEMPLATES: Final[tuple[Json, ...]] = ()
 
 
+class Budget:
+    """The time that a request leaves, at most `most` seconds; `until`: when it is over, in loop time."""
+
+    def __init__(self, call: Call, *, most: float = math.inf) -> None:
+        self._loop: Final = asyncio.get_running_loop()
+        left = call.deadline - self._loop.time()
+        self.until: Final = self._loop.time() + min(time_limit(left, left), most)
+
+    @property
+    def left(self) -> float:
+        """Seconds; 0 where it is over."""
+        return max(0.0, self.until - self._loop.time())
+
+
+def reply_limit(call: Call, max_body: int) -> int:
+    """Bytes: the limit of the caller's client, if its gateway sent it, and at most that of the bus."""
+    said = call.headers.get(REPLY_LIMIT, "")
+    return min(int(said), max_body) if said.isascii() and said.isdigit() and len(said) < 20 else max_body
+
+
 class Directory:
     def __init__(
         self, supervisors: Mapping[str, Supervisor], index: ResourceIndex, history: History, events: ServerEvents
@@ -163,23 +188,26 @@ class Directory:
         other.hidden = hidden
         return other
 
-    def check(self, server: str) -> None:
+    def check(self, server: str, kind: Kind = "resources") -> None:
         """Raises:
         NotAllowed: the server is not for this caller.
         NotFound: there is no such server here.
         Unavailable: it is not ready.
-        Malformed: it has no resources; `details.smcp_code` is `SMCP_RESOURCE_NOT_SUPPORTED`.
+        Malformed: it has none of that kind; `details.smcp_code` is `SMCP_RESOURCE_NOT_SUPPORTED`.
         """
-        if self.ready(server).resources is None:
-            raise not_supported(f"MCP server {server!r} has no resources")
-
-    def ready(self, server: str) -> Supervisor:
-        """A server that this caller may use. Raises as `check`, whatever the server has."""
         self.check_known(server)
         supervisor = self._supervisors[server]
         if not supervisor.ready:
             raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
-        return supervisor
+        if not _has(supervisor, kind):
+            raise not_supported(f"MCP server {server!r} has no {'prompts' if kind == 'prompts' else 'resources'}")
+
+    def prompts(self, server: str) -> Prompts:
+        """For its prompts. Raises as `check`."""
+        self.check(server, "prompts")
+        prompts = self._supervisors[server].prompts
+        assert prompts is not None  # checked
+        return prompts
 
     def check_known(self, server: str) -> None:
         if server in self.hidden:
@@ -223,16 +251,17 @@ class Directory:
         Raises:
             SmcpError, ServerError: that one server cannot be asked (see `check`), or does not list.
         """
-        ask = self._resources if kind == "resources" else self._index.templates
+        asks = {"resources": self._resources, "templates": self._index.templates, "prompts": self._prompts}
         if server is not None:
-            self.check(server)
-            return {server: await ask(server, timeout)}, []
-        without = self._index.count_skipped(VERB[kind])
-        found = await self.of_all(ask, self._servers(), timeout)
-        there = {*found, *without}
-        missing = self._supervisors.keys() - there - self.hidden
-        self._index.left_out[VERB[kind]] += len(missing)
-        return found, [name for name in sorted(missing) if name >= begin]
+            self.check(server, kind)
+            return {server: await asks[kind](server, timeout)}, []
+        usable = {name: each for name, each in sorted(self._supervisors.items()) if name not in self.hidden}
+        found = await self.of_all(asks[kind], [name for name, each in usable.items() if _has(each, kind)], timeout)
+        missing = [name for name, each in usable.items() if name not in found and (_has(each, kind) or not each.ready)]
+        if kind != "prompts":
+            self._index.count_skipped(VERB[kind])
+            self._index.left_out[VERB[kind]] += len(missing)
+        return found, [name for name in missing if name >= begin]
 
     async def documents(self, timeout: float) -> Mapping[str, Listing]:
         """The lists of the servers that take part in the finder; a failing one keeps its last list."""
@@ -301,3 +330,16 @@ class Directory:
 
     async def _resources(self, server: str, timeout: float) -> Sequence[Json]:
         return tuple((await self._index.list(server, timeout)).values())
+
+    async def _prompts(self, server: str, timeout: float) -> Sequence[Json]:
+        prompts = self._supervisors[server].prompts
+        if prompts is None:
+            raise ServerNotRunning(server, "went away before it was asked")
+        found = await prompts.list_all(timeout=timeout)
+        self._events.warn(server, *found.problems)
+        return found.items
+
+
+def _has(supervisor: Supervisor, kind: Kind) -> bool:
+    """Whether it is ready, and has prompts, or resources and templates."""
+    return (supervisor.prompts if kind == "prompts" else supervisor.resources) is not None
