@@ -370,7 +370,7 @@ async def test_an_unanswered_elicitation_keeps_other_calls_from_eliciting_for_a_
         other = await agent.call_tool("box", "book", {"table": 5}, on_input=on_input)
         assert "elicitation refused: different calls run" in other.text
         assert computer.calls.held()["open_elicitations"] == 1
-        monkeypatch.setattr("smcp_computer.handlers.round_trips.GIVE_WAY_S", 0.0)
+        monkeypatch.setattr("smcp_computer.elicitation.GIVE_WAY_S", 0.0)
         await agent.call_tool("box", "book", {"table": 5}, on_input=on_input)
         await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)
         await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)

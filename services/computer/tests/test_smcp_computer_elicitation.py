@@ -46,7 +46,8 @@ def elicitation(
     req_id: str = "1", waiting: Waiting | None = None, form: Any = FORM, state: str | None = None
 ) -> OpenElicitation:
     target = cast("Target", None)  # not looked at here
-    return OpenElicitation(CallNames.of(request(req_id)), "key-1", target, {"q": form}, 1, state, waiting=waiting)
+    call = cast("Any", waiting)
+    return OpenElicitation(CallNames.of(request(req_id)), "key-1", target, {"q": form}, 1, state, waiting=call)
 
 
 async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the_calls_that_wait() -> None:

@@ -8,10 +8,10 @@ from typing import Any, cast
 import mcp_types as types
 import pytest
 
-from smcp_computer.elicitation import MAX_BYTES, MAX_PER_CALL
-from smcp_computer.handlers.round_trips import MAX_KEPT_RESULT, PendingCall
+from smcp_bus.callers import Caller
+from smcp_computer.elicitation import MAX_BYTES, MAX_KEPT_RESULT, MAX_PER_CALL, PendingCall
 from smcp_computer.handlers.tool_call import CallRecord
-from smcp_computer.mcp.sdk_adapter import Watch
+from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_testing.waiting import eventually
 
@@ -23,7 +23,8 @@ def pending(
 ) -> PendingCall:
     request = ToolCallReq(agent=agent, req_id="1", computer="box", tool_name="transfer", params=params, timeout=30)
     calls, parked = cast("Any", SimpleNamespace(at_terminal=None)), cast("Any", SimpleNamespace(settled=True))
-    return PendingCall(calls, "transfer", request, parked, CallRecord("transfer", agent), subject)
+    caller = Caller("agent", "office", agent, subject=subject)
+    return PendingCall(calls, request, parked, CallRecord("transfer", agent), caller, CallSpan({}))
 
 
 def form(message: str = "Sure?") -> types.ElicitRequestFormParams:

@@ -1,29 +1,36 @@
 """Elicitation: input that a tool or this Computer needs from a user before a call runs or continues (ADR 0047).
 
 Each elicitation is open under a state, a random name that only the Agent it was sent to knows. The next request for
-the same tool with the same parameters brings the state and the answers. A state is used once, and expires. Which calls
-wait, and how they continue, is in `handlers.round_trips` and `handlers.tool_call`.
+the same tool with the same parameters brings the state and the answers. A state is used once, and expires.
+`PendingCall` is a call over all its requests; `handlers.tool_call` runs it.
 """
 
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from secrets import token_urlsafe
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import mcp_types as types
 from pydantic import ValidationError
 
 from smcp_bus import exact_json
+from smcp_bus.callers import Caller
 from smcp_bus.limits import ByteBudget, Grant
+from smcp_bus.owned_calls import RunningCall, Stop
 from smcp_computer.mcp.errors import bad_field
+from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, compiled
 from smcp_proto import tool_results
 from smcp_proto.elicitation_dialogue import ask_user
 from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolCallReq
+
+if TYPE_CHECKING:
+    from smcp_computer.handlers.tool_call import CallRecord, ToolCalls
 
 ELICITATION: Final = "elicitation/create"
 MAX_OPEN: Final = 64
@@ -39,6 +46,10 @@ MAX_PARKED_BYTES: Final = 32 * 1024 * 1024
 offices share a gateway's budgets (`ByteBudget`)."""
 APPROVAL: Final = "a2c_approval"
 """The key of a Computer's approval request: whether a tool may run."""
+MAX_KEPT_RESULT: Final = 1024 * 1024
+"""The largest result (bytes) that is kept for the Agent's next request: `SMCP_KEEP_RESULTS_BYTES` does not count it."""
+GIVE_WAY_S: Final = 60.0
+"""How long an unanswered elicitation of a server of MCP 2025 may keep other calls of it from eliciting."""
 
 Elicitations = Mapping[str, Mapping[str, Any]]
 """MCP's `elicitation/create` requests, by key."""
@@ -48,12 +59,6 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 class ElicitationRefused(Exception):
     """An elicitation is not sent to a user. The text says why, for the MCP server and the Agent."""
-
-
-class Waiting(Protocol):
-    """A call that an MCP server does not end until it gets the answer."""
-
-    def stop(self, why: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class CallNames:
 
     @classmethod
     def of(cls, request: ToolCallReq) -> "CallNames":
-        params = _canonical(request)
+        params = exact_json.written(request.params, sort_keys=True)
         return cls(request.agent, request.req_id, request.tool_name, hashlib.sha256(params).digest(), len(params))
 
 
@@ -85,8 +90,8 @@ class OpenElicitation:
     """Elicitations of this call so far, these included."""
     server_state: str | None = None
     """The `requestState` of a server of MCP 2026."""
-    waiting: Waiting | None = None
-    """None: no call runs meanwhile."""
+    waiting: "PendingCall | None" = None
+    """The call that its MCP server does not end until it gets the answer; None: no call runs meanwhile."""
     is_approval: bool = False
     """It is this Computer's approval request."""
     withdrawn: Callable[[], None] = lambda: None
@@ -143,7 +148,7 @@ class OpenElicitations:
             raise bad_field("input_state", f"is unknown: {why}. The tool did not continue with this answer")
         if found.request.tool_name != request.tool_name:
             raise bad_field("input_state", "belongs to an elicitation of another tool")
-        if found.request.params != digest(request):
+        if found.request.params != CallNames.of(request).params:
             raise bad_field("params", "differ from those of the call that was answered with the elicitation")
         check_answers(found.requests, answers)
         self._remove(state)
@@ -161,7 +166,7 @@ class OpenElicitations:
             if elicitation.request.agent == agent:
                 self._drop(state, "cancelled")
 
-    def withdraw(self, waiting: Waiting) -> None:
+    def withdraw(self, waiting: "PendingCall") -> None:
         """End a call that waits for an answer."""
         for state, (elicitation, _, _) in list(self._open.items()):
             if elicitation.waiting is waiting:
@@ -241,20 +246,126 @@ def _wrong(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[list[
     return None if error is None else ([str(each) for each in error.instance_path], error.message)
 
 
-def digest(request: ToolCallReq) -> bytes:
-    return hashlib.sha256(_canonical(request)).digest()
-
-
-def _canonical(request: ToolCallReq) -> bytes:
-    return exact_json.written(request.params, sort_keys=True)
-
-
 def _shown(request: Mapping[str, Any]) -> str:
     """An elicitation in one line, for a model."""
     params = request["params"]
     fields = params.get("requestedSchema", {}).get("properties", {})
     link = f" (open {params['url']} for it)" if "url" in params else ""
     return f"{params.get('message')}{link}" + (f" (fields: {', '.join(map(str, fields))})" if fields else "")
+
+
+@dataclass(eq=False)
+class PendingCall:
+    """A tool call, from its first request to its end. While a server of MCP 2025 waits for the Agent's answer,
+    the call runs without a request; the request that brings the answer takes it over.
+    """
+
+    calls: "ToolCalls"
+    request: ToolCallReq
+    running: RunningCall
+    record: "CallRecord"
+    caller: Caller
+    span: CallSpan
+    answered: OpenElicitation | None = None
+    """What its request answers."""
+    target: Target | None = None
+    elicited: int = 0
+    """Elicitations so far."""
+    outcome: bytes | Exception | None = None
+    stop: Stop = lambda why: None
+    parked_at: float | None = None
+    """When the Agent was sent an elicitation that it has not answered (loop time)."""
+    unanswered: dict[str, tuple[dict[str, Any], "asyncio.Future[types.ElicitResult]"]] = field(default_factory=dict)
+    """The elicitations of a server of MCP 2025 that have no answer yet."""
+
+    @cached_property
+    def identity(self) -> tuple[str, str, str, bytes]:
+        names = CallNames.of(self.request)
+        return names.agent, self.caller.subject, names.tool_name, names.params
+
+    @property
+    def open_count(self) -> int:
+        return len(self.unanswered)
+
+    async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
+        """The answer to an elicitation of a server of MCP 2025, while its call runs."""
+        self.elicited += 1
+        key = f"question{self.elicited}"
+        request = {"method": ELICITATION, "params": params.model_dump(mode="json", by_alias=True, exclude_none=True)}
+        try:
+            check({**self._open_requests(), key: request}, self.elicited)  # before anything of it is kept
+            if self.calls.at_terminal is not None and self.target is not None:
+                answers = await self.calls.at_terminal.answers(self.target, {key: request})
+                return types.ElicitResult.model_validate(answers[key])
+            answer: asyncio.Future[types.ElicitResult] = asyncio.get_running_loop().create_future()
+            self.unanswered[key] = request, answer
+            try:
+                self._send_to_agent()
+                return await answer
+            finally:
+                del self.unanswered[key]
+        except ElicitationRefused as error:
+            return types.ErrorData(code=types.INVALID_REQUEST, message=f"elicitation refused: the tool {error}")
+
+    def resume(self, request: ToolCallReq, running: RunningCall, record: "CallRecord") -> None:
+        """Continue with the request that brings the answers."""
+        record.server, record.outcome, record.why = self.record.server, self.record.outcome, self.record.why
+        self.request, self.running, self.record, self.parked_at = request, running, record, None
+        for key, answer in (request.input_responses or {}).items():
+            if key in self.unanswered and not (future := self.unanswered[key][1]).done():
+                future.set_result(types.ElicitResult.model_validate(answer))
+        if self.outcome is not None:
+            self.calls.settle(self, self.outcome)
+            return
+        record.ended("aborted")
+        self.calls.began(record)
+        if self._open_requests():  # sent while the others were answered
+            try:
+                self._send_to_agent()
+            except ElicitationRefused:
+                self.close()
+
+    def kept(self, result: bytes) -> bytes:
+        """What is kept of a result for which no request waits."""
+        if len(result) <= MAX_KEPT_RESULT:
+            return result
+        why = f"ended before its elicitation was answered, with more than {MAX_KEPT_RESULT} bytes: they are not kept"
+        return exact_json.written(self.failed(why))
+
+    def failed(self, why: object, outcome: str = "failed") -> dict[str, Any]:
+        """Its result: the tool failed, or was `refused`."""
+        self.record.ended(outcome, str(why))
+        return tool_results.failed(f"the tool {self.request.tool_name!r} {why}")
+
+    def give_way(self) -> None:
+        if self.parked_at is not None and asyncio.get_running_loop().time() > self.parked_at + GIVE_WAY_S:
+            self.calls.elicitations.withdraw(self)
+
+    def close(self) -> None:
+        for _, answer in self.unanswered.values():
+            if not answer.done():
+                answer.set_result(types.ElicitResult(action="cancel"))
+
+    def open(self, requests: Elicitations, server_state: str | None = None, **more: Any) -> dict[str, Any]:
+        """The result that sends elicitations to the Agent; `more` are fields of `OpenElicitation`. Raises
+        ElicitationRefused."""
+        assert self.target is not None
+        names, elicited = CallNames.of(self.request), 1 if more.get("is_approval") else self.elicited
+        result = self.calls.elicitations.add(
+            OpenElicitation(names, self.caller.subject, self.target, requests, elicited, server_state, **more)
+        )
+        self.record.ended("input_required")
+        return result
+
+    def _open_requests(self) -> dict[str, dict[str, Any]]:
+        return {key: request for key, (request, answer) in self.unanswered.items() if not answer.done()}
+
+    def _send_to_agent(self) -> None:
+        if self.running.settled or self.target is None:
+            return  # it waits for an answer already: the next request gets this one
+        result = exact_json.written(self.open(self._open_requests(), waiting=self))
+        self.parked_at = asyncio.get_running_loop().time()
+        self.calls.settle(self, result)
 
 
 class InputTerminal:
@@ -268,18 +379,15 @@ class InputTerminal:
         none = "asks at this Computer's terminal (SMCP_ELICIT), and there is none"
         if self._terminal is None:
             raise ElicitationRefused(none)
+        asks = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
         try:
             async with self._terminal.turn:
                 return {
-                    key: await self._answer(self._terminal, target, request["params"])
+                    key: await ask_user(self._terminal, asks, request["params"], _problem)
                     for key, request in requests.items()
                 }
         except TerminalGone:
             raise ElicitationRefused(none) from None
-
-    async def _answer(self, terminal: Terminal, target: Target, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        text = f"The tool {printable(target.ref.tool)!r} of {printable(target.ref.server)!r} asks: "
-        return await ask_user(terminal, text, params, _problem)
 
 
 def _problem(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[str | None, str] | None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from smcp_bus import exact_json
 from smcp_bus.audit import Trail
-from smcp_bus.callers import Caller
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.owned_calls import RunningCall, Stop
 from smcp_bus.owner import Owner
@@ -23,12 +22,11 @@ from smcp_computer.elicitation import (
     APPROVAL,
     ElicitationRefused,
     InputTerminal,
-    OpenElicitation,
     OpenElicitations,
+    PendingCall,
     approval,
     check,
 )
-from smcp_computer.handlers.round_trips import PendingCall
 from smcp_computer.mcp.errors import AnswerTooLarge, CallBrokenOff, ServerError, too_large
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.reshaping import NotReshaped, Results, marked
@@ -46,6 +44,7 @@ MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
 INPUT_REQUIRED: Final = "input_required"
 """The `resultType` by which a server of MCP 2026 elicits."""
+CHANGED: Final = "was not run: the tool or the Computer's configuration changed while the call waited"
 AGAIN_S: Final = 0.25
 """The pause before a call is repeated for a server that elicits nothing; the SDK's own client waits at most as long."""
 RECENT: Final = 50
@@ -148,10 +147,9 @@ class ToolCalls:
             if answered is not None and isinstance(pending := answered.waiting, PendingCall):
                 pending.resume(request, running, record)
                 return pending.stop
-            pending = PendingCall(self, request.tool_name, request, running, record, call.caller.subject)
+            pending = PendingCall(self, request, running, record, call.caller, span, answered)
             # created here, so that the task has the request's context: its span is the parent of the tool's
-            run = self._settle(request, pending, span, call.caller, answered)
-            task = asyncio.create_task(run, name="tool_call")
+            task = asyncio.create_task(self._settle(pending), name="tool_call")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -243,12 +241,10 @@ class ToolCalls:
         self.owner.settle(call.running, outcome)
         self._remember(call.record)
 
-    async def _settle(
-        self, request: ToolCallReq, call: PendingCall, span: CallSpan, caller: Caller, answered: OpenElicitation | None
-    ) -> None:
+    async def _settle(self, call: PendingCall) -> None:
         try:
             # made here: a task that is cancelled before its first step would never await it
-            outcome = exact_json.written(await self._run(request, call, span, caller, answered))
+            outcome = exact_json.written(await self._run(call))
             call.outcome = call.kept(outcome) if call.running.settled else outcome
         except Exception as error:  # noqa: BLE001 -- handed on to the task that awaits the call, unless it is settled
             call.outcome = error
@@ -261,122 +257,101 @@ class ToolCalls:
             if call.outcome is not None:
                 self.settle(call, call.outcome)
 
-    async def _run(
-        self, request: ToolCallReq, call: PendingCall, span: CallSpan, caller: Caller, answered: OpenElicitation | None
-    ) -> dict[str, Any]:
-        name, limit, record = request.tool_name, call.running.limit, call.record
+    async def _run(self, call: PendingCall) -> dict[str, Any]:
+        request, name, limit, record = call.request, call.request.tool_name, call.running.limit, call.record
         record.ended("aborted")
         target = self.catalogue.find(name) or await self.catalogue.awaited(name, min(limit, self.start_s))
         if target is None:
-            refused = self.access.unknown_tool(name, caller)
+            refused = self.access.unknown_tool(name, call.caller)
             record.ended("refused", refused["content"][0]["text"])
             return refused
-        self.access.check(caller, target)  # it may not have been there when the call came
+        self.access.check(call.caller, target)  # it may not have been there when the call came
         call.target = target
         record.server = target.ref.server
         self.began(record)
         self.catalogue.check(target, request.params)
-        record.asking = True
         try:
-            refusal = await self._confirmed(target, request, caller, answered)
-        except ApprovalNeeded as error:
-            withdrawn = self.confirmation.withdrawal(request, caller, self.seat, self.trail)
-            return call.input_required_result(approval(str(error)), 1, withdrawn=withdrawn)
-        finally:
-            record.asking = False
-        return await self._tried(target, call, span, answered, refusal)
-
-    async def _tried(
-        self, target: Target, call: PendingCall, span: CallSpan, answered: OpenElicitation | None, refusal: str | None
-    ) -> dict[str, Any]:
-        """The result of a tool that may run, unless there is a `refusal`."""
-        request, name, limit = call.request, call.tool, call.running.limit
-        try:
-            if refusal is None:
-                await target.supervisor.calls.available(limit)
-                if self.catalogue.find(name) != target:
-                    refusal = "was not run: the tool or the Computer's configuration changed while the call waited"
-            if refusal is not None:
-                call.record.ended("refused", refusal)
-                return tool_results.failed(f"the tool {name!r} {refusal}")
-            self.history.called(target.ref.server)
-            result = await self._called(target, request, call, span, answered)
+            return await self._once_confirmed(call, target)
         except ElicitationRefused as error:
-            call.record.ended("failed", str(error))
-            return tool_results.failed(f"the tool {name!r} {error}")
+            return call.failed(error)
         except AnswerTooLarge as error:
             raise too_large(error) from None
         except CallBrokenOff as error:
-            call.record.ended("cancelled", str(error))
+            record.ended("cancelled", str(error))
             return tool_results.failed(str(error), **{tool_results.CANCELLED: True})
         except ServerError as error:
-            call.record.ended("failed", str(error))
+            record.ended("failed", str(error))
             return tool_results.failed(str(error))
         except TimeoutError:
-            call.record.ended("timeout")
+            record.ended("timeout")
             return tool_results.timed_out(name, limit)
-        if result.get("resultType") == INPUT_REQUIRED:
-            state = result.get("requestState")
-            return call.input_required_result(result["inputRequests"], call.elicited, state)
-        call.record.ended("tool_error" if result.get("isError") is True else "ok")
-        result = tool_results.with_meta(result) if "_meta" in result or "meta" in result else result
-        return await self._reshaped(result, target, request.params, call.record)
 
-    async def _called(
-        self, target: Target, request: ToolCallReq, call: PendingCall, span: CallSpan, answered: OpenElicitation | None
-    ) -> dict[str, Any]:
+    async def _once_confirmed(self, call: PendingCall, target: Target) -> dict[str, Any]:
+        call.record.asking = True
+        try:
+            refusal = await self._confirmed(call, target)
+        except ApprovalNeeded as error:
+            withdrawn = self.confirmation.withdrawal(call.request, call.caller, self.seat, self.trail)
+            return call.open(approval(str(error)), is_approval=True, withdrawn=withdrawn)
+        finally:
+            call.record.asking = False
+        if refusal is None:
+            await target.supervisor.calls.available(call.running.limit)
+            if self.catalogue.find(call.request.tool_name) != target:
+                refusal = CHANGED
+        if refusal is not None:
+            return call.failed(refusal, "refused")
+        self.history.called(target.ref.server)
+        return await self._called(call, target)
+
+    async def _called(self, call: PendingCall, target: Target) -> dict[str, Any]:
         """The tool's result, or its elicitations for the Agent. Raises ElicitationRefused."""
-        answers: dict[str, Any] = {}
-        if answered is not None and not answered.is_approval:
-            call.elicited = answered.elicited
-            answers = {"inputResponses": request.input_responses, "requestState": answered.server_state}
+        request, answers = call.request, dict[str, Any]()
+        if call.answered is not None and not call.answered.is_approval:
+            call.elicited = call.answered.elicited
+            answers = {"inputResponses": request.input_responses, "requestState": call.answered.server_state}
         while True:
             result = await target.supervisor.calls.run(
                 target.ref.tool,
                 request.params,
                 timeout=call.running.limit + MCP_GRACE_S,
-                span=span,
+                span=call.span,
                 progress=call.running.progress,
                 elicitor=call,
                 answers={name: value for name, value in answers.items() if value is not None},
             )
             if result.get("resultType") != INPUT_REQUIRED:
-                return result
+                break
             requests, state = result.get("inputRequests") or {}, result.get("requestState")
             call.elicited += len(requests)
             check(requests, call.elicited, state)
             if requests and self.at_terminal is None:
-                return result
+                return call.open(requests, state)
             if not requests:  # it asks to be called again, and does not say when
                 await asyncio.sleep(AGAIN_S)
             responses = await self.at_terminal.answers(target, requests) if requests and self.at_terminal else None
             answers = {"inputResponses": responses, "requestState": state}
-
-    async def _reshaped(
-        self, result: dict[str, Any], target: Target, params: Mapping[str, Any], record: CallRecord
-    ) -> dict[str, Any]:
+        call.record.ended("tool_error" if result.get("isError") is True else "ok")
+        result = tool_results.with_meta(result) if "_meta" in result or "meta" in result else result
         mapper = target.configured.ret_object_mapper if target.configured else None
-        vrl = target.supervisor.config.vrl
+        vrl, replace = target.supervisor.config.vrl, target.supervisor.host.replace_content
         if not mapper and not vrl:
             return result
-        replace = target.supervisor.host.replace_content
         try:
             return await self.results.reshaped(
-                result, mapper=mapper, vrl=vrl, replace=replace, tool=target.ref.tool, params=params
+                result, mapper=mapper, vrl=vrl, replace=replace, tool=target.ref.tool, params=request.params
             )
         except NotReshaped as error:
-            record.why = f"not reshaped: {error}"
+            call.record.why = f"not reshaped: {error}"
             return marked(result)
 
-    async def _confirmed(
-        self, target: Target, request: ToolCallReq, caller: Caller, answered: OpenElicitation | None
-    ) -> str | None:
+    async def _confirmed(self, call: PendingCall, target: Target) -> str | None:
         """Why it may not run; None: it may. Each answer of who is asked is recorded. Raises ApprovalNeeded."""
-        given = None
-        if answered is not None:
-            if answered.target != target:
-                return "was not run: the tool or the Computer's configuration changed while the call waited"
-            if not answered.is_approval:
+        request, caller, given = call.request, call.caller, None
+        if call.answered is not None:
+            if call.answered.target != target:
+                return CHANGED
+            if not call.answered.is_approval:
                 return None  # the call that elicited was confirmed
             given = (request.input_responses or {})[APPROVAL]["action"] == "accept"
         answers: list[Awaitable[bool] | None] = []
