@@ -19,7 +19,7 @@ from aiohttp import web
 
 from smcp_agent import SmcpAgent
 from smcp_computer.config.secret_store import SecretStore
-from smcp_computer.control_client import RunningComputer
+from smcp_computer.control_commands import RunningComputer
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.service_process import service_process

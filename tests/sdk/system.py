@@ -9,8 +9,7 @@ from pathlib import Path
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import open_computer
-from smcp_computer.config.server_settings import Confirm
-from smcp_computer.settings import ComputerSettings
+from smcp_computer.settings import ComputerSettings, Confirm
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.mcp_servers.configs import stdio

@@ -15,10 +15,9 @@ from smcp_bus import subjects
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
-from smcp_computer.config.server_settings import Confirm
 from smcp_computer.confirmation import Answer, Asker
 from smcp_computer.handlers.tool_call import RECENT
-from smcp_computer.settings import ComputerSettings
+from smcp_computer.settings import ComputerSettings, Confirm
 from smcp_computer.tools import ToolRef
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.config.edit import Edit, edit_file, edited
 from smcp_computer.config.lint import ConfigError
+from smcp_computer.servers_commands import Edit, edit_file, edited
 
 BOX: dict[str, Any] = {"type": "stdio", "server_parameters": {"command": "true"}}
 OURS = json.dumps({"servers": {"box": BOX}, "inputs": []}, indent=4)

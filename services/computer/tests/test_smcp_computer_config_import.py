@@ -8,10 +8,10 @@ from typing import Any, Final
 import jsonschema_rs
 import pytest
 
-from smcp_computer.config.edit import write_new
 from smcp_computer.config.file import imported, load_config, parse_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.other_mcp_hosts import configuration_of_server_json
+from smcp_computer.servers_commands import write_new
 
 SCHEMA: Final = jsonschema_rs.validator_for(
     json.loads((files("smcp_computer") / "config" / "schema.json").read_text(encoding="utf-8"))

@@ -16,7 +16,6 @@ import uvloop
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.config.server_settings import Confirm, ConfirmPolicy
 from smcp_computer.confirmation import (
     LONGEST,
     Answer,
@@ -32,6 +31,7 @@ from smcp_computer.confirmation import (
 )
 from smcp_computer.control import LOCAL
 from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.settings import Confirm, ConfirmPolicy
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Target, ToolRef, tool_meta_of
 from smcp_proto.printable import printable

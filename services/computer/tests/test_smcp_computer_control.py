@@ -14,10 +14,9 @@ from typer.testing import CliRunner, Result
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.control import LOCAL, open_control
-from smcp_computer.control_client import SOCKET, find, running, seat_directory
-from smcp_computer.control_commands import print_result
+from smcp_computer.control_commands import find, print_result, running
 from smcp_computer.main import app
-from smcp_computer.settings import ComputerSettings
+from smcp_computer.settings import SOCKET, ComputerSettings, seat_directory
 from smcp_service.lifecycle import Failure
 from smcp_testing.computer_office import NAME, OFFICE, World, world
 from smcp_testing.mcp_servers import configs

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import pytest
 
 from smcp_computer.config.file import parse_config
-from smcp_computer.config.server_settings import Confirm
 from smcp_computer.confirmation import Answer
 from smcp_computer.outbox import FINDER
+from smcp_computer.settings import Confirm
 from smcp_computer.tools import ToolRef
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs

@@ -14,10 +14,10 @@ import pytest
 from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
 
-from smcp_computer.config.edit import Edit, edit_file
 from smcp_computer.config.file import load_config
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretsError, SecretStore, Vault
+from smcp_computer.servers_commands import Edit, edit_file
 from smcp_proto.schemas.config import MCPServerStdioConfig
 from smcp_testing.fork_server import COMMANDS, born
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from smcp_bus.callers import Caller
 from smcp_computer.config.lint import MAX_HINTS
-from smcp_computer.config.server_settings import HostSettings
+from smcp_computer.settings import HostSettings
 from smcp_computer.tools import Catalogue, Target
 from smcp_proto import tool_results
 from smcp_proto.errors import NotAllowed

@@ -24,7 +24,6 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.secret_store import SecretStore
 from smcp_computer.confirmation import Asker, ByProgram, Confirmation
-from smcp_computer.control_client import LOGS
 from smcp_computer.elicitation import InputTerminal, OpenElicitations
 from smcp_computer.handlers.resources import resource_handlers
 from smcp_computer.handlers.tool_call import ToolCalls
@@ -36,7 +35,7 @@ from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox
 from smcp_computer.pins import Pins
 from smcp_computer.redaction import shown
 from smcp_computer.reshaping import Results
-from smcp_computer.settings import ComputerSettings, pins_path, state_path
+from smcp_computer.settings import LOGS, ComputerSettings, pins_path, state_path
 from smcp_computer.terminal import Terminal, hangups
 from smcp_computer.tools import Catalogue
 from smcp_proto.schemas.config import (

@@ -25,7 +25,7 @@ from smcp_bus import exact_json
 from smcp_bus.audit import Event, Trail, sha256
 from smcp_bus.callers import Caller
 from smcp_bus.ownership import Seat
-from smcp_computer.config.server_settings import Confirm, ConfirmPolicy
+from smcp_computer.settings import Confirm, ConfirmPolicy
 from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, ToolRef
 from smcp_proto import tool_results

@@ -1,6 +1,6 @@
 """What the user of this host can ask a running Computer for: HTTP with JSON over a Unix socket in its state directory.
 
-Only this user can open the socket. `control_client` is the other end, and `commands` shows the answers. Agents never
+Only this user can open the socket. `control_commands` is the other end. Agents never
 come here: what they may know is in the handlers.
 
     GET  /                        who this is
@@ -33,10 +33,9 @@ from aiohttp import web
 from smcp_bus.callers import Caller
 from smcp_computer.computer import Computer
 from smcp_computer.config.secret_store import SecretsError
-from smcp_computer.control_client import SOCKET
 from smcp_computer.mcp.events import State
 from smcp_computer.pins import entry_of
-from smcp_computer.settings import ComputerSettings, state_directory
+from smcp_computer.settings import SOCKET, ComputerSettings, state_directory
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG
 from smcp_proto.schemas.base import AgentCallData

@@ -1,28 +1,34 @@
-"""The commands of `smcp-computer` that ask a running Computer, and those that change its configuration file.
+"""The commands of `smcp-computer` that ask a Computer which runs on this host for this user, over its control socket.
 
-They talk to `control` over its socket and know nothing of MCP. A change of the file works without a Computer, too. They
-print tables for people, JSON for programs (`--json`), and warnings to standard error.
+`control` is the other end. Both agree on JSON over HTTP; the paths are in `control`. The commands know nothing of MCP.
+They print tables for people, JSON for programs (`--json`), and warnings to standard error.
 """
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
 
-from smcp_computer.control_client import LOGS, RunningComputer, find, running, seat_directory
+from smcp_computer.settings import LOGS, SOCKET, seat_directory, states_directory
 from smcp_proto.printable import printable, printable_json
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, did_you_mean
 
-if TYPE_CHECKING:  # with it comes pydantic, and a command should be quick
-    from smcp_computer.config.edit import Action
-
+ANSWER_S: Final = 30.0
+"""How long a Computer may take for what is not a call of a tool."""
+GREETING_S: Final = 2.0
+"""How long one may take to say who it is: another one may hang."""
 POLL_S: Final = 0.25
 """How often `logs -f` looks at the file: nobody reads faster."""
 CALL_GRACE_S: Final = 5.0
@@ -38,8 +44,92 @@ Said = Mapping[str, Any]
 """An answer of `control`."""
 
 app = typer.Typer()
-servers = typer.Typer(no_args_is_help=True, help="Add, change, stop and restart MCP servers while the Computer runs.")
-app.add_typer(servers, name="servers")
+
+
+class Refused(Failure):
+    """The Computer does not do it; the message is its own."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_code = SettingsError.exit_code if status == HTTPStatus.BAD_REQUEST else Failure.exit_code
+
+
+@dataclass(frozen=True)
+class RunningComputer:
+    directory: Path
+    office: str
+    name: str
+
+    def ask(self, method: str, *path: str, body: object = None, timeout: float = ANSWER_S) -> Any:
+        """Raises Refused, or Failure: it does not answer."""
+        return _ask(self.directory / SOCKET, method, path, body, timeout)
+
+
+def find(office: str | None, name: str | None) -> RunningComputer:
+    """The one that runs with that office and name; None: any. Raises Failure: there is none, or there are several."""
+    given = {"office": office or os.environ.get("SMCP_OFFICE"), "name": name or os.environ.get("SMCP_NAME")}
+    fitting = [
+        each for each in running() if all(value in (None, getattr(each, field)) for field, value in given.items())
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    asked = " ".join(f"--{field} {value}" for field, value in given.items() if value is not None)
+    if not fitting:
+        there = f" with {asked}" if asked else ""
+        raise Failure(
+            f"no Computer of this user runs here{there}: `smcp-computer run` starts one; "
+            "SMCP_STATE_DIR says where its socket is, if it was started with it"
+        )
+    choices = "\n".join(f"  --office {each.office} --name {each.name}" for each in fitting)
+    raise Failure(f"several Computers run here; say which one:\n{choices}")
+
+
+def running() -> list[RunningComputer]:
+    """Those that answer, by office and name."""
+    given = os.environ.get("SMCP_STATE_DIR")
+    sockets = [Path(given) / SOCKET] if given else sorted(states_directory().glob(f"*/{SOCKET}"))
+    found = []
+    for each in sockets:
+        try:
+            said = _ask(each, "GET", (), None, GREETING_S)
+        except Failure:
+            continue  # nobody listens there any more
+        found.append(RunningComputer(each.parent, said["office"], said["name"]))
+    return sorted(found, key=lambda each: (each.office, each.name))
+
+
+def _ask(path: Path, method: str, parts: tuple[str, ...], body: object, timeout: float) -> Any:
+    connection = _UnixConnection(path, timeout)
+    headers: Mapping[str, str] = {} if body is None else {"Content-Type": "application/json"}
+    try:
+        connection.request(
+            method,
+            f"/{'/'.join(quote(part, safe='') for part in parts)}",
+            None if body is None else json.dumps(body),
+            headers,
+        )
+        response = connection.getresponse()
+        said = json.loads(response.read())
+    except TimeoutError:
+        raise Failure(f"the Computer did not answer within {timeout:g} s") from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise Failure(f"the Computer does not answer: {error}") from None
+    finally:
+        connection.close()
+    if response.status >= 400:
+        raise Refused(said["error"], response.status)
+    return said
+
+
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
 
 
 def _known_servers(context: typer.Context) -> list[str]:
@@ -54,10 +144,6 @@ Office = Annotated[str | None, typer.Option(help="The Computer's office, where s
 Name = Annotated[str | None, typer.Option(help="The Computer's name, where several run here [SMCP_NAME]")]
 Server = Annotated[
     str, typer.Argument(metavar="SERVER", help="An MCP server's name in the file", autocompletion=_known_servers)
-]
-Config = Annotated[
-    Path | None,
-    typer.Option(help="The file to change, if not the Computer's [SMCP_CONFIG]", envvar="SMCP_CONFIG"),
 ]
 
 
@@ -78,9 +164,9 @@ def print_status(said: Said) -> None:
     calls = counted(said["calls"], "call")
     typer.echo(plain(f"{said['name']} in {said['office']}: {state}, {calls} running, process {said['pid']}"))
     for what, why in said["problems"].items():
-        _warn(f"{what}: {why}")
+        warn(f"{what}: {why}")
     if said["config_problem"]:
-        _warn(f"{said['config']} is invalid, the previous one stays in use: {said['config_problem']}")
+        warn(f"{said['config']} is invalid, the previous one stays in use: {said['config_problem']}")
     rows = [
         (
             each["name"],
@@ -100,14 +186,14 @@ def print_status(said: Said) -> None:
     print_table(columns, rows, "No MCP servers: `smcp-computer servers add` adds one.")
     for each in said["servers"]:
         for warning in each["warnings"]:
-            _warn(f"{each['name']}: {warning}")
+            warn(f"{each['name']}: {warning}")
     print_warnings(said)
 
 
 def print_warnings(said: Said) -> None:
     """Those of a change of the file."""
     for warning in said.get("warnings", ()):
-        _warn(f"warning: {warning}")
+        warn(f"warning: {warning}")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
@@ -129,7 +215,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: st
     out.print(shown)
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
     typer.secho(plain(text), fg="yellow", err=True)
 
 
@@ -246,99 +332,6 @@ def logs(
         typer.echo(printable_json({"server": server, "line": line}, indent=None) if as_json else plain(line))
 
 
-@servers.command("add")
-def add(
-    server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name")],
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND [ARGUMENT]...]", help="The program that is the server")
-    ] = None,
-    url: Annotated[str | None, typer.Option(help="Or where it listens, over HTTP")] = None,
-    sse: Annotated[bool, typer.Option("--sse", help="With --url: by MCP's older transport, SSE")] = False,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --url; repeatable")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With a command; repeatable")] = None,
-    cwd: Annotated[str | None, typer.Option(help="With a command: the directory that it runs in")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="In place of one of that name")] = False,
-    config: Config = None,
-    office: Office = None,
-    name: Name = None,
-    as_json: Json = False,
-) -> None:
-    """Add an MCP server to the file, and start it: `servers add time -- uvx mcp-server-time`.
-
-    Values may hold ${input:ID} and ${env:NAME}, in single quotes.
-    """
-    if (url is None) == (not command):
-        raise typer.BadParameter("say either a command, behind --, or --url", param_hint="SERVER")
-    if command and command[0].startswith(("http://", "https://")):
-        raise typer.BadParameter("is a URL: did you mean --url?", param_hint="COMMAND")
-    parameters: dict[str, Any]
-    if url is None:
-        assert command
-        parameters = {"command": command[0], "args": command[1:], "env": _pairs("--env", env), "cwd": cwd}
-        kind = "stdio"
-    else:
-        parameters, kind = {"url": url, "headers": _pairs("--header", header)}, "sse" if sse else "streamable"
-    body = {"type": kind, "server_parameters": {key: value for key, value in parameters.items() if value}}
-    _edit("add", server, config, office, name, as_json, server=body, replace=replace)
-
-
-def _edits(command: str, action: "Action", what: str) -> None:
-    """Define a command."""
-
-    @servers.command(command, help=what)
-    def change(
-        server: Server,
-        config: Config = None,
-        office: Office = None,
-        name: Name = None,
-        as_json: Json = False,
-    ) -> None:
-        _edit(action, server, config, office, name, as_json)
-
-
-_edits("rm", "remove", "Take an MCP server out of the file, and end it.")
-_edits("enable", "enable", "Let an MCP server run that the file disables.")
-_edits("disable", "disable", "End an MCP server; it stays in the file.")
-
-
-@servers.command()
-def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
-    """End an MCP server and start it again. Calls that run there have some seconds to end."""
-    print_answer(find(office, name).ask("POST", "servers", server, "restart"), as_json, print_status)
-
-
-def _edit(
-    action: "Action", which: str, config: Path | None, office: str | None, name: str | None, as_json: bool, **more: Any
-) -> None:
-    """Change the file, by default that of the running Computer; a Computer that runs with it takes it over."""
-    from smcp_computer.config.edit import Edit, NoChange, edit_file  # noqa: PLC0415 -- as above
-    from smcp_computer.config.lint import ConfigError  # noqa: PLC0415
-
-    if config is None and not running() and not office and not name:
-        raise Failure("no Computer of this user runs here: --config says which file to change")
-    here = [find(office, name)] if config is None or office or name else running()
-    files = {each: Path(each.ask("GET", "status")["config"]) for each in here}
-    config = config or files[here[0]]
-    try:
-        warnings = edit_file(config, Edit(action, which, **more))
-    except ConfigError as error:
-        if isinstance(error, NoChange):
-            raise Failure(str(error)) from None
-        raise SettingsError(*error.problems, warnings=error.warnings) from None
-    for computer, file in files.items():
-        if file.resolve() == config.resolve():
-            said = computer.ask("POST", "servers", which, "reload")
-            print_answer({**said, "warnings": warnings}, as_json, print_status)
-            return
-    nobody = "that runs here reads it" if here else "of this user runs here"
-
-    def show(said: Said) -> None:
-        typer.echo(f"{config} is changed; no Computer {nobody}")
-        print_warnings(said)
-
-    print_answer({"config": str(config), "warnings": warnings}, as_json, show)
-
-
 def _find(given: Mapping[str, Any]) -> RunningComputer:
     return find(given.get("office"), given.get("name"))
 
@@ -369,10 +362,3 @@ def _log_lines(path: Path, last: int, *, follow: bool) -> Iterator[str]:
                 file = path.open(encoding="utf-8", errors="replace")
     finally:
         file.close()
-
-
-def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    split = [each.partition("=") for each in given or ()]
-    if not all(equals for _, equals, _ in split):
-        raise typer.BadParameter("is not of the form NAME=VALUE", param_hint=option)
-    return {name: value for name, _, value in split}

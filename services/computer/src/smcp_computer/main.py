@@ -11,16 +11,15 @@ from typing import Annotated
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_computer.config.edit import write_new
 from smcp_computer.config.file import ComputerConfig, imported, read_config, read_env_file
 from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.control_commands import Json, print_json
 from smcp_computer.control_commands import app as commands_app
-from smcp_computer.install_command import app as install_app
-from smcp_computer.pin_command import app as pin_app
+from smcp_computer.file_commands import app as files_app
 from smcp_computer.redaction import literal_secrets
-from smcp_computer.secrets_command import app as secrets_app
+from smcp_computer.servers_commands import app as servers_app
+from smcp_computer.servers_commands import write_new
 from smcp_computer.settings import ComputerSettings, check_connection, pins_path, token_problem
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
@@ -31,10 +30,9 @@ app = typer.Typer(
     help="Runs the MCP servers of this host and offers their tools to an office.",
     context_settings=SHORT_HELP,
 )
-app.add_typer(secrets_app, name="secrets")
 app.add_typer(commands_app)
-app.add_typer(install_app)
-app.add_typer(pin_app)
+app.add_typer(servers_app, name="servers")
+app.add_typer(files_app)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs [SMCP_CONFIG]")

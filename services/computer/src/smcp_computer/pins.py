@@ -1,6 +1,6 @@
 """Pinned tool definitions (ADR 0049): what the user of this host approved, against what MCP servers list now.
 
-The pins stand in a file beside the configuration, which `pin_command` writes. A tool of a pinned server whose
+The pins stand in a file beside the configuration, which `smcp-computer pin` writes. A tool of a pinned server whose
 definition is another one, or new, is withheld: nothing of its new definition is listed, and it is not called. `tools`
 asks here for what may be listed; `mcp.supervisor` has what the servers list.
 """

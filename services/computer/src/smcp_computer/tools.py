@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import mcp_types as types
 
-from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.pins import Pins, not_approved
+from smcp_computer.settings import HostSettings
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig

@@ -23,7 +23,7 @@ from rich.text import Text
 from smcp_agent import CallResult, SmcpAgent, SmcpError
 from smcp_agent.errors import Malformed
 from smcp_bus.bus import raise_if_cancelled
-from smcp_computer.config.server_settings import Confirm
+from smcp_computer.settings import Confirm
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone import die_with_parent

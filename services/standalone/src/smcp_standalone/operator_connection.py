@@ -18,7 +18,7 @@ from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
 from smcp_bus.subjects import operators
-from smcp_computer.control_client import states_directory
+from smcp_computer.settings import states_directory
 from smcp_proto.errors import ErrorBody
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings

@@ -19,8 +19,8 @@ from dotenv.parser import parse_stream
 from smcp_computer.config import lint, other_mcp_hosts
 from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, checked
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
-from smcp_computer.config.server_settings import DEFAULTS, HostSettings
 from smcp_computer.reshaping import mapper_problems, vrl_problem
+from smcp_computer.settings import DEFAULTS, HostSettings
 from smcp_proto.jsonc import plain_json
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,

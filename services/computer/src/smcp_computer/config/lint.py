@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from smcp_computer.config.server_settings import DEFAULTS, HostSettings
+from smcp_computer.settings import DEFAULTS, HostSettings
 from smcp_proto.schemas.config import (
     MCPServerCommandInput,
     MCPServerConfig,

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from smcp_computer.config.lint import PARAMETERS, ConfigError, checked, fields_of, map_strings
-from smcp_computer.config.server_settings import DEFAULTS
+from smcp_computer.settings import DEFAULTS
 from smcp_proto.schemas.config import MCPServerStdioParameters, MCPServerStreamableHttpParameters
 
 TYPES: Final[Mapping[str, str]] = {

@@ -17,9 +17,9 @@ from typing import Final
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import PARAMETERS, placed
-from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.events import ServerEvents, ServerGone, ServerRemoved, ServerStatus, State
 from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.settings import HostSettings
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_service.lifecycle import counted
 

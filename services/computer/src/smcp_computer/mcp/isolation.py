@@ -20,8 +20,8 @@ import psutil
 from mcp.client.stdio import get_default_environment
 
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.config.server_settings import CgroupLimits, HostSettings, ProcessLimits, Sandbox
 from smcp_computer.mcp import process
+from smcp_computer.settings import CgroupLimits, HostSettings, ProcessLimits, Sandbox
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 SYSTEM: Final = (

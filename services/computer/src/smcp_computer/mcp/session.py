@@ -22,7 +22,6 @@ from pydantic import ValidationError
 
 from smcp_bus import exact_json
 from smcp_bus.tool_progress import ProgressThrottle
-from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import (
     CallBrokenOff,
     RequestRefused,
@@ -46,6 +45,7 @@ from smcp_computer.mcp.sdk_adapter import CallSpan, Elicitor, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.transports import open_transport, refused_by_http
 from smcp_computer.redaction import Redactor
+from smcp_computer.settings import HostSettings
 from smcp_proto import tool_results
 from smcp_proto.schemas.config import (
     MCPServerConfig,

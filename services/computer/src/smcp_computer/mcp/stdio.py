@@ -21,13 +21,13 @@ from mcp.shared.message import SessionMessage
 from smcp_bus import exact_json
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import KEPT, ROOM, AnswerTooLarge, ServerHangs, in_its_place, message_of, unreadable
 from smcp_computer.mcp.isolation import check_sandbox, launch_of
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog, first_of
 from smcp_computer.redaction import SEARCHED
+from smcp_computer.settings import HostSettings
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import MCPServerStdioParameters
 

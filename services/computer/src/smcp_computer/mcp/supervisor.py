@@ -28,7 +28,6 @@ from mcp.shared.exceptions import MCPError
 from smcp_bus import exact_json
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.lint import CannotRun, no_tool, unknown_tools
-from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import RequestRefused, ServerFailed, ServerHangs
 from smcp_computer.mcp.events import (
     ServerEvent,
@@ -43,6 +42,7 @@ from smcp_computer.mcp.process import is_stopped, usage_of
 from smcp_computer.mcp.resources import Prompts, Resources
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, ServerCalls, connect
+from smcp_computer.settings import HostSettings
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_service.lifecycle import set_within

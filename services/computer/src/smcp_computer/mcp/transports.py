@@ -11,11 +11,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from smcp_bus import exact_json
-from smcp_computer.config.server_settings import HostSettings
 from smcp_computer.mcp.errors import ABOVE_LIMIT, ROOM, TOO_MANY_VALUES, ServerFailed
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog, answered, first_of
 from smcp_computer.mcp.stdio import stdio_transport
+from smcp_computer.settings import HostSettings
 from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import (
     MCPServerConfig,

@@ -1,24 +1,46 @@
-"""Changes a configuration file: adds, enables, disables and removes an MCP server; writes what was imported.
+"""The commands `smcp-computer servers …`, and the changes of a configuration file that they make.
 
 The result of an edit is checked before it is written, and a file is replaced as a whole. A running Computer takes it
-over: see `file_changes`.
+over: see `file_changes`. A change of the file works without a Computer, too.
 """
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import typer
 
 from smcp_computer.config.file import content_of, parse_config, read_object
 from smcp_computer.config.inputs import variable_of
 from smcp_computer.config.lint import ConfigError, placed
 from smcp_computer.config.other_mcp_hosts import ENABLED_KEYS, servers_of
 from smcp_computer.config.secret_store import is_sealed
+from smcp_computer.control_commands import (
+    Json,
+    Name,
+    Office,
+    Said,
+    Server,
+    find,
+    print_answer,
+    print_status,
+    print_warnings,
+    running,
+)
 from smcp_proto.jsonc import has_comments
 from smcp_service.files import locked, replace_files
-from smcp_service.settings import did_you_mean
+from smcp_service.lifecycle import Failure
+from smcp_service.settings import SettingsError, did_you_mean
+
+app = typer.Typer(no_args_is_help=True, help="Add, change, stop and restart MCP servers while the Computer runs.")
+
+Config = Annotated[
+    Path | None,
+    typer.Option(help="The file to change, if not the Computer's [SMCP_CONFIG]", envvar="SMCP_CONFIG"),
+]
 
 
 class NoChange(ConfigError):
@@ -137,3 +159,100 @@ def _not_writable(path: Path, error: OSError) -> ConfigError:
     why = f"cannot be written in {path.parent}: {error.strerror or type(error).__name__}"
     hint = "a Computer that may only read its configuration, as under systemd, leaves the change to you"
     return ConfigError(f"{why}; {hint}")
+
+
+@app.command("add")
+def add(
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND [ARGUMENT]...]", help="The program that is the server")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Or where it listens, over HTTP")] = None,
+    sse: Annotated[bool, typer.Option("--sse", help="With --url: by MCP's older transport, SSE")] = False,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --url; repeatable")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With a command; repeatable")] = None,
+    cwd: Annotated[str | None, typer.Option(help="With a command: the directory that it runs in")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="In place of one of that name")] = False,
+    config: Config = None,
+    office: Office = None,
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """Add an MCP server to the file, and start it: `servers add time -- uvx mcp-server-time`.
+
+    Values may hold ${input:ID} and ${env:NAME}, in single quotes.
+    """
+    if (url is None) == (not command):
+        raise typer.BadParameter("say either a command, behind --, or --url", param_hint="SERVER")
+    if command and command[0].startswith(("http://", "https://")):
+        raise typer.BadParameter("is a URL: did you mean --url?", param_hint="COMMAND")
+    parameters: dict[str, Any]
+    if url is None:
+        assert command
+        parameters = {"command": command[0], "args": command[1:], "env": _pairs("--env", env), "cwd": cwd}
+        kind = "stdio"
+    else:
+        parameters, kind = {"url": url, "headers": _pairs("--header", header)}, "sse" if sse else "streamable"
+    body = {"type": kind, "server_parameters": {key: value for key, value in parameters.items() if value}}
+    _edit("add", server, config, office, name, as_json, server=body, replace=replace)
+
+
+def _edits(command: str, action: Action, what: str) -> None:
+    """Define a command."""
+
+    @app.command(command, help=what)
+    def change(
+        server: Server,
+        config: Config = None,
+        office: Office = None,
+        name: Name = None,
+        as_json: Json = False,
+    ) -> None:
+        _edit(action, server, config, office, name, as_json)
+
+
+_edits("rm", "remove", "Take an MCP server out of the file, and end it.")
+_edits("enable", "enable", "Let an MCP server run that the file disables.")
+_edits("disable", "disable", "End an MCP server; it stays in the file.")
+
+
+@app.command()
+def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
+    """End an MCP server and start it again. Calls that run there have some seconds to end."""
+    print_answer(find(office, name).ask("POST", "servers", server, "restart"), as_json, print_status)
+
+
+def _edit(
+    action: Action, which: str, config: Path | None, office: str | None, name: str | None, as_json: bool, **more: Any
+) -> None:
+    """Change the file, by default that of the running Computer; a Computer that runs with it takes it over."""
+    if config is None and not running() and not office and not name:
+        raise Failure("no Computer of this user runs here: --config says which file to change")
+    here = [find(office, name)] if config is None or office or name else running()
+    files = {each: Path(each.ask("GET", "status")["config"]) for each in here}
+    config = config or files[here[0]]
+    try:
+        warnings = edit_file(config, Edit(action, which, **more))
+    except ConfigError as error:
+        if isinstance(error, NoChange):
+            raise Failure(str(error)) from None
+        raise SettingsError(*error.problems, warnings=error.warnings) from None
+    for computer, file in files.items():
+        if file.resolve() == config.resolve():
+            said = computer.ask("POST", "servers", which, "reload")
+            print_answer({**said, "warnings": warnings}, as_json, print_status)
+            return
+    nobody = "that runs here reads it" if here else "of this user runs here"
+
+    def show(said: Said) -> None:
+        typer.echo(f"{config} is changed; no Computer {nobody}")
+        print_warnings(said)
+
+    print_answer({"config": str(config), "warnings": warnings}, as_json, show)
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    split = [each.partition("=") for each in given or ()]
+    if not all(equals for _, equals, _ in split):
+        raise typer.BadParameter("is not of the form NAME=VALUE", param_hint=option)
+    return {name: value for name, _, value in split}
