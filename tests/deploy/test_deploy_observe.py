@@ -1,7 +1,8 @@
-"""deploy/observe: each alert fires and clears on recorded series and has a section of the runbook; boards can be read.
+"""deploy/observe: each alert fires and clears on recorded series and has a section of the runbook; boards can be read;
+each process is scraped on Kubernetes.
 
-`promtool` of Prometheus evaluates them. `.ci/run` unpacks it to build/promtool, or says that it could not;
-without it these tests are skipped.
+`promtool` of Prometheus evaluates alerts and relabels pods. `.ci/run` unpacks it to build/promtool, or says that it
+could not; without it these tests are skipped.
 """
 
 import json
@@ -12,10 +13,11 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+import cloudcoil.models.prometheus_operator.v1 as operator_objects
 import pytest
 import yaml
 
-from tests.deploy.objects import WORKLOADS, Manifests, pod
+from tests.deploy.objects import COMPONENT, WORKLOADS, Manifests, labels, matches, pod
 from tests.deploy.rendering import K8S, kustomize
 from tests.packaging.wheelhouse import ROOT
 
@@ -80,7 +82,8 @@ CASES: Final[dict[str, tuple[dict[str, str], int, int]]] = {
         24,
     ),
 }
-NAMED: Final = re.compile(r"\b(?:smcp|process)_\w+")
+JOBS: Final = {"smcp-gateway", "smcp-registry", "smcp-mcp", "smcp-computer"}
+META: Final = "__meta_kubernetes_pod_"
 
 
 def promtool() -> str:
@@ -114,7 +117,6 @@ def test_each_alert_fires_and_clears_on_recorded_series(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# Debian's promtool knows no kubernetes_sd_configs, so that it cannot read prometheus-kubernetes.yaml
 @pytest.mark.parametrize("check", ["rules alerts.yaml", "config --syntax-only prometheus-compose.yaml"])
 def test_prometheus_accepts_its_files(check: str) -> None:
     command = [promtool(), "check", *check.split()]
@@ -153,24 +155,91 @@ def test_the_component_holds_what_compose_mounts() -> None:
     assert held == {"alerts.yaml", "prometheus-kubernetes.yaml", *boards}
 
 
-def test_the_prometheus_operator_scrapes_each_process_under_the_jobs_of_the_alerts(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Manifests:
+    """The overlay `prod`, which has the component for any Prometheus, with that for the Prometheus Operator."""
+    directory = tmp_path_factory.mktemp("overlay").resolve()
     overlay = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [os.path.relpath(K8S / "overlays" / "prod", tmp_path.resolve())],
-        "components": [os.path.relpath(OBSERVE / "prometheus-operator", tmp_path.resolve())],
+        "resources": [os.path.relpath(K8S / "overlays" / "prod", directory)],
+        "components": [os.path.relpath(OBSERVE / "prometheus-operator", directory)],
     }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
-    manifests = Manifests(kustomize(tmp_path))
-    [rule], [monitor] = manifests.of("PrometheusRule"), manifests.of("PodMonitor")
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
+    return Manifests(kustomize(directory))
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
+def test_the_objects_for_the_prometheus_operator_keep_its_schemas(rendered: Manifests, kind: str) -> None:
+    [found] = rendered.of(kind)
+    getattr(operator_objects, kind).model_validate(found, extra="forbid")
+
+
+def test_the_prometheus_operator_has_the_rules_of_every_prometheus(rendered: Manifests) -> None:
+    [rule], [monitor] = rendered.of("PrometheusRule"), rendered.of("PodMonitor")
     assert rule["spec"] == yaml.safe_load((OBSERVE / "alerts.yaml").read_text(encoding="utf-8"))
     assert rule["metadata"]["labels"] == monitor["metadata"]["labels"]
+
+
+def test_a_prometheus_in_the_cluster_scrapes_each_process_under_the_jobs_of_the_alerts(
+    rendered: Manifests, tmp_path: Path
+) -> None:
+    config = yaml.safe_load(rendered.config("smcp-prometheus")["prometheus.yaml"])
+    [job] = config["scrape_configs"]
+    assert job.pop("kubernetes_sd_configs") == [{"role": "pod"}]
+    targets = relabeled(job, pods(rendered), tmp_path)
+    assert {target["job"] for target in targets} == JOBS
+    assert all(target["pod"] == target["job"].replace("smcp-", "pod-of-") for target in targets)
+
+
+def test_the_prometheus_operator_scrapes_each_process_under_the_jobs_of_the_alerts(
+    rendered: Manifests, tmp_path: Path
+) -> None:
+    [monitor] = rendered.of("PodMonitor")
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-    [job] = endpoint["relabelings"]
-    scraped = set()
-    for workload in manifests.of(*WORKLOADS):
-        labels = workload["spec"]["template"]["metadata"]["labels"]
-        ports = {port["name"] for container in pod(workload)["containers"] for port in container.get("ports", ())}
-        if endpoint["port"] in ports and monitor["spec"]["selector"]["matchLabels"].items() <= labels.items():
-            scraped.add(job["replacement"].replace("$1", labels["app.kubernetes.io/component"]))
-    assert scraped == {"smcp-gateway", "smcp-registry", "smcp-mcp", "smcp-computer"}
+    selected = [
+        workload for workload in rendered.of(*WORKLOADS) if matches(monitor["spec"]["selector"], labels(workload))
+    ]
+    at_port = [each for each in pods(Manifests(selected)) if each[f"{META}container_port_name"] == endpoint["port"]]
+    # the operator writes them so into the configuration of its Prometheus
+    names = {"sourceLabels": "source_labels", "targetLabel": "target_label", "replacement": "replacement"}
+    rules = [{names[name]: value for name, value in rule.items()} for rule in endpoint["relabelings"]]
+    job = {"job_name": "operator", "metrics_path": endpoint["path"], "relabel_configs": rules}
+    assert {target["job"] for target in relabeled(job, at_port, tmp_path)} == JOBS
+
+
+def pods(manifests: Manifests) -> list[dict[str, str]]:
+    """What Prometheus's discovery of pods says of each port of each container: the part of it that is used here."""
+    return [
+        {
+            f"{META}name": f"pod-of-{labels(workload).get(COMPONENT)}",
+            f"{META}container_port_name": port["name"],
+            **{f"{META}label_{sanitized(name)}": value for name, value in labels(workload).items()},
+            **{f"{META}annotation_{sanitized(name)}": value for name, value in annotations(workload).items()},
+        }
+        for workload in manifests.of(*WORKLOADS)
+        for container in pod(workload)["containers"]
+        for port in container.get("ports", ())
+    ]
+
+
+def annotations(workload: dict[str, Any]) -> dict[str, str]:
+    return dict(workload["spec"]["template"]["metadata"].get("annotations", {}))
+
+
+def sanitized(name: str) -> str:
+    """As Prometheus makes the name of a label of it."""
+    return re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def relabeled(job: dict[str, Any], found: list[dict[str, str]], directory: Path) -> list[dict[str, str]]:
+    """The labels of the targets that Prometheus keeps of those found. Debian builds promtool without the discovery of
+    pods, so the targets come from a file: all else of the job is read, and carried out, by promtool."""
+    targets = [{"targets": [f"10.0.0.{number}:8081"], "labels": each} for number, each in enumerate(found, 1)]
+    (directory / "targets.json").write_text(json.dumps(targets), encoding="utf-8")
+    config = {"scrape_configs": [{**job, "file_sd_configs": [{"files": [str(directory / "targets.json")]}]}]}
+    (directory / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    command = [promtool(), "check", "service-discovery", "--timeout=2s", directory / "prometheus.yaml", job["job_name"]]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [each["labels"] for each in json.loads(done.stdout) if each["labels"]]
