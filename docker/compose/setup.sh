@@ -16,9 +16,9 @@ if [ ! -e /run/smcp/all/token ]; then
     rm -f /run/smcp/all/keys.json /run/smcp/all/mcp-token
     key token --name '*' --subject demo
 fi
-# That of smcp-mcp, for the gateways.
+# That of smcp-mcp, for the gateways. It counts each of its users: one could use up a quota of all.
 if [ ! -e /run/smcp/all/mcp-token ]; then
-    key mcp-token --name smcp-mcp --subject smcp-mcp --delegates
+    key mcp-token --name smcp-mcp --subject smcp-mcp --delegates --no-quota
 fi
 
 give() {

@@ -9,12 +9,14 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from smcp_agent import CannotConnect, SmcpAgent
 from smcp_testing.nats_process import NatsServer
+from smcp_testing.ports import Ports
 
 HOST = "127.0.0.1"
 
@@ -36,6 +38,22 @@ async def test_the_error_for_a_bad_certificate_names_the_reason(tmp_path: Path) 
 
 async def test_a_server_that_does_not_speak_http_is_an_error_with_what_it_said(nats_server: NatsServer) -> None:
     assert "INFO" in await why_not(f"http://{HOST}:{nats_server.port}")
+
+
+@pytest.mark.parametrize("body", ["", "{}"])
+async def test_an_http_error_is_named_by_its_status(body: str) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=404, text=body, content_type="application/json")
+
+    app, port = web.Application(), Ports().take()
+    app.router.add_get("/{path:.*}", refuse)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, HOST, port).start()
+        assert await why_not(f"http://{HOST}:{port}") == "Unexpected status code 404 in server response"
+    finally:
+        await runner.cleanup()
 
 
 def certificate(directory: Path) -> Path:

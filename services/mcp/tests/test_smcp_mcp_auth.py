@@ -19,6 +19,7 @@ from starlette.datastructures import Headers
 
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import new_key
+from smcp_mcp import gateway_check
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_service.settings import SettingsError
 from smcp_testing import issuer
@@ -317,3 +318,26 @@ async def test_smcp_mcp_is_not_ready_while_its_own_token_is_missing_or_may_not_d
         assert users not in own.values()
         await eventually(lambda: problem() != "not connected to a gateway yet")
         assert problem() is None if why is None else (problem() or "").startswith(why)
+
+
+async def test_smcp_mcp_is_ready_only_while_a_gateway_lets_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_check, "AGAIN_S", 0.05)
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+
+        def problem() -> str | None:
+            return service.readiness.problems().get("gateway")
+
+        await eventually(lambda: problem() is None)
+        await gateway.stop()
+        cannot = f"cannot connect to {gateway.url}: Connection refused"
+        await eventually(lambda: problem() == cannot)
+        await gateway.start()
+        await eventually(lambda: problem() is None)
+
+
+async def test_smcp_mcp_whose_own_quota_is_used_up_is_ready() -> None:
+    async with fake_gateway() as gateway:
+        quota = {"quota": "sockets", "limit": 3, "retry_after_s": 10}
+        gateway.connect_error = {"code": 429, "message": "this key has reached its quota sockets", "details": quota}
+        async with mcp_service(gateway.url) as service:
+            await eventually(lambda: "gateway" not in service.readiness.problems())

@@ -13,7 +13,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from smcp_auth import api_keys
-from smcp_auth.grants import Quota
+from smcp_auth.grants import UNLIMITED, Quota
 from smcp_mcp import buffered_request, connection_limits
 from smcp_mcp.connection_limits import BodyBudget
 from smcp_proto.errors import RateLimited
@@ -291,6 +291,21 @@ async def test_a_key_opens_few_offices_as_its_quota_of_sockets_says_and_another_
             assert (data["quota"], data["limit"]) == ("sockets", 2)
         assert await asked(http, service, anna, "lab-1") == 200
         assert await asked(http, service, anna, "c-0") == 200  # which evil opened
+
+
+async def test_a_tenant_at_its_quota_leaves_room_in_the_services_own_key_for_another_tenant(
+    tmp_path: Path, nats_url: str
+) -> None:
+    keys = tmp_path / "keys.json"
+    own = key_of(keys, "smcp-mcp", delegates=True, quota=UNLIMITED)["Authorization"].removeprefix("Bearer ")
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil")
+    async with (
+        gateway_world(nats_url, settings={"auth_keys": keys, "quota_sockets": 3}) as world,
+        mcp_service(world.url, auth_keys=keys, token=own, quota_sockets=3) as service,
+        aiohttp.ClientSession() as http,
+    ):
+        assert [await asked(http, service, evil, f"c-{number}") for number in range(4)] == [200, 200, 200, 429]
+        assert await asked(http, service, anna, "lab-1") == 200
 
 
 async def test_an_office_that_was_left_does_not_count_for_the_quota_of_sockets(tmp_path: Path) -> None:

@@ -168,18 +168,26 @@ async def test_up_listens_elsewhere_only_with_keys_or_when_told_so(path: Path, t
 
 
 def test_a_key_can_be_for_some_computers_and_tools_only(path: Path) -> None:
-    only = ("--computer", "rack-*", "--tool", "read_*", "--tool", "list", "--read-only", "--delegates")
+    only = ("--computer", "rack-*", "--tool", "read_*", "--tool", "list", "--read-only")
     assert keys("add", "-f", str(path), "--office", "lab", *ANY, *only).returncode == 0
     (entry,) = key_file.read(path)
     assert (entry.computers, entry.tools, entry.read_only) == (("rack-*",), ("read_*", "list"), True)
-    assert entry.delegates
     listed = keys("list", "-f", str(path)).stdout
     assert "read-only" in listed
     assert "computers: rack-*  tools: read_*, list" in listed
 
 
+def test_the_key_of_smcp_mcp_may_delegate_and_has_no_quota(path: Path) -> None:
+    assert keys("add", "-f", str(path), "--office", "lab", *ANY, "--delegates", "--no-quota").returncode == 0
+    (entry,) = key_file.read(path)
+    assert entry.delegates
+    assert entry.quota is not None
+    assert set(entry.quota.model_dump().values()) == {0}
+    assert "delegates  no quota" in keys("list", "-f", str(path)).stdout
+
+
 def test_a_key_without_such_limits_is_one_that_older_gateways_read(path: Path) -> None:
     assert keys("add", "-f", str(path), "--office", "lab", *ANY).returncode == 0
     (entry,) = json.loads(path.read_text())["keys"]
-    assert not {"computers", "tools", "read_only", "delegates"} & entry.keys()
+    assert not {"computers", "tools", "read_only", "delegates", "quota"} & entry.keys()
     assert {"id", "subject", "hash", "offices", "roles", "created"} <= entry.keys()

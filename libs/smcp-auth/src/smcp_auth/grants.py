@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,6 +43,10 @@ class Quota(BaseModel):
     """Requests that make MCP servers work (computer.txt, resources chapter, 4.2)."""
     room_events_per_s: PerSecond | None = None
     """Joins, leaves, lists of a room, and updates that Computers announce."""
+
+
+UNLIMITED: Final = Quota(**dict.fromkeys(Quota.model_fields, 0))
+"""For the key of smcp-mcp at gateways: smcp-mcp counts each of its users, and one could use up a quota of all."""
 
 
 def check_subject(subject: object) -> str:

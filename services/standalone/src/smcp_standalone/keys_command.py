@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import KeyEntry, new_key
+from smcp_auth.grants import UNLIMITED
 from smcp_bus.audit import Event
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError, describe
@@ -73,6 +74,9 @@ def add(
     delegates: Annotated[
         bool, typer.Option("--delegates", help="For smcp-mcp: the Agent may call tools for users, and says for whom.")
     ] = False,
+    no_quota: Annotated[
+        bool, typer.Option("--no-quota", help="For smcp-mcp, which counts each user: no quota limits the key itself.")
+    ] = False,
     subject: Annotated[
         str | None,
         typer.Option(help="Who holds it: with a new key of one subject he takes up the seat of the old one."),
@@ -98,6 +102,7 @@ def add(
             tools=tool,
             read_only=read_only,
             delegates=delegates,
+            quota=UNLIMITED if no_quota else None,
         )
     except ValidationError as error:
         raise SettingsError(*_problems(error)) from None
@@ -214,6 +219,7 @@ def _line(entry: KeyEntry) -> str:
     offices, names = (", ".join(patterns) for patterns in (entry.offices, entry.names))
     roles, only = ", ".join(entry.roles), "  read-only" if entry.read_only else ""
     only += "  delegates" if entry.delegates else ""
+    only += "  no quota" if entry.quota == UNLIMITED else ""
     for what, patterns in (("computers", entry.computers), ("tools", entry.tools)):
         only += "" if patterns == ANY else f"  {what}: {', '.join(patterns)}"
     return f"{entry.id}  {entry.subject}  offices: {offices}  roles: {roles}  names: {names}{only}  {until}"

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from pydantic import SecretStr
 
 from smcp_auth import api_keys
+from smcp_auth.grants import UNLIMITED
 from smcp_auth.settings import check_auth
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.lint import ConfigError
@@ -120,7 +121,7 @@ def with_key(settings: UpSettings, directory: Path) -> UpSettings:
     key, entry = api_keys.new_key(subject="smcp up", offices=["*"], roles=["agent", "computer"], names=["*"])
     api_keys.add(path, entry)
     mcp_key, mcp_entry = api_keys.new_key(
-        subject="smcp-mcp", offices=["*"], roles=["agent"], names=["*"], delegates=True
+        subject="smcp-mcp", offices=["*"], roles=["agent"], names=["*"], delegates=True, quota=UNLIMITED
     )
     api_keys.add(path, mcp_entry)  # nobody but smcp-mcp may speak for others, so it has a key that nobody is told
     hosts = settings.gateway.allowed_hosts or "localhost"  # nobody has given this run another name
