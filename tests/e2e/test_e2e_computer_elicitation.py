@@ -223,7 +223,7 @@ async def test_elicitation_is_refused_while_different_calls_run_on_one_connectio
         await eventually(lambda: len(asked) == len(calls))
         for tool, params in (("pay", {}), ("book", {"day": "monday"})):
             other = await agent.call_tool("box", tool, params, on_input=on_input)
-            assert "elicitation refused: different calls run, and it is not known which of them asks" in other.text
+            assert "MCP 2025 does not say which of the calls asks" in other.text
         resume.set()
         for each in calls:
             assert (await each).text == "book {'day': 'friday'}: accept {'day': 'friday'}"
@@ -368,7 +368,7 @@ async def test_an_unanswered_elicitation_keeps_other_calls_from_eliciting_for_a_
     async with box(nats_url, "2025") as (world, computer), SmcpAgent(world.url, office="office", name="anna") as agent:
         asked = await agent.call_once("box", "book", BOOK)
         other = await agent.call_tool("box", "book", {"table": 5}, on_input=on_input)
-        assert "elicitation refused: different calls run" in other.text
+        assert "elicitation refused: another call of this MCP server runs or waits" in other.text
         assert computer.calls.held()["open_elicitations"] == 1
         monkeypatch.setattr("smcp_computer.elicitation.GIVE_WAY_S", 0.0)
         await agent.call_tool("box", "book", {"table": 5}, on_input=on_input)

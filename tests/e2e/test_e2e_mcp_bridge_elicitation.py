@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import mcp_types as types
 import pytest
 from mcp.client.session import ElicitationFnT
@@ -15,9 +16,23 @@ from smcp_testing.bridged import ERAS, Bridged, bridged
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.mcp_servers import configs
+from smcp_testing.mcp_service import mcp_service, office_client
 from smcp_testing.waiting import eventually, within
 
 SERVERS = pytest.mark.parametrize("server", ["2025", "2026"])
+HEADERS = {"Accept": "application/json, text/event-stream"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"elicitation": {}},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+BOOK = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "book", "arguments": {"table": 4}}}
 FRIDAY = types.ElicitResult(action="accept", content={"day": "friday"})
 
 
@@ -149,3 +164,30 @@ async def test_the_cancel_of_a_call_ends_its_question(nats_url: str, server: str
             await withdrawn.wait()
         await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)
         await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
+
+
+async def test_a_handshake_client_that_vanishes_with_an_open_elicitation_blocks_nobody_elses(
+    nats_url: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    servers = {"eliciting": configs.stdio("eliciting", "--era", "2025", log=log)}
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(gateway_world(nats_url))
+        computer = await stack.enter_async_context(native_computer(world, "office", "box", servers))
+        service = await stack.enter_async_context(mcp_service(world.url))
+        client = await stack.enter_async_context(office_client(service.office(), "legacy", User(FRIDAY)))
+        async with aiohttp.ClientSession(headers=HEADERS) as http:
+            async with http.post(service.office(), json=INITIALIZE) as answer:
+                session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+            async with http.post(service.office(), json=INITIALIZED, headers=session) as answer:
+                assert answer.status == 202
+            async with http.post(service.office(), json=BOOK, headers=session) as answer, asyncio.timeout(30):
+                async for line in answer.content:
+                    if b"elicitation/create" in line:
+                        break
+                other = await client.text("book", table=5)
+                assert "another call of this MCP server runs or waits for its user's answer" in other
+                answer.close()
+        await eventually(lambda: log.exists() and "cancelled book" in log.read_text())
+        await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
+        assert await client.text("book", table=5) == "book {'table': 5}: accept {'day': 'friday'}"

@@ -67,7 +67,7 @@ async def test_a_name_stays_with_the_tool_that_had_it_first(era: str) -> None:
             await eventually(lambda: _is(bridge, ["blue__echo", "echo"]))
             await gateway.leave("red")
             await eventually(lambda: _is(bridge, ["blue__echo"]))
-            assert await bridge.text("echo") == "!Error 404: there is no tool 'echo' in the office now."
+            assert await bridge.text("echo") == "!Error 404: there is no tool 'echo' that you may use."
             await gateway.enter("red", [tool("echo")])
             await eventually(lambda: _is(bridge, ["blue__echo", "echo"]))
 
@@ -136,7 +136,7 @@ async def test_an_error_of_the_office_is_a_result_that_a_model_can_read() -> Non
         gateway.answers["client:tool_call"] = refuse
         async with bridged(gateway) as bridge:
             assert await bridge.text("echo") == "!Error 403: not for you"
-            assert await bridge.text("nothing") == "!Error 404: there is no tool 'nothing' in the office now."
+            assert await bridge.text("nothing") == "!Error 404: there is no tool 'nothing' that you may use."
 
 
 @ERAS

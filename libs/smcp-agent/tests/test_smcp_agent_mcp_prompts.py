@@ -49,7 +49,7 @@ async def test_prompts_of_all_computers_are_listed_filled_in_and_completed(era: 
             reference = types.PromptReference(name="red__a__greet")
             completed = await bridge.client.complete(reference, {"name": "who", "value": ""})
             assert completed.completion.values == ["greetred"]
-            with pytest.raises(MCPError, match="there is no prompt 'gone' in the office now"):
+            with pytest.raises(MCPError, match="there is no prompt 'gone' that you may use"):
                 await bridge.client.get_prompt("gone", {})
 
 

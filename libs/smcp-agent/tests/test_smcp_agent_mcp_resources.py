@@ -77,7 +77,7 @@ async def test_what_no_list_names_is_asked_of_the_computers_in_turn() -> None:
                 await bridge.client.read_resource("file:///nowhere")
             with pytest.raises(MCPError, match="Resource not found"):  # what that Computer says
                 await bridge.client.read_resource("smcp://red/file:///nowhere")
-    said = "no Computer of the office has this resource"
+    said = "no Computer that you may ask has this resource"
     assert (refused.value.error.code, refused.value.error.message) == (-32602, said)
 
 

@@ -13,7 +13,7 @@ from smcp_testing.context_computer import WINDOW, computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.mcp_servers.shelf import HOST, document
 
-REFUSED = "error 403: the token is not for this Computer"
+REFUSED = "no Computer that you may ask has this resource"
 REPORT = f"dpe://{HOST}/report"
 
 
@@ -37,7 +37,7 @@ async def test_a_tool_that_a_client_may_not_use_is_neither_listed_nor_called_for
         async with shared_office(gateway, may) as client, client(era) as bridge:
             assert await bridge.names() == ["echo"]
             assert await bridge.text("echo") == "echo"
-            assert await bridge.text("wipe") == "!Error 403: the token is not for this tool"
+            assert await bridge.text("wipe") == "!Error 404: there is no tool 'wipe' that you may use."
         assert [call["tool_name"] for call in gateway.seen("client:tool_call")] == ["echo"]
 
 
@@ -53,7 +53,7 @@ async def test_a_client_gets_no_resources_of_computers_that_it_may_not_ask(era: 
             for uri in (f"smcp://blue/{WINDOW}", f"smcp://nobody/{WINDOW}"):
                 with pytest.raises(MCPError, match=REFUSED):
                     await bridge.client.read_resource(uri)
-            with pytest.raises(MCPError, match="no Computer of the office has this resource"):
+            with pytest.raises(MCPError, match=REFUSED):
                 await bridge.client.read_resource(REPORT)
             reference = types.ResourceTemplateReference(
                 uri=f"smcp://blue/dpe://{HOST}/{{doc_ref}}/pages/{{page_index}}"
@@ -80,9 +80,10 @@ async def test_a_client_gets_no_prompts_of_computers_that_it_may_not_ask(era: st
             may_ask_blue = False
             listed = (await bridge.client.list_prompts()).prompts
             assert [each.name for each in listed] == ["red__greet"]
-            with pytest.raises(MCPError, match=REFUSED):
-                await bridge.client.get_prompt("greet", {})
-            with pytest.raises(MCPError, match=REFUSED):
+            for name in ("greet", "nothing"):
+                with pytest.raises(MCPError, match=f"there is no prompt '{name}' that you may use"):
+                    await bridge.client.get_prompt(name, {})
+            with pytest.raises(MCPError, match="there is no prompt 'greet' that you may use"):
                 await bridge.client.complete(types.PromptReference(name="greet"), {"name": "who", "value": ""})
         assert made["blue"].seen("client:prompts/get") == []
 

@@ -258,13 +258,21 @@ async def test_a_question_of_a_tool_is_asked_and_answered_through_call_tool(era:
         (
             "describe_tool",
             {"name": "ehco"},
-            "Error 404: there is no tool 'ehco' in the office now. Did you mean 'echo'?",
+            "Error 404: there is no tool 'ehco' that you may use. Did you mean 'echo'?",
         ),
-        ("call_tool", {"name": "ehco"}, "Error 404: there is no tool 'ehco' in the office now. Did you mean 'echo'?"),
+        (
+            "call_tool",
+            {"name": "ehco"},
+            "Error 404: there is no tool 'ehco' that you may use. Did you mean 'echo'?",
+        ),
         ("call_tool", {"name": "echo", "text": "x"}, "Error 400: text: is not a known field"),
         ("call_tool", {"name": "echo", "arguments": "{}"}, "Error 400: arguments: must be an object"),
-        ("call_tool", {"name": "call_tool"}, "Error 404: there is no tool 'call_tool' in the office now."),
-        ("ehco", {}, "Error 404: there is no tool 'ehco' in the office now. Did you mean 'echo'?"),
+        (
+            "call_tool",
+            {"name": "call_tool"},
+            "Error 404: there is no tool 'call_tool' that you may use.",
+        ),
+        ("ehco", {}, "Error 404: there is no tool 'ehco' that you may use. Did you mean 'echo'?"),
     ],
 )
 async def test_a_mistake_is_a_result_that_names_the_field_or_what_was_probably_meant(
@@ -290,8 +298,9 @@ async def test_what_a_client_may_not_use_is_not_found_described_called_or_sugges
             assert listed[0].description.endswith("Computers: red")
             assert await found(bridge, "echo wipe secret like") == ["echo"]
             for via in ("describe_tool", "call_tool"):
-                assert await bridge.text(via, name="wipe") == "!Error 403: the token is not for this tool"
-                assert await bridge.text(via, name="wip") == "!Error 404: there is no tool 'wip' in the office now."
+                for name in ("wipe", "wip"):
+                    said = f"!Error 404: there is no tool {name!r} that you may use."
+                    assert await bridge.text(via, name=name) == said
             assert await bridge.text("call_tool", name="echo") == "echo"
         assert [call["tool_name"] for call in gateway.seen("client:tool_call")] == ["echo"]
 

@@ -65,7 +65,7 @@ async def test_an_elicitation_reaches_one_of_calls_that_do_not_differ() -> None:
 async def test_an_elicitation_is_refused_while_calls_of_one_tool_differ_in_parameters_or_caller() -> None:
     for other in (pending({"to": "Mallory"}), pending(subject="key-2"), pending(agent="bert")):
         answer, asked = await elicit_during(pending(), other)
-        assert "different calls run, and it is not known which of them asks" in answer.message
+        assert "MCP 2025 does not say which of the calls asks" in answer.message
         assert asked == 0
 
 

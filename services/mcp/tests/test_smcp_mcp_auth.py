@@ -250,12 +250,14 @@ async def test_a_client_lists_calls_and_reads_what_its_token_is_for(era: str) ->
         ):
             assert await anna.names() == ["read_a"]
             assert await otto.names() == ["drop", "read_a", "read_b", "read_c"]
-            for name in ("read_b", "read_c", "drop"):
-                assert await anna.text(name) == "!Error 403: the token is not for this tool"
+            for name in ("read_b", "read_c", "drop", "nothing"):
+                said = f"!Error 404: there is no tool {name!r} that you may use."
+                assert (await anna.text(name)).removesuffix(" Did you mean 'read_a'?") == said
             assert gateway.seen("client:tool_call") == []
             assert [each.uri for each in (await anna.client.list_resources()).resources] == [WINDOW]
-            with pytest.raises(MCPError, match="error 403: the token is not for this Computer"):
-                await anna.client.read_resource(f"smcp://blue/{WINDOW}")
+            for uri in (f"smcp://blue/{WINDOW}", f"smcp://nobody/{WINDOW}", "window://nothing"):
+                with pytest.raises(MCPError, match="no Computer that you may ask has this resource"):
+                    await anna.client.read_resource(uri)
 
 
 @ERAS

@@ -82,7 +82,10 @@ def made_now(offices: Path, office: str) -> dict[str, str]:
         out = Path(directory)
         subprocess.run(["smcp", "nats-config", str(offices), "--out", directory], check=True, stdout=sys.stderr)  # noqa: S603, S607
         keys = ["smcp", "keys", "add", "--file", str(out / "keys.json"), "--office", office, "--role", "agent"]
-        own = {"token": ["--name", "*", "--subject", "demo"], "mcp-token": ["--name", "smcp-mcp", "--delegates", "--no-quota"]}
+        own = {
+            "token": ["--name", "*", "--subject", "demo"],
+            "mcp-token": ["--name", "smcp-mcp", "--delegates", "--no-quota"],
+        }
         for file, options in own.items():
             key = subprocess.run([*keys, *options], check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
             (out / file).write_text(key.stdout.strip())

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
@@ -15,6 +16,7 @@ PASSED_ON: Final = "smcp-passed-on"
 """The header of a request that comes from a peer."""
 BODY_S: Final = 60.0
 """How long a request's body may take: 8 MiB come over 1.2 Mbit/s in that time."""
+_EXCHANGE: Final = "smcp_mcp.exchange"
 _LISTEN: Final = "subscriptions/listen"
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
@@ -38,6 +40,9 @@ class BufferedRequest:
         """Bytes of the answer's body."""
         self._whole = True
         """No event is sent by half."""
+        self._gone = False
+        self._when_gone: set[Callable[[], None]] = set()
+        scope[_EXCHANGE] = self
 
     @property
     def passed_on(self) -> bool:
@@ -70,10 +75,32 @@ class BufferedRequest:
 
     async def receive(self) -> Message:
         """ASGI's `receive`, which begins with the body that was read."""
-        if self._body_given:
-            return await self._receive()
-        self._body_given = True
-        return {"type": "http.request", "body": self.body, "more_body": False}
+        if not self._body_given:
+            self._body_given = True
+            return {"type": "http.request", "body": self.body, "more_body": False}
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._gone = True
+            for then in list(self._when_gone):
+                then()
+        return message
+
+    @staticmethod
+    def of(request: Request) -> "BufferedRequest":
+        """The one that this request is read from."""
+        exchange: BufferedRequest = request.scope[_EXCHANGE]
+        return exchange
+
+    @contextmanager
+    def when_gone(self, then: Callable[[], None]) -> Iterator[None]:
+        """Call `then` if the client is gone, or goes while the body runs and the answer is being sent."""
+        if self._gone:
+            then()
+        self._when_gone.add(then)
+        try:
+            yield
+        finally:
+            self._when_gone.discard(then)
 
     async def disconnected(self) -> None:
         """Wait until the client is gone."""

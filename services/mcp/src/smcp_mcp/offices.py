@@ -5,6 +5,8 @@ of other offices on (docs/adr/0048).
 """
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import anyio
@@ -67,6 +69,10 @@ def _mode_of(context: Context) -> ToolMode:
 
 def _max_chars_of(context: Context) -> int | None:
     return None if context.request is None else max_chars(context.request)
+
+
+def _when_gone(context: Context, then: Callable[[], None]) -> AbstractContextManager[object]:
+    return nullcontext() if context.request is None else BufferedRequest.of(context.request).when_gone(then)
 
 
 class SeatTaken(Exception):
@@ -222,6 +228,7 @@ class Offices:
             may_ask=self._access.may_ask,
             listing=listing,
             max_chars=_max_chars_of,
+            when_gone=_when_gone,
             name="smcp-mcp",
         )
         self._access.call_for_users(office.server)

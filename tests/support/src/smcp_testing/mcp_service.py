@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp.client import Client
-from mcp.client.session import IncomingMessage
+from mcp.client.session import ElicitationFnT, IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import TextContent
@@ -69,8 +69,10 @@ async def mcp_service(gateway_url: str, **settings: Any) -> AsyncIterator[Servic
 
 
 @asynccontextmanager
-async def office_client(url: str, era: str = "legacy", **headers: str) -> AsyncIterator[OfficeClient]:
-    """A client of the office at that URL, which sends those headers, too."""
+async def office_client(
+    url: str, era: str = "legacy", on_input: ElicitationFnT | None = None, /, **headers: str
+) -> AsyncIterator[OfficeClient]:
+    """A client of the office at that URL, which sends those headers, too. `on_input`: asks its user."""
     heard: list[str] = []
 
     async def hear(message: IncomingMessage) -> None:
@@ -80,5 +82,6 @@ async def office_client(url: str, era: str = "legacy", **headers: str) -> AsyncI
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(create_mcp_http_client(headers=headers))
         transport = streamable_http_client(url, http_client=http)
-        client = await stack.enter_async_context(Client(transport, mode=era, message_handler=hear))
+        opened = Client(transport, mode=era, message_handler=hear, elicitation_callback=on_input)
+        client = await stack.enter_async_context(opened)
         yield OfficeClient(client, heard)

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from importlib.metadata import version
 from typing import Any, Final, cast
 
@@ -66,6 +66,8 @@ class OfficeServer:
         may_ask: the same of a Computer, by its name, for resources, prompts and completion.
         listing: when the list is a search in place of all tools.
         max_chars: how many characters of a result who sent a request gets; the rest is a resource. None: everything.
+        when_gone: calls a function if who sent a request is gone, or goes during the block: nobody answers then what a
+            tool elicits.
         name: the server's name for its clients.
     """
 
@@ -83,11 +85,13 @@ class OfficeServer:
         may_ask: Callable[[Context, str], bool] | None = None,
         listing: ToolListOptions | None = None,
         max_chars: Callable[[Context], int | None] = lambda _: None,
+        when_gone: calls.WhenGone = lambda _, __: nullcontext(),
         name: str = "smcp-agent",
     ) -> None:
         self._agent = agent
         self._timeout = timeout
         self._max_chars = max_chars
+        self._when_gone = when_gone
         self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListOptions())
         self.closed = asyncio.Event()
         self._tools: dict[str, Tools] = {}
@@ -229,6 +233,7 @@ class OfficeServer:
                         timeout=self._timeout,
                         max_chars=self._max_chars(context),
                         on_progress=on_progress,
+                        when_gone=self._when_gone,
                     )
                 raise ConnectionLost(f"the gateway is not connected: {self._why}", may_have_run=begun)
         except SmcpError as error:

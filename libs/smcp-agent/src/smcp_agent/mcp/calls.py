@@ -7,10 +7,11 @@ of A2C-SMCP unchanged. A client of MCP 2025 is sent `elicitation/create` while i
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
@@ -25,6 +26,7 @@ from smcp_agent.results import InputAnswer, InputRequest
 from smcp_proto.schemas import ToolProgress
 
 OnProgress = Callable[[ToolProgress], None]
+WhenGone = Callable[[Context, Callable[[], None]], AbstractContextManager[object]]
 
 
 class ElicitationUnsupported(Exception):
@@ -40,6 +42,7 @@ async def call(
     timeout: float,
     max_chars: int | None,
     on_progress: OnProgress | None,
+    when_gone: WhenGone,
 ) -> dict[str, Any]:
     """MCP's CallToolResult, or its InputRequiredResult. Raises SmcpError."""
     if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
@@ -51,7 +54,7 @@ async def call(
                 timeout=timeout,
                 max_chars=max_chars,
                 on_progress=on_progress,
-                on_input=lambda request: _ask(context, request),
+                on_input=lambda request: _ask(context, request, when_gone),
             )
         except ElicitationUnsupported as error:
             return failed(str(error))
@@ -84,7 +87,7 @@ async def call(
     return {"resultType": "input_required", "inputRequests": requests, "requestState": result.input_state}
 
 
-async def _ask(context: Context, request: InputRequest) -> InputAnswer:
+async def _ask(context: Context, request: InputRequest, when_gone: WhenGone) -> InputAnswer:
     """The answer of the client's user, asked on its session while its call waits. Raises ElicitationUnsupported."""
     _check_modes(context, [request.raw])
     said = dict(request.raw)
@@ -93,16 +96,18 @@ async def _ask(context: Context, request: InputRequest) -> InputAnswer:
     if request.url is not None:
         said.setdefault("elicitationId", uuid4().hex)  # clients of 2025 want one; servers of 2026 give none
     try:
-        answer = await context.session.send_request(
-            types.ElicitRequest.model_validate({"method": "elicitation/create", "params": said}),
-            types.ElicitResult,
-            metadata=ServerMessageMetadata(related_request_id=context.request_id),
-        )
+        with anyio.CancelScope() as scope, when_gone(context, scope.cancel):
+            answer = await context.session.send_request(
+                types.ElicitRequest.model_validate({"method": "elicitation/create", "params": said}),
+                types.ElicitResult,
+                metadata=ServerMessageMetadata(related_request_id=context.request_id),
+            )
+            return InputAnswer(answer.action, answer.content)
     except MCPError as error:
         raise _cannot([request.raw], f"the MCP client answered with the error {error.error.code}") from None
     except ValidationError:
         raise _cannot([request.raw], "the elicitation or the MCP client's answer is not valid in MCP") from None
-    return InputAnswer(answer.action, answer.content)
+    raise _cannot([request.raw], "the MCP client closed the connection of its call")
 
 
 def _check_modes(context: Context, elicitations: Iterable[Mapping[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotAllowed, NotFound, SmcpError
+from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError
 from smcp_agent.prompts import Prompt
 from smcp_agent.resources import Completion
 from smcp_agent.result_formats import RESULT_SCHEME
@@ -96,6 +96,11 @@ def mcp_error(error: SmcpError) -> MCPError:
     return MCPError(types.INTERNAL_ERROR, f"error {int(error.code)}: {error.message}")
 
 
+def no_resource(uri: str) -> MCPError:
+    """The error for a resource that is not there, or at a Computer that the client may not ask: nobody learns which."""
+    return MCPError(types.INVALID_PARAMS, "no Computer that you may ask has this resource", {"uri": uri})
+
+
 class OfficeResources:
     """The part of the office's MCP server that lists and reads resources.
 
@@ -112,7 +117,7 @@ class OfficeResources:
         max_chars: Callable[[Context], int | None],
     ) -> None:
         self._agent = agent
-        self._may_ask = may_ask
+        self.may_ask = may_ask
         self._max_chars = max_chars
         self._owners: dict[str, str] = {}
         """The Computer of each URI that is listed as it is."""
@@ -180,12 +185,7 @@ class OfficeResources:
 
     def computers(self, context: Context) -> list[str]:
         """The Computers that the client of this request may ask."""
-        return [computer for computer in self._agent.computers() if self._may_ask(context, computer)]
-
-    def check(self, context: Context, computer: str) -> None:
-        """Raises MCPError: the client of this request may not ask that Computer."""
-        if not self._may_ask(context, computer):
-            raise mcp_error(NotAllowed("the token is not for this Computer"))
+        return [computer for computer in self._agent.computers() if self.may_ask(context, computer)]
 
     async def _first(
         self, context: Context, uri: str, ask: Callable[[str, str], Awaitable[_Answer]]
@@ -201,17 +201,18 @@ class OfficeResources:
                 if isinstance(error, ConnectionLost) or (isinstance(error, McpError) and error.smcp_code is None):
                     break  # nobody can be asked, or an MCP server has it, and does not give it
         unknown = isinstance(refused, McpError) and refused.smcp_code == SmcpCode.NOT_FOUND
+        if unknown and uri.startswith(SCHEME):
+            raise MCPError(types.INVALID_PARAMS, refused.message, {"uri": uri}) from None
         if unknown or isinstance(refused, NotFound):
-            why = refused.message if uri.startswith(SCHEME) else "no Computer of the office has this resource"
-            raise MCPError(types.INVALID_PARAMS, why, {"uri": uri}) from None
+            raise no_resource(uri) from None
         raise mcp_error(refused) from None
 
     def _candidates(self, context: Context, uri: str) -> tuple[list[str], str]:
         if uri.startswith(SCHEME):
             quoted, _, own = uri.removeprefix(SCHEME).partition("/")
-            self.check(context, computer := unquote(quoted))
-            return [computer], own
-        if uri in self._owners and self._may_ask(context, self._owners[uri]):
+            computer = unquote(quoted)
+            return [computer] if self.may_ask(context, computer) else [], own
+        if uri in self._owners and self.may_ask(context, self._owners[uri]):
             return [self._owners[uri]], uri
         host = uri.split("/", 3)[:3]
         near = {computer for listed, computer in self._owners.items() if listed.split("/", 3)[:3] == host}
@@ -281,10 +282,10 @@ class OfficePrompts:
     async def _find(self, context: Context, name: str) -> _Place:
         if name not in self._named:
             await self._listed(context)
-        if name not in self._named:
-            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {name!r} in the office now")
-        self._resources.check(context, self._named[name][0])
-        return self._named[name]
+        found = self._named.get(name)
+        if found is None or not self._resources.may_ask(context, found[0]):
+            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {name!r} that you may use")
+        return found
 
 
 def _place(computer: str, prompt: Prompt) -> _Place:

@@ -19,7 +19,7 @@ from mcp.shared.subscriptions import event_to_notification
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import SmcpError
 from smcp_agent.events import ResourceUpdated
-from smcp_agent.mcp.resources import Context, OfficeResources
+from smcp_agent.mcp.resources import Context, OfficeResources, no_resource
 from smcp_proto.uris import without_query
 
 UNWATCH_S: Final = 5.0
@@ -115,10 +115,13 @@ class ClientSubscriptions:
         try:
             if uri not in self._watched:
                 self._watched[uri] = await self._resources.subscribe(context, uri)
-            self._resources.check(context, self._watched[uri][0])  # another client may have subscribed to it
+            refused = not self._resources.may_ask(context, self._watched[uri][0])  # another client subscribed to it
         except BaseException:
             await self._release(watcher, [uri])
             raise
+        if refused:
+            await self._release(watcher, [uri])
+            raise no_resource(uri)
 
     async def _unwatch(self, uri: str, watcher: object) -> None:
         watchers = self._watchers.get(uri, set())

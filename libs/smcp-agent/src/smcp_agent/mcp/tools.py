@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_agent.errors import NotAllowed, NotFound, did_you_mean
+from smcp_agent.errors import NotFound, did_you_mean
 from smcp_agent.llm import NamedTool, object_schema, tags
 from smcp_proto.schemas import MCP_TOOL
 from smcp_proto.validation import malformed
@@ -133,12 +133,10 @@ class OfficeTools:
         return [*_search_tools(tools), *map(mcp_tool, chosen[: self._listing.max_tools])]
 
     def find(self, context: "Context", name: str) -> NamedTool:
-        """The tool of this name. Raises NotFound, NotAllowed."""
-        if (named := self._named.get(name)) is None:
+        """The tool of this name. Raises NotFound, also where the client may not use it: nobody learns what is there."""
+        if (named := self._named.get(name)) is None or not self._may(context, named):
             near = did_you_mean(name, (each.name for each in self._visible(context)))
-            raise NotFound(f"there is no tool {name!r} in the office now.{near}")
-        if not self._may(context, named):
-            raise NotAllowed("the token is not for this tool")
+            raise NotFound(f"there is no tool {name!r} that you may use.{near}")
         return named
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
@@ -146,7 +144,7 @@ class OfficeTools:
         return None if (named := self._named.get(name)) is None else _input_schema(named)
 
     async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound, NotAllowed."""
+        """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound."""
         if name == DESCRIBE:
             return _result(mcp_tool(self.find(context, _checked(_Describe, arguments).name)))
         given = _checked(_Search, arguments)

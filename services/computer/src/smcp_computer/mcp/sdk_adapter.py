@@ -163,7 +163,12 @@ class Watch:
         caller, tool or parameters: the user would consent to another call."""
         elicitors = self.elicitors.values()
         if len({each.identity for each in elicitors}) != 1:
-            why = "different calls run, and it is not known which of them asks" if elicitors else "no call runs"
+            why = (
+                "another call of this MCP server runs or waits for its user's answer, and MCP 2025 does not say which "
+                "of the calls asks. Call the tool again in a minute"
+                if elicitors
+                else "no call of this MCP server runs"
+            )
             for each in list(elicitors):
                 each.give_way()
             return types.ErrorData(code=types.INVALID_REQUEST, message=f"elicitation refused: {why}")
