@@ -364,12 +364,21 @@ async def test_a_file_that_cannot_be_written_is_told(nats_url: str, tmp_path: Pa
         assert "a2c_pin" not in (await box.tools())["read"]["meta"]
 
 
-async def test_a_pins_file_that_is_named_and_not_there_is_warned_of(
-    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("settings", "level"),
+    [({"pins_file": "named.json"}, "WARNING"), ({"pins": "enforce"}, "WARNING"), ({}, "INFO")],
+)
+async def test_a_missing_pins_file_is_logged_at_the_start_and_warned_of_where_a_setting_speaks_of_pins(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, str], level: str
 ) -> None:
-    missing = tmp_path / "pins.json"
-    async with computer(nats_url, joined=False, pins_file=missing):
-        assert f"SMCP_PINS_FILE: {missing} is not there: no tool is pinned" in caplog.messages
+    caplog.set_level("INFO")
+    config = tmp_path / "computer.json"
+    config.write_text('{"servers": {}}')
+    missing = tmp_path / settings.get("pins_file", "computer.pins.json")
+    settings = settings | ({"pins_file": str(missing)} if "pins_file" in settings else {})
+    async with computer(nats_url, joined=False, config=config, **settings):
+        said = [each.levelname for each in caplog.records if str(missing) in each.message]
+        assert said == [level]
 
 
 GOOD = entry_of(types.Tool.model_validate(READ))

@@ -247,6 +247,13 @@ async def test_a_wrong_way_to_list_tools_is_400_and_named() -> None:
         assert (error["message"], error["data"]) == ("tools: has to be one of auto, all, search", {"field": "tools"})
 
 
+async def test_an_office_whose_name_is_too_long_is_400_and_says_where_the_name_was() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        async with http.post(service.office("a" * 200), json=PING, headers=HEADERS) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["message"].startswith("the office in the URL: ")
+
+
 LONG = "".join(f"line {number}\n" for number in range(200))
 
 

@@ -142,9 +142,10 @@ class Computer:
         )
         self.readiness.add("mcp_servers", lambda: "starting" if self.fleet.unready() else None)
         self.readiness.note("configuration", lambda: self.config_problem)
-        if settings.pins_file is not None and not settings.pins_file.exists():
-            _log.warning("SMCP_PINS_FILE: %s is not there: no tool is pinned", settings.pins_file)
-        self.pins = Pins(pins_path(settings), enforces=settings.pins == "enforce", warn=self.fleet.events.warn)
+        if not (pins := pins_path(settings)).exists():
+            wanted = {"pins", "pins_file"} & settings.model_fields_set
+            _log.log(logging.WARNING if wanted else logging.INFO, "no tool is pinned: %s is not there", pins)
+        self.pins = Pins(pins, enforces=settings.pins == "enforce", warn=self.fleet.events.warn)
         self.readiness.note("pins", lambda: self.pins.problem)
         self.catalogue = Catalogue(self.fleet.supervisors, self.pins)
         self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))

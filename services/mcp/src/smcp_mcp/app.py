@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError
+from smcp_agent.mcp.resources import as_sent
 from smcp_auth.client_addresses import counted_as
 from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization
@@ -135,7 +136,7 @@ class McpEndpoint:
         except SeatTaken as taken:
             await exchange.refuse(409, str(taken))
         except Malformed as error:
-            await exchange.refuse(400, error.message, code=INVALID_REQUEST)
+            await exchange.refuse(400, as_sent(error).message, code=INVALID_REQUEST)
         except NotAllowed as error:
             await exchange.refuse(403, error.message)
         except RateLimited:

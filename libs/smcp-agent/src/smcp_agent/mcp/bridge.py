@@ -29,7 +29,7 @@ from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
 from smcp_agent.mcp import calls
-from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, fitting
+from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as_sent, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_proto.schemas import MAX_TIMEOUT_S
@@ -237,7 +237,7 @@ class OfficeServer:
                     )
                 raise ConnectionLost(f"the gateway is not connected: {self._why}", may_have_run=begun)
         except SmcpError as error:
-            return calls.failed(error_result(error).text)
+            return calls.failed(error_result(as_sent(error)).text)
         finally:
             self._calls.discard(limit)
 

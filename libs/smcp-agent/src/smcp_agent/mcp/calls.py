@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import Malformed
 from smcp_agent.llm import NamedTool
-from smcp_agent.mcp.resources import Context
+from smcp_agent.mcp.resources import Context, as_sent
 from smcp_agent.results import InputAnswer, InputRequest
 from smcp_proto.schemas import ToolProgress
 
@@ -74,7 +74,8 @@ async def call(
         )
     except Malformed as error:
         if error.details.get("field") == "input_state":  # forged, used, or too old: MCP wants a protocol error
-            raise MCPError(types.INVALID_PARAMS, error.message, {"field": "requestState"}) from None
+            said = as_sent(error)
+            raise MCPError(types.INVALID_PARAMS, said.message, {"field": said.details["field"]}) from None
         raise
     if not result.input_required:
         return mcp_result(result.raw)
