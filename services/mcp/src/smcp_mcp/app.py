@@ -93,15 +93,18 @@ class McpEndpoint:
 
     @contextmanager
     def _counted(self, exchange: BufferedRequest, office: str) -> Iterator[Callable[[], None]]:
-        """Counts a request until it is answered, or until the body calls the function that it is given: from then on as
-        a connection. Both raise RateLimited."""
+        """Counts a request until its answer goes out, as the client may send the next one then, or until the body calls
+        the function that it is given: from then on as a connection. Both raise RateLimited."""
         quotas, holder = self._quotas, self._access.holder(exchange.request, office)
         ticket = quotas.begin(holder, 0, in_room=False)
-        with ExitStack() as ending:
-            ending.callback(lambda: quotas.end(ticket, len(exchange.body) + exchange.sent))
+        with ExitStack() as ending, ExitStack() as in_flight:
+            in_flight.callback(quotas.end, ticket, 0)
+            ending.callback(lambda: quotas.arrived(holder, len(exchange.body) + exchange.sent))
+            exchange.before_answer = in_flight.close
 
             def count_as_connection() -> None:
                 quotas.connected(holder)
+                in_flight.close()
                 ending.close()
                 ending.callback(quotas.disconnected, holder)
 

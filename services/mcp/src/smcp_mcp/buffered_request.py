@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -18,6 +19,8 @@ BODY_S: Final = 60.0
 """How long a request's body may take: 8 MiB come over 1.2 Mbit/s in that time."""
 _EXCHANGE: Final = "smcp_mcp.exchange"
 _LISTEN: Final = "subscriptions/listen"
+_RESPONSE: Final = re.compile(rb'data: \{"jsonrpc":"2\.0","id":(?:\d+|"[^"]*"),"(?:result|error)"')
+"""As the MCP SDK writes a response into a stream of events, where progress and elicitations come before it."""
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
@@ -36,6 +39,8 @@ class BufferedRequest:
         self._started = False
         self._events = False
         """The answer is a stream of events."""
+        self.before_answer: Callable[[], None] = lambda: None
+        """Called before the client gets the answer: what comes first on a stream of events is none. Idempotent."""
         self.sent = 0
         """Bytes of the answer's body."""
         self._whole = True
@@ -113,7 +118,11 @@ class BufferedRequest:
             self._started = True
             headers = dict(message["headers"])
             self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
+            if not self._events:
+                self.before_answer()
         elif body := message.get("body"):
+            if self._events and _RESPONSE.search(body, 0, 4096):
+                self.before_answer()
             self._whole = body.endswith(_EVENT_ENDS)
             self.sent += len(body)
         await self._send(message)
