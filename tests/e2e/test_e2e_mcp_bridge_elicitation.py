@@ -191,3 +191,20 @@ async def test_a_handshake_client_that_vanishes_with_an_open_elicitation_blocks_
         await eventually(lambda: log.exists() and "cancelled book" in log.read_text())
         await eventually(lambda: computer.calls.held()["tool_tasks"] == 0)
         assert await client.text("book", table=5) == "book {'table': 5}: accept {'day': 'friday'}"
+
+
+async def test_a_handshake_client_over_http_whose_user_does_not_answer_gets_an_error_when_the_computer_stops_waiting(
+    nats_url: str,
+) -> None:
+    async def think(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        await asyncio.Event().wait()
+        return FRIDAY
+
+    servers = {"eliciting": configs.stdio("eliciting", "--era", "2025")}
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(gateway_world(nats_url))
+        computer = await stack.enter_async_context(native_computer(world, "office", "box", servers, question_s=2.0))
+        service = await stack.enter_async_context(mcp_service(world.url))
+        async with office_client(service.office(), "legacy", think) as client, within(30):
+            assert (await client.text("book")).startswith("!the tool 'book' needs an answer")
+        await eventually(lambda: computer.calls.held()["open_elicitations"] == 0)

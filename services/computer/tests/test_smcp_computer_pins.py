@@ -369,7 +369,7 @@ async def test_a_file_that_cannot_be_written_is_told(nats_url: str, tmp_path: Pa
     [({"pins_file": "named.json"}, "WARNING"), ({"pins": "enforce"}, "WARNING"), ({}, "INFO")],
 )
 async def test_a_missing_pins_file_is_logged_at_the_start_and_warned_of_where_a_setting_speaks_of_pins(
-    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, str], level: str
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], level: str
 ) -> None:
     caplog.set_level("INFO")
     config = tmp_path / "computer.json"

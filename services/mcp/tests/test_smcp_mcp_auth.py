@@ -17,6 +17,7 @@ from mcp_types import ResourceLink, TextResourceContents
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 
+from smcp_agent import result_formats
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import new_key
 from smcp_mcp import gateway_check
@@ -28,7 +29,7 @@ from smcp_testing.context_computer import WINDOW, computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.issuer import ISSUER, shared_token
-from smcp_testing.mcp_service import Service, mcp_service, office_client
+from smcp_testing.mcp_service import OfficeClient, Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
 
 SECRET = "a shared secret of the tests, long enough"
@@ -343,3 +344,34 @@ async def test_smcp_mcp_whose_own_quota_is_used_up_is_ready() -> None:
         gateway.connect_error = {"code": 429, "message": "this key has reached its quota sockets", "details": quota}
         async with mcp_service(gateway.url) as service:
             await eventually(lambda: "gateway" not in service.readiness.problems())
+
+
+async def test_long_results_of_one_user_push_out_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_formats, "KEPT_TEXTS", 3)
+    keys = tmp_path / "keys.json"
+    mine, others = key_of(keys, subject="anna"), key_of(keys, subject="evil")
+
+    async def answer(_: dict[str, Any]) -> Any:
+        return {"content": [{"type": "text", "text": "x" * 100}]}
+
+    async def link(client: OfficeClient) -> str:
+        found = (await client.client.call_tool("long", {})).content[-1]
+        assert isinstance(found, ResourceLink)
+        return found.uri
+
+    async with fake_gateway() as gateway, mcp_service(gateway.url, auth_keys=keys) as service:
+        gateway.computers["red"] = [tool("long")]
+        gateway.answers["client:tool_call"] = answer
+        url = f"{service.office('lab-1')}?max_chars=90"
+        async with (
+            office_client(url, "2026-07-28", **bearer(mine)) as anna,
+            office_client(url, "2026-07-28", **bearer(others)) as evil,
+        ):
+            kept = await link(anna)
+            first, *_, last = [await link(evil) for _ in range(5)]
+            for client, uri in ((anna, kept), (evil, last)):
+                (content,) = (await client.client.read_resource(uri)).contents
+                assert isinstance(content, TextResourceContents)
+                assert content.text == "x" * 10
+            with pytest.raises(MCPError, match="is not kept"):
+                await evil.client.read_resource(first)

@@ -1,11 +1,12 @@
 """Results of tools as a model gets them: text, and the contents of OpenAI's and Anthropic's APIs.
 
 Of a result that is too long, a model gets a preview: the beginning, and a link under which the rest can be read. The
-whole texts stay in this process, the newest up to a bound.
+whole texts stay in this process up to a bound, which users share.
 """
 
 import json
 from base64 import b64decode
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -108,7 +109,7 @@ def as_text(block: Content) -> str:
 KEPT_CHARS: Final = 32 * 1024 * 1024
 """Characters of all kept texts together: one result of the largest size fits."""
 KEPT_TEXTS: Final = 1000
-"""Each text costs memory of its own, however short it is."""
+"""Each text costs memory of its own, however short it is: it counts as this part of `KEPT_CHARS` at least."""
 RESULT_SCHEME: Final = "a2c-result://"
 _MAX_DIGITS: Final = len(str(KEPT_CHARS))
 """Of an offset: no text is longer."""
@@ -121,7 +122,8 @@ LARGEST: Final = 500_000
 
 
 class Previews:
-    """Cuts results, and keeps the whole texts, each for the user for whom the tool was called."""
+    """Cuts results, and keeps the whole texts, each for the user for whom the tool was called. Where they are too many,
+    the user who has most of them loses the oldest: nobody pushes out another one's."""
 
     def __init__(self) -> None:
         self._texts: dict[str, tuple[str, str | None]] = {}
@@ -137,12 +139,21 @@ class Previews:
             return result
         uri = f"{RESULT_SCHEME}{uuid4().hex}"
         self._texts[uri] = whole, user
-        while len(self._texts) > KEPT_TEXTS or sum(len(text) for text, _ in self._texts.values()) > KEPT_CHARS:
-            del self._texts[next(iter(self._texts))]
+        self._drop_surplus()
         shown, *link = _page(uri, whole, 0, max_chars)
         content = [shown, *(each for each in result.raw["content"] if not _is_text(content_block(each))), *link]
         raw = {**result.raw, "content": content, "structuredContent": None}
         return replace(result, content=tuple(map(content_block, content)), structured_content=None, raw=raw)
+
+    def _drop_surplus(self) -> None:
+        least = KEPT_CHARS // KEPT_TEXTS
+        held: Counter[str | None] = Counter()
+        for text, owner in self._texts.values():
+            held[owner] += max(least, len(text))
+        while held.total() > KEPT_CHARS:
+            ((most, _),) = held.most_common(1)
+            oldest = next(uri for uri, (_, owner) in self._texts.items() if owner == most)
+            held[most] -= max(least, len(self._texts.pop(oldest)[0]))
 
     def read(self, uri: str, offset: object, max_chars: int, user: str | None = None) -> CallResult:
         """The text from a character on (None: where the link says), with a link where there is more.
