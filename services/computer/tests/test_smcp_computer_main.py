@@ -118,6 +118,22 @@ async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
     assert "abcdef" not in err + out
 
 
+async def test_names_in_a_file_cannot_control_the_terminal(tmp_path: Path) -> None:
+    code, out, err = await run("validate", write(tmp_path / "c.json", **{"a\x1b[31m\u202eb": {"command": 1}}))
+    assert code == 2
+    assert "a\\u001b[31m\\u202eb" in err
+    assert not {"\x1b", "\u202e"} & set(out + err)
+
+
+async def test_an_import_warns_of_an_input_that_would_run_a_program(tmp_path: Path) -> None:
+    inputs = [{"type": "command", "id": "key", "command": "editor.pick"}]
+    (tmp_path / "mcp.json").write_text(json.dumps({"inputs": inputs, "servers": {"a": {"command": "x"}}}))
+    code, out, err = await run("import", str(tmp_path / "mcp.json"))
+    assert code == 0
+    assert json.loads(out)["inputs"][0]["command"] == "editor.pick"
+    assert "input 'key': this Computer would run 'editor.pick' as a program" in err
+
+
 DOUBTFUL: dict[str, Any] = {
     "servers": {
         "git": {**configs.stdio(fresh=True), "forbiden_tools": ["push"]},

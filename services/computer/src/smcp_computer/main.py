@@ -21,6 +21,8 @@ from smcp_computer.redaction import literal_secrets
 from smcp_computer.servers_commands import app as servers_app
 from smcp_computer.servers_commands import write_new
 from smcp_computer.settings import ComputerSettings, check_connection, pins_path, token_problem
+from smcp_proto.printable import escaped_json
+from smcp_proto.schemas.config import MCPServerCommandInput
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings
@@ -151,7 +153,7 @@ def import_file(
     """Convert the file of another MCP host; print it, or also write it with --write. --json includes the warnings."""
     with _refused(file):
         document, configuration = imported(file)
-    warnings = [*configuration.warnings, *literal_secrets(configuration)]
+    warnings = [*configuration.warnings, *literal_secrets(configuration), *_programs(configuration)]
     if not as_json:
         _say("warning", file, warnings)
     if write is not None:
@@ -197,9 +199,17 @@ def _refused(path: Path) -> Iterator[None]:
         raise typer.Exit(SettingsError.exit_code) from None
 
 
+def _programs(configuration: ComputerConfig) -> Iterator[str]:
+    """Warns of inputs that would be programs here: in VS Code, `command` names a command of the editor."""
+    for given in configuration.inputs.values():
+        if isinstance(given, MCPServerCommandInput):
+            program = f"this Computer would run {given.command!r} as a program"
+            yield f"input {given.id!r}: {program}; VS Code runs a command of the editor of that name"
+
+
 def _say(kind: str, path: Path, sentences: Iterable[str]) -> None:
     for sentence in sentences:
-        typer.echo(f"{kind}: {path}: {sentence}", err=True)
+        typer.echo(escaped_json(f"{kind}: {path}: {sentence}"), err=True)  # names in the file may be anything
 
 
 def main() -> None:

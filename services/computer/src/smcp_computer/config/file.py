@@ -59,8 +59,11 @@ class ComputerConfig:
     without_env_files: Mapping[str, MCPServerConfig] = field(default_factory=dict)
     """The servers as the file has them."""
 
-    def valid(self) -> "ComputerConfig":
-        """Raises ConfigError: there are problems."""
+    def valid(self, *, instead_of: "ComputerConfig | None" = None) -> "ComputerConfig":
+        """Raises ConfigError: there are problems, or `mistakes` that the former configuration did not have: a
+        restriction whose name is misspelt would be gone."""
+        if instead_of is not None and (new := [each for each in self.mistakes if each not in instead_of.mistakes]):
+            raise ConfigError(*self.problems, *new)
         if self.problems:
             raise ConfigError(*self.problems, warnings=self.warnings)
         return self
