@@ -5,6 +5,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -41,6 +42,7 @@ def pages() -> list[Path]:
     return [ROOT / name for name in sorted(listed.stdout.splitlines()) if (ROOT / name).is_file()]
 
 
+@cache
 def _tokens(page: Path) -> list[Token]:
     return _PARSER.parse(page.read_text(encoding="utf-8"))
 

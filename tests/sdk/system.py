@@ -12,6 +12,7 @@ from smcp_computer.app import open_computer
 from smcp_computer.settings import ComputerSettings, Confirm
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.mcp_servers.configs import stdio
 from smcp_testing.ports import Ports
 from smcp_testing.service_process import service_process
@@ -97,8 +98,8 @@ async def gateway_at(nats_url: str, port: int = 0) -> AsyncIterator[str]:
         "SMCP_GATEWAY_PORT": str(port),
         "SMCP_LOG_FORMAT": "json",
     }
-    command = Path(sys.executable).with_name("smcp-gateway")
-    async with service_process(command, env=environment) as gateway:
+    command = born(Path(sys.executable).with_name("smcp-gateway"), knows=COMMANDS)
+    async with service_process(*command, env=environment) as gateway:
         yield (await gateway.logged("ready", timeout=START_S))["url"]
 
 

@@ -22,6 +22,7 @@ from smcp_computer.tools import ToolRef
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.computer_office import world
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.mcp_servers import configs
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
@@ -50,10 +51,10 @@ async def call(agent: NatsBus, tool: str, req_id: str, timeout: int = 15, **para
 async def test_each_call_is_one_log_line_without_its_content(nats_url: str, tmp_path: Path) -> None:
     config = tmp_path / "c.json"
     config.write_text(json.dumps({"servers": {"box": {**configs.stdio(), "forbidden_tools": ["append"]}}}))
-    arguments = ("run", "--config", str(config), "--office", "lab", "--name", "pc")
+    command = born(COMMAND, "run", "--config", config, "--office", "lab", "--name", "pc", knows=COMMANDS)
     async with (
         agent_and_registry(nats_url) as agent,
-        service_process(COMMAND, *arguments, env={"SMCP_NATS_URL": nats_url, "SMCP_LOG_FORMAT": "json"}) as process,
+        service_process(*command, env={"SMCP_NATS_URL": nats_url, "SMCP_LOG_FORMAT": "json"}) as process,
     ):
         await process.logged("MCP server 'box' is ready with 17 tools", timeout=40)
         await process.logged("in the office 'lab' as 'pc'", timeout=40)

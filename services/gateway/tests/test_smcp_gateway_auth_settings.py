@@ -70,9 +70,9 @@ async def test_a_jwk_set_that_others_may_write_is_refused(tmp_path: Path) -> Non
 
 async def test_the_command_refuses_an_open_address_without_authentication(nats_url: str) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0", "SMCP_GATEWAY_HOST": "0.0.0.0"}
-    async with service_process(COMMAND, env=env) as process:
+    async with service_process(*born(COMMAND, knows=COMMANDS), env=env) as process:
         assert await process.exit_code() == 2
-    async with service_process(COMMAND, "--insecure", env=env) as process:
+    async with service_process(*born(COMMAND, "--insecure", knows=COMMANDS), env=env) as process:
         await process.logged("ready")
         assert any("any client that reaches" in line["event"] for line in process.log)
         process.signal(signal.SIGTERM)
@@ -148,7 +148,10 @@ async def test_no_token_is_in_the_log(nats_url: str, tmp_path: Path) -> None:
     key, entry = new_key(subject="anna", offices=["*"], roles=["agent"], names=["*"])
     key_file.add(keys, entry)
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0", "SMCP_AUTH_KEYS": str(keys), "SMCP_LOG_LEVEL": "debug"}
-    async with gateway_world(nats_url, gateways=0), service_process(COMMAND, env=env) as process:
+    async with (
+        gateway_world(nats_url, gateways=0),
+        service_process(*born(COMMAND, knows=COMMANDS), env=env) as process,
+    ):
         url = (await process.logged("ready"))["url"]
         async with connected(url, auth={"token": key}, headers={"Authorization": f"Bearer {key}"}) as anna:
             assert await anna.join("agent", "anna", "office") == [True, None]

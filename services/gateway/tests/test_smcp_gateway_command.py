@@ -59,7 +59,7 @@ async def test_a_wrong_setting_is_named(variable: str, value: str) -> None:
 
 async def test_the_command_logs_its_address_and_stops_on_a_signal(nats_url: str) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0"}
-    async with service_process(COMMAND, env=env) as process:
+    async with service_process(*born(COMMAND, knows=COMMANDS), env=env) as process:
         ready = await process.logged("ready")
         assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", ready["url"])
         process.signal(signal.SIGTERM)
@@ -70,7 +70,7 @@ async def test_the_command_logs_its_address_and_stops_on_a_signal(nats_url: str)
 
 async def test_a_free_port_is_printed_even_without_a_log(nats_url: str) -> None:
     env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0", "SMCP_LOG_LEVEL": "error"}
-    async with service_process(COMMAND, env=env) as process:
+    async with service_process(*born(COMMAND, knows=COMMANDS), env=env) as process:
         await eventually(lambda: process.output, timeout=60)
         assert re.fullmatch(r"smcp-gateway listens on http://127\.0\.0\.1:[1-9]\d*", process.output[0])
         assert process.log == []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, connected, gateway_world, reply
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.service_process import service_process
@@ -138,11 +139,11 @@ async def test_a_killed_gateway_answers_503_and_its_computers_leave(nats_server:
         "SMCP_NATS_URL": nats_server.url, "SMCP_GATEWAY_PORT": "0", "SMCP_LEASE_S": str(SHORT_LEASE_S),
         "SMCP_LOG_FORMAT": "json",
     }  # fmt: skip
-    command = Path(sys.executable).with_name("smcp-gateway")
+    command = born(Path(sys.executable).with_name("smcp-gateway"), knows=COMMANDS)
     async with (
         gateway_world(nats_server.url, lease_s=SHORT_LEASE_S) as world,
         connected(world.url) as anna,
-        service_process(command, env=env) as victim,
+        service_process(*command, env=env) as victim,
     ):
         url = (await victim.logged("ready"))["url"]
         await anna.join("agent", "anna", OFFICE)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import aiohttp
 
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.service_process import service_process
 
 COMMAND = Path(sys.executable).with_name("smcp-gateway")
@@ -20,7 +21,7 @@ async def test_without_nats_the_command_is_alive_and_then_ends_with_an_error_mes
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         env = {"SMCP_NATS_URL": f"nats://127.0.0.1:{port}", "SMCP_GATEWAY_PORT": "0", "SMCP_LOG_FORMAT": "json"}
-        async with service_process(COMMAND, env=env) as process:
+        async with service_process(*born(COMMAND, knows=COMMANDS), env=env) as process:
             url = (await process.logged("listening"))["url"]
             await process.logged(f"NATS at 127.0.0.1:{port} does not answer yet; trying for 10 s")
             async with aiohttp.ClientSession() as http:
@@ -33,13 +34,3 @@ async def test_without_nats_the_command_is_alive_and_then_ends_with_an_error_mes
             assert "Traceback" not in str(process.log)
         for writer in connections:
             writer.close()
-
-
-async def test_a_used_port_ends_the_command_with_an_error_message(nats_url: str) -> None:
-    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": str(port), "SMCP_LOG_FORMAT": "json"}
-        async with service_process(COMMAND, env=env) as process:
-            assert await process.exit_code() == 1
-            assert f"port {port} of 127.0.0.1 is taken" in str(process.log)
-            assert "Traceback" not in str(process.log)

@@ -21,40 +21,50 @@ from smcp_mcp.settings import McpSettings
 from smcp_service.settings import NEIGHBOURS, OF_SERVICES, ServiceSettings, variables
 from smcp_standalone.settings import OPTIONS, read_variables
 from smcp_testing.fork_server import COMMANDS, born
+from smcp_testing.mcp_servers import configs
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
 SMCP = Path(sys.executable).parent / "smcp"
-TOOLBOX = {
-    "servers": {
-        "toolbox": {
-            "type": "stdio",
-            "server_parameters": {"command": sys.executable, "args": ["-m", "smcp_testing.mcp_servers.toolbox"]},
-        }
-    }
-}
 
 
-def smcp(*arguments: str, fresh: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, fresh: bool = False) -> list[str]:
     """Args:
     fresh: in a Python of its own.
     """
+    return [str(SMCP), *arguments] if fresh else born(SMCP, *arguments, knows=COMMANDS)
+
+
+def smcp(*arguments: str, fresh: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
-    command = [str(SMCP), *arguments] if fresh else born(SMCP, *arguments, knows=COMMANDS)
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment})
+    return subprocess.run(
+        command(*arguments, fresh=fresh),
+        check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment},
+    )  # fmt: skip
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    path = tmp_path / "computer.json"
-    path.write_text(json.dumps(TOOLBOX))
+    return written(tmp_path)
+
+
+def written(directory: Path, *, fresh: bool = False) -> Path:
+    """A Computer's file with a toolbox; `fresh` as above."""
+    path = directory / "computer.json"
+    path.write_text(json.dumps({"servers": {"toolbox": configs.stdio(fresh=fresh)}}))
     return path
 
 
 @asynccontextmanager
-async def running(*arguments: str, **environment: str) -> AsyncIterator[tuple[ServiceProcess, str]]:
-    """`smcp up`, and the URL that it printed."""
-    async with service_process(SMCP, "up", "--port", "0", *arguments, env=environment) as process:
+async def running(
+    *arguments: str, fresh: bool = False, **environment: str
+) -> AsyncIterator[tuple[ServiceProcess, str]]:
+    """`smcp up`, and the URL that it printed.
+
+    Args:
+        fresh: in a Python of its own, for tests of its children.
+    """
+    async with service_process(*command("up", "--port", "0", *arguments, fresh=fresh), env=environment) as process:
 
         def url() -> str:
             found = re.search(r"Agents connect to +(\S+)", "\n".join(process.output))
@@ -84,9 +94,9 @@ def test_the_help_of_up_names_the_port_and_its_setting() -> None:
     assert all(word in shown.stdout for word in ("(default: 8000)", "SMCP_GATEWAY_PORT"))
 
 
-async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> None:
-    arguments = ("--config", str(config), "--office", "an office", "--name", "the one")
-    async with running(*arguments, PATH=os.defpath) as (process, url):
+async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(tmp_path: Path) -> None:
+    arguments = ("--config", str(written(tmp_path, fresh=True)), "--office", "an office", "--name", "the one")
+    async with running(*arguments, fresh=True, PATH=os.defpath) as (process, url):
         children = psutil.Process(process.pid).children(recursive=True)
         assert any("nats-server" in child.name() for child in children)
         async with SmcpAgent(url, office="an office", name="caller") as agent:
@@ -111,7 +121,7 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
 
 async def test_up_json_prints_one_line_when_it_is_ready_and_no_key(config: Path) -> None:
     arguments = ("up", "--port", "0", "--json", "--config", str(config), "--office", "an office", "--name", "the one")
-    async with service_process(SMCP, *arguments) as process:
+    async with service_process(*command(*arguments, fresh=True)) as process:
         await eventually(lambda: process.output, timeout=60, message="smcp up printed no line")
         said = json.loads(process.output[0])
         assert (said["office"], said["computer"], said["pid"]) == ("an office", "the one", process.pid)
@@ -139,7 +149,7 @@ async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_othe
         "SMCP_ZZZ": "the last one",
     }
     env = {**read, **unread}
-    async with service_process(SMCP, "up", "--port", "0", "--config", str(config), env=env) as process:
+    async with service_process(*command("up", "--port", "0", "--config", str(config)), env=env) as process:
         await process.logged("SMCP_ZZZ is not a setting of this command and is ignored", timeout=60)
         warned = [str(line["event"]) for line in process.log if "SMCP_" in str(line["event"])]
         assert sorted(warned) == [
@@ -204,23 +214,23 @@ async def test_up_is_not_up_before_its_mcp_servers_have_started_and_is_stopped_m
         "server_parameters": {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]},
     }
     path = tmp_path / "computer.json"
-    path.write_text(json.dumps({"servers": {**TOOLBOX["servers"], "mute": mute}}))
-    async with service_process(SMCP, "up", "--port", "0", "--config", str(path)) as process:
+    path.write_text(json.dumps({"servers": {"toolbox": configs.stdio(), "mute": mute}}))
+    async with service_process(*command("up", "--port", "0", "--config", str(path))) as process:
         ready = "MCP server 'toolbox' is ready with"
         await eventually(lambda: any(ready in str(line.get("event")) for line in process.log), timeout=60)
         assert not [line for line in process.output if "A2C-SMCP is up" in line]
         assert await ended(process, signal.SIGINT) == 0
 
 
-async def test_nothing_is_left_when_up_is_killed(config: Path) -> None:
-    async with running("--config", str(config)) as (process, _):
+async def test_nothing_is_left_when_up_is_killed(tmp_path: Path) -> None:
+    async with running("--config", str(written(tmp_path, fresh=True)), fresh=True) as (process, _):
         children = psutil.Process(process.pid).children(recursive=True)
         await process.kill()
         await eventually(lambda: not any(map(lives, children)))
 
 
 async def test_up_ends_with_1_when_its_nats_server_dies(config: Path) -> None:
-    async with running("--config", str(config)) as (process, _):
+    async with running("--config", str(config), fresh=True) as (process, _):
         nats = next(c for c in psutil.Process(process.pid).children() if "nats-server" in c.name())
         nats.kill()
         assert await process.exit_code() == 1

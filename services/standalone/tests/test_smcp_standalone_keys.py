@@ -141,7 +141,7 @@ async def test_up_with_keys_lets_their_holders_in_and_nobody_else(path: Path, tm
         def command(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
             kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
             return subprocess.run(
-                [AGENT, "--url", at, "--name", "anna", *options, "list"],
+                born(AGENT, "--url", at, "--name", "anna", *options, "list", knows=COMMANDS),
                 check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment},
             )  # fmt: skip
 

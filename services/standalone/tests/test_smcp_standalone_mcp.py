@@ -19,12 +19,12 @@ from smcp_auth import api_keys
 from smcp_proto.schemas.tools import OnBehalf
 from smcp_testing.bridged import ERAS
 from smcp_testing.fork_server import COMMANDS, born
+from smcp_testing.mcp_servers import configs
 from smcp_testing.mcp_service import office_client
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 
 SMCP = Path(sys.executable).parent / "smcp"
-TOOLBOX = {"command": sys.executable, "args": ["-m", "smcp_testing.mcp_servers.toolbox"]}
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
@@ -32,7 +32,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "computer.json"
-    path.write_text(json.dumps({"servers": {"toolbox": {"type": "stdio", "server_parameters": TOOLBOX}}}))
+    path.write_text(json.dumps({"servers": {"toolbox": configs.stdio()}}))
     return path
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from smcp_testing.fork_server import COMMANDS as FORKED
+from smcp_testing.fork_server import born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
@@ -56,7 +58,7 @@ async def test_a_port_that_is_taken_is_named_with_what_chooses_another(command: 
         port = taken.getsockname()[1]
         arguments = [str(port) if argument == "0" else argument for argument in arguments]
         env = {**AWAY, "SMCP_HEALTH_PORT": str(port)}
-        async with service_process(BIN / program, *arguments, env=env) as process:
+        async with service_process(*born(BIN / program, *arguments, knows=FORKED), env=env) as process:
             assert await process.exit_code(timeout=60) == 1
             last = f"error: port {port} of 127.0.0.1 is taken; choose another with {choose}"
             assert process.log[-1] == {"event": last}
@@ -80,7 +82,8 @@ async def test_ctrl_c_while_nats_is_awaited_ends_it_as_asked(command: str) -> No
     with socket.create_server(("127.0.0.1", 0)) as mute, ExitStack() as connections:
         mute.setblocking(False)  # it takes connections, and says nothing
         url = f"nats://127.0.0.1:{mute.getsockname()[1]}"
-        async with service_process(BIN / program, *arguments, env={**AWAY, "SMCP_NATS_URL": url}) as process:
+        command_line = born(BIN / program, *arguments, knows=FORKED)
+        async with service_process(*command_line, env={**AWAY, "SMCP_NATS_URL": url}) as process:
             await eventually(lambda: _has_come(mute, connections), timeout=60)
             process.signal(signal.SIGINT)
             assert await process.exit_code() == 0

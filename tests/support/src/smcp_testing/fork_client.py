@@ -3,8 +3,8 @@
     python -I -S fork_client.py SOCKET TARGET [ARGUMENT ...]
 
 Its arguments, environment, directory and standard streams become the other's. It imports as little as it can. When it
-gets a SIGTERM, the other one gets it, too; when it is killed, the other one is killed. A SIGQUIT kills the other
-one, and this one ends when that has ended.
+gets a SIGTERM or a SIGINT, the other one gets it, too; when it is killed, the other one is killed. A SIGQUIT kills the
+other one, and this one ends when that has ended.
 """
 
 import marshal
@@ -17,9 +17,8 @@ import time
 from typing import Final, NoReturn
 
 HEADER: Final = struct.Struct("!I")
-"""How many bytes the wish has that follows, as `marshal` writes it; with it come the streams."""
-TOLD_TO_END: Final = b"t"
-"""Comes after the wish, each time that the program which stands for the other gets a SIGTERM."""
+"""How many bytes the wish has that follows, as `marshal` writes it; with it come the streams. Each byte after the
+wish is the number of a signal that the program which stands for the other got."""
 STREAMS: Final = 3
 STATUS: Final = struct.Struct("!i")
 """How it ended: its exit code, or the negative number of a signal."""
@@ -52,13 +51,15 @@ def main() -> NoReturn:
     server = reach(path)
     socket.send_fds(server, [HEADER.pack(len(wish))], list(range(STREAMS)))
     server.sendall(wish)
-    signal.signal(signal.SIGTERM, lambda *_: server.send(TOLD_TO_END))
+    for passed_on in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(passed_on, lambda number, _: server.send(bytes([number])))
     signal.signal(signal.SIGQUIT, lambda *_: server.shutdown(socket.SHUT_WR))
     for stream in range(STREAMS):
         os.close(stream)  # they are the other's: who reads them sees when it has ended
     (status,) = STATUS.unpack(server.recv(STATUS.size))
     if status < 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if -status in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(abs(status))
 

@@ -4,8 +4,8 @@
 
 A fresh Python computes for a second or two until it has imported the MCP SDK, or one of our services, and the tests
 start hundreds of such programs. What is forked here is a process of its own, with the arguments, environment, directory
-and standard streams of the process that asks (`fork_client`). It gets each SIGTERM that the asking process gets, and is
-killed when that one is gone. All are killed when the fork server's own standard input ends.
+and standard streams of the process that asks (`fork_client`). It gets each SIGTERM and SIGINT that the asking process
+gets, and is killed when that one is gone. All are killed when the fork server's own standard input ends.
 
 Not for tests of how a program starts, of other signals that it gets, or of what becomes of its children.
 """
@@ -138,7 +138,8 @@ class ForkServer:
         except ConnectionResetError:
             told = b""
         if told:
-            os.kill(pid, signal.SIGTERM)
+            for number in told:
+                os.kill(pid, number)
         else:
             self._selector.unregister(asker)
             os.kill(pid, signal.SIGKILL)

@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from smcp_testing import fork_client
+
 _END_S = 60.0  # on a machine with a load of 20 for two processors a command took 38 s to start
 _INHERITED = (
     "PATH",
@@ -27,8 +29,10 @@ _INHERITED = (
 class ServiceProcess:
     """A running command. Its standard error is read as log lines: JSON objects, or `{"event": text}` for other text."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, *, forked: bool = False) -> None:
         self._process = process
+        # What stands for a forked one (`fork_client`) has to outlive it: the port of that one may be wanted at once.
+        self._kill = signal.SIGQUIT if forked else signal.SIGKILL
         self._changed = asyncio.Condition()
         self._readers = [
             asyncio.create_task(self._read(process.stderr, self._take_log)),
@@ -71,8 +75,7 @@ class ServiceProcess:
 
     async def kill(self) -> None:
         """kill -9, if it still runs, and wait."""
-        if self._process.returncode is None:
-            self._process.kill()
+        self.signal(self._kill)
         await self._process.wait()
         for reader in self._readers:
             reader.cancel()
@@ -110,7 +113,7 @@ async def service_process(*command: str | Path, env: Mapping[str, str] | None = 
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         limit=64 * 1024 * 1024, start_new_session=True,
     )  # fmt: skip
-    running = ServiceProcess(process)
+    running = ServiceProcess(process, forked=fork_client.__file__ in command)
     try:
         yield running
     finally:
