@@ -94,7 +94,9 @@ class Nobody:
         self.withdrawn = asyncio.Event()
         self.turn = asyncio.Lock()
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
+    async def ask(
+        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
+    ) -> Answer:
         self.asked.set()
         try:
             await asyncio.Event().wait()

@@ -77,7 +77,9 @@ class Says:
         self.asked = 0
         self.turn = asyncio.Lock()
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
+    async def ask(
+        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
+    ) -> Answer:
         self.asked += 1
         return self.answer
 
@@ -187,6 +189,15 @@ async def test_a_tool_that_says_that_it_may_destroy_something_is_confirmed_by_it
             await user.sees("Please say: push")
             user.types("n\n")
         assert (await asyncio.wait_for(asking, 30) is None) is allowed
+
+
+async def test_the_terminal_names_the_user_for_whom_an_agent_calls() -> None:
+    async with terminal_user() as user:
+        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        asking = asyncio.create_task(confirmation.refusal(push(), agent="smcp-mcp", params={}, user="anna"))
+        await user.sees("The user 'anna' wants to run 'push'")
+        user.types("y\n")
+        assert await asyncio.wait_for(asking, 30) is None
 
 
 def test_control_characters_of_an_agent_do_not_reach_the_terminal() -> None:
@@ -312,6 +323,7 @@ async def test_another_word_at_the_terminal_asks_again() -> None:
     ("program", "allowed"),
     [
         ("import json, sys; sys.exit(json.load(sys.stdin)['tool'] != 'push')", True),
+        ("import json, sys; sys.exit(json.load(sys.stdin)['user'] is not None)", True),
         ("import sys; sys.exit(1)", False),
         ("print('Yes')", True),
         ("print('no')", False),

@@ -193,7 +193,7 @@ async def test_a_tool_that_changes_while_its_call_is_confirmed_does_not_run(nats
     class Slow:
         turn = asyncio.Lock()
 
-        async def ask(self, ref: ToolRef, agent: str, params: Any, *, destructive: bool) -> Answer:
+        async def ask(self, ref: ToolRef, agent: str, params: Any, *, destructive: bool, user: str | None) -> Answer:
             asked.set()
             await approved.wait()
             return Answer.YES

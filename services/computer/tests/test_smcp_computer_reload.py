@@ -145,7 +145,9 @@ class Slow:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
         self.turn = asyncio.Lock()
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
+    async def ask(
+        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
+    ) -> Answer:
         self.asked.set()
         await self.answers.wait()
         return Answer.YES

@@ -287,6 +287,13 @@ async def test_a_page_of_elsewhere_is_refused_although_it_has_a_token() -> None:
         assert (await post(service.office("lab-1"), INITIALIZE, **bearer(token()), Host="mcp.example"))[0] == 200
 
 
+async def test_a_page_that_reaches_the_service_by_a_name_of_its_own_has_no_token_and_is_refused() -> None:
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        assert (await post(service.office("lab-1"), INITIALIZE, Host="evil.example"))[0] == 401
+        assert gateway.seen("server:join_office") == []
+        assert (await post(service.office("lab-1"), INITIALIZE, **bearer(token()), Host="proxy.example"))[0] == 200
+
+
 def test_an_issuer_that_clients_cannot_find_is_refused_at_the_start() -> None:
     chosen = {**issuer.settings(auth_secret=SECRET, mcp_public_url=PUBLIC), "auth_issuer": "our issuer"}
     with pytest.raises(SettingsError, match="SMCP_AUTH_ISSUER: must be a URL when SMCP_MCP_PUBLIC_URL is set"):

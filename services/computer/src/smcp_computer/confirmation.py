@@ -64,8 +64,11 @@ class Asker(Protocol):
     def turn(self) -> asyncio.Lock:
         """Is held while asking: whoever is asked gets one approval request at a time."""
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
-        """`destructive`: the MCP server says that the tool may destroy something (`destructiveHint`)."""
+    async def ask(
+        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
+    ) -> Answer:
+        """`destructive`: the MCP server says that the tool may destroy something (`destructiveHint`). `user`: for whom
+        the Agent calls, if it calls for others."""
         ...
 
 
@@ -192,7 +195,7 @@ class Confirmation:
         try:
             async with asking:
                 self._questions.add(asking)
-                return await self._asked(target, agent, params, answered)
+                return await self._asked(target, agent, params, answered, user)
         except TimeoutError:
             if not asking.expired():
                 raise
@@ -224,7 +227,12 @@ class Confirmation:
         return withdrawn
 
     async def _asked(
-        self, target: Target, agent: str, params: Mapping[str, Any], answered: Callable[[str], None]
+        self,
+        target: Target,
+        agent: str,
+        params: Mapping[str, Any],
+        answered: Callable[[str], None],
+        user: str | None,
     ) -> str | None:
         assert self._asker is not None  # else `refused_by` says so
         hints = target.tool.annotations
@@ -234,7 +242,7 @@ class Confirmation:
                 return None
             answered_with: str = WITHDRAWN
             try:
-                answer = await self._asker.ask(target.ref, agent, params, destructive=destructive)
+                answer = await self._asker.ask(target.ref, agent, params, destructive=destructive, user=user)
                 answered_with = answer.value
             finally:
                 self.answers[answered_with] += 1
@@ -309,8 +317,10 @@ class AtTerminal:
     def __str__(self) -> str:
         return "at this terminal"
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
-        text, prompt, words = approval_text(ref, agent, params), _PROMPT, _WORDS
+    async def ask(
+        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
+    ) -> Answer:
+        text, prompt, words = approval_text(ref, agent, params, user), _PROMPT, _WORDS
         if len(text) > LONGEST:
             return Answer.UNREADABLE
         if destructive:  # not by one key
@@ -329,8 +339,8 @@ class AtTerminal:
 class ByProgram:
     """Runs a program for each approval request, without a shell.
 
-    It gets `{"server", "tool", "agent", "params", "destructive"}` as JSON at its standard input. Exit status 0 is a
-    yes, another a no. It may print one of the words of `Answer` instead.
+    It gets `{"server", "tool", "agent", "user", "params", "destructive"}` as JSON at its standard input. Exit status 0
+    is a yes, another a no. It may print one of the words of `Answer` instead.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -340,10 +350,17 @@ class ByProgram:
     def __str__(self) -> str:
         return f"by the program of {PROGRAM}"
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool) -> Answer:
+    async def ask(
+        self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
+    ) -> Answer:
         asked = {
-            "server": ref.server, "tool": ref.tool, "agent": agent, "params": params, "destructive": destructive
-        }  # fmt: skip
+            "server": ref.server,
+            "tool": ref.tool,
+            "agent": agent,
+            "user": user,
+            "params": params,
+            "destructive": destructive,
+        }
         with TemporaryFile() as question:  # no pipe: a program may end before it has read all, or anything
             question.write(json.dumps(asked).encode())
             question.seek(0)
