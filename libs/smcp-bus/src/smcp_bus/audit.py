@@ -174,7 +174,7 @@ class Trail:
         if self.lost:
             record["lost"] = self.lost
         self._number = number = self._number + 1
-        record |= {"writer": self._writer, "seq": number, "prev": self._prev}
+        record["writer"], record["seq"], record["prev"] = self._writer, number, self._prev
         written = exact_json.written(record)
         self._prev = sha256(written)
         subject = _subject(event.office or "", event.kind)
@@ -268,8 +268,9 @@ class Trail:
         }
         if event.trace_id is not None:
             record["trace_id"] = f"{event.trace_id:032x}"
-        where_known = zip(_WHERE_KNOWN, _where_known(event), strict=True)
-        record |= {name: value for name, value in where_known if value is not None}
+        for name in _WHERE_KNOWN:
+            if (value := getattr(event, name)) is not None:
+                record[name] = value
         if self._content and event.kind == "call":
             short = arguments is None or len(arguments) <= LONGEST_CONTENT
             record["arguments"] = _redacted(event.arguments) if short else _TOO_LONG
@@ -306,7 +307,6 @@ FIELDS: Final = (
 )
 """What each record has, `null` where it is not known; the other fields are left out then."""
 _WHERE_KNOWN: Final = ("by", "address", "event", "why", "request_bytes", "reply_bytes", "source")
-_where_known: Final = attrgetter(*_WHERE_KNOWN)
 _IN_LINE: Final = {
     "name": "member",
     "event": "detail",
