@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 
 from smcp_bus.bus import BodyTooLarge, TransferFailed
 from smcp_bus.nats.chunks import (
-    CHUNKS,
     MAX_CHUNKS,
-    SIZE,
     announced_plan,
     chunk_head,
     chunk_index,
@@ -16,6 +14,7 @@ from smcp_bus.nats.chunks import (
     is_chunk,
     plan_for,
 )
+from smcp_bus.nats.wire import CHUNKS, SIZE
 
 MIB = 1024 * 1024
 

@@ -7,14 +7,19 @@ from pathlib import Path
 import orjson
 import pytest
 
-from smcp_bus.bus import BodyTooLarge, ConnectionLost, Incoming, Reply, RequestHandler, RequestTimedOut, TransferFailed
-from smcp_bus.headers import ERROR
+from smcp_bus.bus import (
+    ERROR,
+    BodyTooLarge,
+    ConnectionLost,
+    Incoming,
+    Reply,
+    RequestHandler,
+    RequestTimedOut,
+    TransferFailed,
+)
 from smcp_bus.nats import chunks
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.chunks import (
-    Send,
-    chunk_index,
-)
+from smcp_bus.nats.chunks import Send, chunk_index
 from smcp_testing.bad_bus import BadBus, Rates, interpose
 from smcp_testing.echo_buses import MIB, body_of, echo, two
 from smcp_testing.nats_process import NatsServer

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from smcp_bus.nats.config import BadCredentials, Credentials, configured_credentials, load_credentials, renewed
+from smcp_service.settings import SettingsError
 
 GOOD = {"name": "host-1", "secret": "s3cret", "inbox_prefix": "_INBOX.host-1"}
 
@@ -60,11 +61,11 @@ def test_a_credential_for_something_else_is_refused(tmp_path: Path, purpose: dic
     file = tmp_path / "creds.json"
     file.write_text(json.dumps({**GOOD, **purpose}))
     if not said:
-        taken = configured_credentials(file, ValueError, kind="computer", office="lab", name="pc")
+        taken = configured_credentials(file, kind="computer", office="lab", name="pc")
         assert taken == load_credentials(file)
         return
-    with pytest.raises(ValueError, match=f"SMCP_NATS_CREDS: .*creds.json: {said}"):
-        configured_credentials(file, ValueError, kind="computer", office="lab", name="pc")
+    with pytest.raises(SettingsError, match=f"SMCP_NATS_CREDS: .*creds.json: {said}"):
+        configured_credentials(file, kind="computer", office="lab", name="pc")
 
 
 def test_the_user_name_defaults_to_the_credentials_name(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 
 from smcp_bus import subjects
-from smcp_bus.bus import BusError, Incoming, Reply, TransferFailed
-from smcp_bus.headers import ERROR
+from smcp_bus.bus import ERROR, BusError, Incoming, Reply, TransferFailed
 from smcp_bus.limits import ByteBudget
 from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.chunks import CHUNKS, GONE, SIZE, Pulling, chunk_head, chunk_index, plan_for
+from smcp_bus.nats.chunks import GONE, Pulling, chunk_head, chunk_index, plan_for
 from smcp_bus.nats.client import NatsClient
-from smcp_bus.nats.inbox import Inbox
+from smcp_bus.nats.receiving import Inbox
 from smcp_bus.nats.transfers import office_of
+from smcp_bus.nats.wire import CHUNKS, SIZE
 from smcp_proto.member_names import encode_name
 from smcp_testing.trickle import FIRST, TOTAL, Trickle
 from smcp_testing.waiting import eventually

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from smcp_bus import owner as module
 from smcp_bus.bus import Bus
-from smcp_bus.owned_calls import RunningCall, Stop
 from smcp_bus.owner import Keeping, Owner
-from smcp_bus.ownership import Ownership, Seat
+from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_proto.errors import Malformed, NotFound, Unavailable
 from smcp_proto.schemas.tools import ToolCallReq

@@ -8,7 +8,7 @@ from nats.aio.msg import Msg
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats.chunks import CHUNKS, SIZE
+from smcp_bus.nats.wire import CHUNKS, SIZE
 from smcp_gateway.handlers import resources
 from smcp_testing.gateway_world import MIB, NAMESPACE, Serve, connected, gateway_world
 from smcp_testing.listing_office import (

@@ -14,9 +14,10 @@ import orjson
 import pytest
 
 from smcp_bus.audit import STREAM
-from smcp_bus.log_level import serve_log_level
+from smcp_bus.operations import serve_log_level
 from smcp_bus.registry_contract import Claim
 from smcp_bus.subjects import AUDIT_ALL
+from smcp_service.logging import Level
 from smcp_standalone.operator_connection import advertise_run
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.member_process import MemberProcess, member_process
@@ -176,9 +177,7 @@ async def test_beside_two_systems_the_operator_has_to_say_which_is_meant(
         assert f"SMCP_NATS_CREDS={credential}  # http://127.0.0.1:{port}" in ended.stderr
 
 
-class Switch:
-    name = "info"
-
+class Switch(Level):
     def set(self, level: str) -> None:
         self.name = level
 

@@ -29,7 +29,6 @@ from smcp_proto.errors import Unavailable
 from smcp_proto.printable import SECRET_IN_TEXT, SECRET_WORD, printable
 
 Kind = Literal["join", "leave", "refusal", "call", "cancel", "approval", "key"]
-Mode = Literal["off", "on", "required"]
 
 STREAM: Final = "AUDIT"
 """JetStream's stream of all records. A registry makes it where it is missing."""

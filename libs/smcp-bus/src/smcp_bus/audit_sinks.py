@@ -13,17 +13,19 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from uuid import uuid4
 
 import orjson
 
-from smcp_bus.audit import STREAM, Mode, Sink, Trail
+from smcp_bus.audit import STREAM, Sink, Trail
 from smcp_bus.bus import BusError, Connection, describe
-from smcp_bus.metrics import Instruments, measure_audit
 from smcp_bus.nats.bus import NatsBus
+from smcp_bus.operations import measure_audit
 from smcp_bus.registry_client import RegistryClient
 from smcp_proto.errors import SmcpError
+from smcp_service.metrics import Metrics
+from smcp_service.settings import ServiceSettings
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """JetStream stores a message with a known id once."""
@@ -31,15 +33,6 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a file; then it becomes `FILE.1` and a new one is begun. About 100,000 records."""
 KEPT: Final = 3
 """Former files: with the one that is written 256 MiB, as much as the stream keeps by default."""
-
-
-class AuditSettings(Protocol):
-    """Of a service (`smcp_service.settings.ServiceSettings`)."""
-
-    @property
-    def audit(self) -> Mode: ...
-    @property
-    def audit_file(self) -> Path | None: ...
 
 
 class StreamSink:
@@ -160,9 +153,9 @@ def former(path: Path, number: int) -> Path:
 @asynccontextmanager
 async def open_trail(
     logger: str,
-    settings: AuditSettings,
+    settings: ServiceSettings,
     bus: NatsBus | None = None,
-    metrics: Instruments | None = None,
+    metrics: Metrics | None = None,
     *,
     content: bool = False,
     name: str = "",

@@ -22,8 +22,7 @@ from smcp_bus import exact_json
 from smcp_bus.bus import Note
 from smcp_bus.dispatch import Call
 from smcp_bus.limits import Key, surplus
-from smcp_bus.owned_calls import FREED, MAX_CANCELLERS, CallKey, EndedCall, RunningCall, Stop
-from smcp_bus.ownership import Ownership, Seat
+from smcp_bus.ownership import FREED, MAX_CANCELLERS, CallKey, EndedCall, Ownership, RunningCall, Seat, Stop
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tool_progress import ProgressThrottle, note_counts
 from smcp_bus.tracing import event

@@ -7,6 +7,7 @@ dispatcher: the tokens say the event and the caller.
     smcp.v1.<office>.audit.<kind>                       publish   records of what was decided → a JetStream stream
     smcp.hosts.v1.<credential>.<process>.<verb>         request   a process's lease, its members; `alive` asked of it
     smcp.operators.v1.<credential>.<verb>               request   an operator → registry, which only reads
+    smcp.admin.v1.log_level                             request   an operator → each process
 
 Names stand encoded in them (`smcp_proto.member_names`), so each is one token.
 """
@@ -17,10 +18,9 @@ from functools import lru_cache
 from typing import Final, cast, get_args
 
 from smcp_bus import registry_contract
-from smcp_bus.bus import NO_HEADERS, Bus, Headers, Incoming, Reply, RequestHandler, Subscription
+from smcp_bus.bus import ERROR, NO_HEADERS, SUBJECT, Bus, Headers, Incoming, Reply, RequestHandler, Subscription
 from smcp_bus.callers import Caller, from_headers
 from smcp_bus.dispatch import Answer, Dispatcher, failed
-from smcp_bus.headers import ERROR, SUBJECT
 from smcp_proto import catalog
 from smcp_proto.catalog import Row
 from smcp_proto.errors import ErrorBody, ErrorCode
@@ -42,6 +42,8 @@ HOSTS_GATEWAY_LEASE_ALL: Final = f"{HOSTS}.*.*.gateway_lease"
 """Only gateways may publish here: what they say of their sockets sends clients of other gateways away."""
 HOSTS_ASSERT_ALL: Final = f"{HOSTS}.*.*.assert"
 OPERATORS_ALL: Final = f"{OPERATORS}.*.*"
+LOG_LEVEL: Final = "smcp.admin.v1.log_level"
+"""Each process serves it. nats-server lets operators alone publish here."""
 
 
 @lru_cache(maxsize=4096)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Final, Unpack
 
@@ -13,13 +12,11 @@ from pydantic import ValidationError
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
-from smcp_bus.bus import Bus, BusError, Incoming, Subscription
+from smcp_bus.bus import EPOCH, SUBJECT, Bus, Incoming, Subscription
 from smcp_bus.dispatch import Call
-from smcp_bus.headers import EPOCH, SUBJECT
-from smcp_bus.log_level import serve_log_level
-from smcp_bus.metrics import Instruments, measure_bus, measure_lease
-from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import NatsBus
 from smcp_bus.nats.config import Credentials
+from smcp_bus.operations import measure_lease, open_service_bus
 from smcp_bus.ownership import Ownership, owned
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
@@ -35,8 +32,8 @@ from smcp_computer.terminal import open_terminal
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness, Stats, serve_health
-from smcp_service.lifecycle import Failure, background
-from smcp_service.logging import LEVEL, get_logger
+from smcp_service.lifecycle import background
+from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics
 
 _log = logging.getLogger("smcp_computer.app")
@@ -48,7 +45,7 @@ DRAIN_S: Final = 5.0
 
 
 def open_approvals(
-    settings: ComputerSettings, bus: NatsBus, metrics: Instruments | None = None
+    settings: ComputerSettings, bus: NatsBus, metrics: Metrics | None = None
 ) -> AbstractAsyncContextManager[Trail]:
     """The audit trail of a Computer on NATS: it tells a registry, since it may not publish records."""
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
@@ -134,26 +131,12 @@ async def open_service(
                 open_gateway_computer(settings, token=token_of(settings), **options)
             )
         else:
-            bus_config = BusConfig(
-                url=settings.nats_url,
-                credentials=credentials,
-                ca=settings.nats_ca,
-                max_payload=settings.max_payload,
-                name="smcp-computer",
-                drain_timeout=settings.drain_s,
+            hint = " (SMCP_NATS_URL says where it is; --gateway needs no NATS)"
+            bus = await stack.enter_async_context(
+                open_service_bus("smcp-computer", settings, credentials, readiness, metrics, stats, hint=hint)
             )
-            try:
-                bus = await stack.enter_async_context(
-                    open_bus(bus_config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
-                )
-                options["trail"] = await stack.enter_async_context(open_approvals(settings, bus, metrics))
-                await stack.enter_async_context(serve_log_level(bus, "smcp-computer", LEVEL))
-                computer = await stack.enter_async_context(open_computer(settings, bus, **options))
-            except BusError as error:
-                why = str(error) or type(error).__name__
-                raise Failure(f"NATS: {why} (SMCP_NATS_URL says where it is; --gateway needs no NATS)") from error
-            stack.callback(measure_bus(metrics, bus))
-            stats.add("bus", lambda: asdict(bus.stats()))
+            options["trail"] = await stack.enter_async_context(open_approvals(settings, bus, metrics))
+            computer = await stack.enter_async_context(open_computer(settings, bus, **options))
         await stack.enter_async_context(open_control(settings, computer))
         computer.follow_file()
         stats.add("computer", computer.calls.held)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict, Unpack
 from smcp_bus import registry_contract
 from smcp_bus.audit import Trail
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Tracing
-from smcp_bus.metrics import measure_owner
+from smcp_bus.operations import measure_owner
 from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion

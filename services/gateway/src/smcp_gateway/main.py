@@ -2,18 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from smcp_auth.settings import check_auth
 from smcp_bus.audit_sinks import open_trail
-from smcp_bus.bus import BusError
-from smcp_bus.log_level import serve_log_level
-from smcp_bus.metrics import measure_bus
-from smcp_bus.nats.bus import open_bus
-from smcp_bus.nats.config import BusConfig, configured_credentials
+from smcp_bus.nats.config import Credentials, configured_credentials
+from smcp_bus.operations import open_service_bus
 from smcp_gateway.app import EVENTS, Gateway, open_gateway
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
@@ -26,11 +22,13 @@ from smcp_service.cli import (
     use_huge_pages,
     version_option,
 )
-from smcp_service.lifecycle import Failure
-from smcp_service.logging import LEVEL, get_logger
-from smcp_service.settings import SettingsError, load_settings
+from smcp_service.logging import get_logger
+from smcp_service.settings import load_settings
 
 app = typer.Typer(add_completion=False)
+
+LAST_ANSWERS_S: Final = 5.0
+"""How long the bus waits for handlers that run, after the gateway has drained (seconds)."""
 
 
 @app.command(context_settings=SHORT_HELP)
@@ -49,23 +47,12 @@ def serve(
     """Serve Agents and Computers over Socket.IO, on `SMCP_GATEWAY_HOST`:`SMCP_GATEWAY_PORT`."""
     settings = load_settings(GatewaySettings, gateway_port=port, insecure=insecure)
     check_auth(settings, "SMCP_GATEWAY_HOST", settings.gateway_host)
-    config = BusConfig(
-        url=settings.nats_url,
-        credentials=configured_credentials(settings.nats_creds, SettingsError, kind="gateway"),
-        ca=settings.nats_ca,
-        max_payload=settings.max_payload,
-        name="smcp-gateway",
-    )
-    serve_command(
-        "smcp-gateway",
-        settings,
-        lambda: open_service(settings, config),
-        check_config=check_config,
-    )
+    credentials = configured_credentials(settings.nats_creds, kind="gateway")
+    serve_command("smcp-gateway", settings, lambda: open_service(settings, credentials), check_config=check_config)
 
 
 @asynccontextmanager
-async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIterator[Gateway]:
+async def open_service(settings: GatewaySettings, credentials: Credentials | None) -> AsyncIterator[Gateway]:
     """A gateway on its own bus. It listens before it connects to NATS, so that `/livez` is answered meanwhile.
 
     Raises:
@@ -76,19 +63,21 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
         get_logger(__name__).info("listening", url=front.url, health=front.health.url)
         if settings.gateway_port == 0:  # the port has to be known at any log level
             typer.echo(f"smcp-gateway listens on {front.url}")
-        try:
-            bus = await stack.enter_async_context(
-                open_bus(config, opening=lambda bus: front.readiness.starting("nats", lambda: bus.problem))
+        bus = await stack.enter_async_context(
+            open_service_bus(
+                "smcp-gateway",
+                settings,
+                credentials,
+                front.readiness,
+                front.metrics,
+                front.stats,
+                drain_s=LAST_ANSWERS_S,
             )
-            stack.callback(measure_bus(front.metrics, bus))
-            front.stats.add("bus", lambda: asdict(bus.stats()))
-            content = settings.audit_arguments
-            await stack.enter_async_context(serve_log_level(bus, "smcp-gateway", LEVEL))
-            trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, front.metrics, content=content))
-            gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front, trail=trail))
-            front.stats.add("gateway", gateway.held)
-        except BusError as error:
-            raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
+        )
+        content = settings.audit_arguments
+        trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, front.metrics, content=content))
+        gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front, trail=trail))
+        front.stats.add("gateway", gateway.held)
         use_huge_pages()
         get_logger(__name__).info("ready", url=gateway.url, health=front.health.url)
         yield gateway

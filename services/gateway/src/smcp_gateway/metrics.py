@@ -3,7 +3,7 @@
 from smcp_auth.authenticator import Authenticator
 from smcp_auth.quotas import Quotas
 from smcp_bus.dispatch import Ended
-from smcp_bus.metrics import measure_lease, measure_owner
+from smcp_bus.operations import measure_lease, measure_owner
 from smcp_bus.registry_client import LeaseKeeper
 from smcp_bus.tracing import counted
 from smcp_gateway.calls.table import CallRoute, CallTable

@@ -2,25 +2,20 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from smcp_bus.audit_sinks import open_trail
-from smcp_bus.bus import BusError, describe
-from smcp_bus.log_level import serve_log_level
-from smcp_bus.metrics import measure_bus
-from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials, configured_credentials
+from smcp_bus.operations import open_service_bus
 from smcp_registry.app import EVENTS, Registry, open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.health import Readiness, Stats, serve_health
-from smcp_service.lifecycle import Failure
-from smcp_service.logging import LEVEL, get_logger
+from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics
-from smcp_service.settings import SettingsError, load_settings
+from smcp_service.settings import load_settings
 
 app = typer.Typer(add_completion=False, help="Keeps who is in which office. Run any number of them.")
 
@@ -32,38 +27,19 @@ def serve(
 ) -> None:
     """Serve rooms until stopped. All settings are environment variables, see --check-config."""
     settings = load_settings(RegistrySettings)
-    credentials = configured_credentials(settings.nats_creds, SettingsError, kind="registry")
-    serve_command(
-        "smcp-registry",
-        settings,
-        lambda: open_service(settings, credentials),
-        check_config=check_config,
-    )
+    credentials = configured_credentials(settings.nats_creds, kind="registry")
+    serve_command("smcp-registry", settings, lambda: open_service(settings, credentials), check_config=check_config)
 
 
 @asynccontextmanager
 async def open_service(settings: RegistrySettings, credentials: Credentials | None) -> AsyncIterator[Registry]:
     readiness, stats = Readiness(), Stats()
-    config = BusConfig(
-        url=settings.nats_url,
-        credentials=credentials,
-        ca=settings.nats_ca,
-        max_payload=settings.max_payload,
-        name="smcp-registry",
-        drain_timeout=settings.drain_s,
-    )
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         health = await stack.enter_async_context(serve_health(settings, readiness, metrics, stats))
-        try:
-            bus = await stack.enter_async_context(
-                open_bus(config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
-            )
-        except BusError as error:
-            raise Failure(describe(error)) from error
-        stack.callback(measure_bus(metrics, bus))
-        stats.add("bus", lambda: asdict(bus.stats()))
-        await stack.enter_async_context(serve_log_level(bus, "smcp-registry", LEVEL))
+        bus = await stack.enter_async_context(
+            open_service_bus("smcp-registry", settings, credentials, readiness, metrics, stats)
+        )
         trail = await stack.enter_async_context(open_trail(EVENTS, settings, bus, metrics))
         registry = await stack.enter_async_context(
             open_registry(settings, bus, readiness=readiness, metrics=metrics, trail=trail)

@@ -17,9 +17,9 @@ from urllib.parse import quote
 from smcp_agent.connecting.options import shared_key
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.bus import BusError
-from smcp_bus.log_level import serve_log_level
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
+from smcp_bus.operations import serve_log_level
 from smcp_computer.app import open_approvals, open_computer
 from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
@@ -31,7 +31,6 @@ from smcp_mcp.settings import McpSettings
 from smcp_registry import app as registry_app
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Failure, background
-from smcp_service.logging import LEVEL
 from smcp_service.metrics import Metrics
 from smcp_service.settings import ServiceSettings
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
@@ -135,7 +134,7 @@ async def open_system(
             registry_app.open_registry(settings.registry, registry_bus, trail=registry_trail),
             _connected(nats, GATEWAY, settings.gateway) as gateway_bus,
             _http_server(settings.gateway, computer=ready) as front,
-            serve_log_level(gateway_bus, "smcp up", LEVEL),
+            serve_log_level(gateway_bus, "smcp up"),
             open_trail(
                 gateway_app.EVENTS,
                 settings.gateway,

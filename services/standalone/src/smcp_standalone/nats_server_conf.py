@@ -22,13 +22,13 @@ from typing import Any, Final
 
 import bcrypt
 
-from smcp_bus.log_level import SUBJECT as LOG_LEVEL
 from smcp_bus.subjects import (
     AUDIT_ALL,
     HOSTS,
     HOSTS_ASSERT_ALL,
     HOSTS_GATEWAY_LEASE_ALL,
     HOSTS_LEASE_ALL,
+    LOG_LEVEL,
     OPERATORS,
     OPERATORS_ALL,
     OWNER_QUEUE,

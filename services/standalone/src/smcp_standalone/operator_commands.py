@@ -11,16 +11,16 @@ from typing import Annotated, Any, Final, get_args
 import orjson
 import typer
 
-from smcp_bus import log_level as log_levels
 from smcp_bus.bus import Connection, Incoming
 from smcp_bus.nats.bus import NatsBus
+from smcp_bus.operations import LevelAnswer
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomQuestion
-from smcp_bus.subjects import audit
+from smcp_bus.subjects import LOG_LEVEL, audit
 from smcp_proto.member_names import check_name
 from smcp_proto.printable import printable, printable_json
 from smcp_service.lifecycle import Failure, plain_failures, run
 from smcp_service.logging import configure_logging
-from smcp_service.settings import SettingsError
+from smcp_service.settings import LogLevel, SettingsError
 from smcp_standalone.audit_reader import Duplicates
 from smcp_standalone.operator_connection import ask, operator_bus
 
@@ -122,13 +122,13 @@ def log_level(
 ) -> None:
     """Show or change what processes that run write to their logs, over NATS. SIGUSR1 does the same for one process."""
     level = level and level.lower()
-    if level is not None and level not in get_args(log_levels.Level):
-        raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(log_levels.Level))}")
+    if level is not None and level not in get_args(LogLevel):
+        raise SettingsError(f"LEVEL: {level!r} is none of {', '.join(get_args(LogLevel))}")
     question = {key: value for key, value in (("level", level), ("credential", credential)) if value is not None}
 
     async def show(bus: NatsBus, stop: asyncio.Event) -> None:
-        answers = await _all_answers(bus, log_levels.SUBJECT, json.dumps(question).encode())
-        all_found = [log_levels.Answer.model_validate_json(answer) for answer in answers]
+        answers = await _all_answers(bus, LOG_LEVEL, json.dumps(question).encode())
+        all_found = [LevelAnswer.model_validate_json(answer) for answer in answers]
         all_found.sort(key=lambda each: (each.service, each.credential))
         found = [each for each in all_found if credential in (None, each.credential)]
         if all_found and not found:

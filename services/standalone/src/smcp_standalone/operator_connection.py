@@ -13,8 +13,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
-from smcp_bus.bus import BusError, NoResponder, RequestTimedOut, describe
-from smcp_bus.headers import ERROR
+from smcp_bus.bus import ERROR, BusError, NoResponder, RequestTimedOut, describe
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
 from smcp_bus.subjects import operators
@@ -49,7 +48,7 @@ async def operator_bus() -> AsyncIterator[NatsBus]:
         Failure: NATS cannot be reached.
     """
     settings = load_settings(ServiceSettings)
-    credentials = configured_credentials(settings.nats_creds, SettingsError, kind="operator")
+    credentials = configured_credentials(settings.nats_creds, kind="operator")
     url = settings.nats_url
     if credentials is None and not os.environ.get("SMCP_NATS_URL") and (beside := _find_local_run()) is not None:
         url, credentials = beside["url"], load_credentials(Path(beside["credentials"]))

@@ -7,7 +7,7 @@ from typing import Final
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from smcp_bus.nats.chunks import CHUNK, CHUNKS, SIZE
+from smcp_bus.nats.wire import CHUNK, CHUNKS, SIZE
 
 FIRST: Final = 4096
 """Bytes of a chunk: the smallest of which 32 MiB may be made."""

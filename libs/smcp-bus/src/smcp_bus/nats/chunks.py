@@ -22,16 +22,9 @@ from typing import Final
 
 from smcp_bus.bus import BodyTooLarge, Headers, Progress, TransferFailed
 from smcp_bus.limits import ByteBudget, Grant
-from smcp_bus.nats.inbox import Awaited
-from smcp_bus.nats.wire import is_no_responders
+from smcp_bus.nats.receiving import Awaited
+from smcp_bus.nats.wire import CHUNKS, SIZE, is_no_responders
 from smcp_proto.backoff import Backoff
-
-SIZE: Final = "Smcp-Size"
-"""Bytes of the whole body; only on the first message of a chunked one."""
-CHUNKS: Final = "Smcp-Chunks"
-"""How many chunks it has."""
-CHUNK: Final = "Smcp-Chunk"
-"""In a pull the index that is asked for, `done`, or `here`; in its answer the index that comes, or `gone`."""
 
 MAX_CHUNKS: Final = 8192
 """More than any body within the limits needs: a peer cannot make us ask for bytes one by one."""

@@ -1,6 +1,5 @@
 """The configuration of a bus, and the credential that a process shows to nats-server."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -9,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
-MIB: Final = 1024 * 1024
+from smcp_service.settings import MIB, SettingsError
 
 _Text = Annotated[str, Field(min_length=1)]
 _Inbox = Annotated[str, Field(pattern=r"^_INBOX(\.[A-Za-z0-9_=-]+)+$")]
@@ -82,12 +81,7 @@ def renewed(credentials: Credentials) -> Credentials:
 
 
 def configured_credentials(
-    path: Path | None,
-    wrong: Callable[[str], Exception],
-    *,
-    kind: str,
-    office: str | None = None,
-    name: str | None = None,
+    path: Path | None, *, kind: str, office: str | None = None, name: str | None = None
 ) -> Credentials | None:
     """The credential in the file that the setting `SMCP_NATS_CREDS` names; None where it names none.
 
@@ -96,14 +90,14 @@ def configured_credentials(
         office, name: the Computer that it wants to be.
 
     Raises:
-        `wrong`, made of a sentence that names the setting: the file cannot be used, or is for something else.
+        SettingsError: the file cannot be used, or is for something else.
     """
     if path is None:
         return None
     try:
         credentials = load_credentials(path)
     except BadCredentials as error:
-        raise wrong(f"SMCP_NATS_CREDS: {error}") from None
+        raise SettingsError(f"SMCP_NATS_CREDS: {error}") from None
     why = ""
     if credentials.kind not in (None, kind):
         why = f"is a credential of the kind {credentials.kind}, and has to be of the kind {kind}"
@@ -113,7 +107,7 @@ def configured_credentials(
         allowed = ", ".join(map(repr, credentials.names)) or "nobody"
         why = f"is for the {kind} {allowed}, and this one is called {name!r}"
     if why:
-        raise wrong(f"SMCP_NATS_CREDS: {path}: {why}")
+        raise SettingsError(f"SMCP_NATS_CREDS: {path}: {why}")
     return credentials
 
 
@@ -158,7 +152,7 @@ class BusConfig:
 
 @dataclass(frozen=True, slots=True)
 class BusStats:
-    """`measure_bus` says what each number is of."""
+    """`measured_bus` says what each number is of."""
 
     pending: int
     running: int

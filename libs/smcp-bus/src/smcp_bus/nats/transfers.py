@@ -5,6 +5,7 @@ import logging
 from typing import Final
 
 from smcp_bus.bus import (
+    NOT_RUN,
     Admit,
     BodyTooLarge,
     BusError,
@@ -14,14 +15,12 @@ from smcp_bus.bus import (
     Reply,
     RequestTimedOut,
     TransferFailed,
+    error_reply,
 )
-from smcp_bus.headers import NOT_RUN
 from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.nats.chunks import (
-    CHUNKS,
     DONE,
     GONE,
-    SIZE,
     Outgoing,
     Pulling,
     Send,
@@ -30,10 +29,9 @@ from smcp_bus.nats.chunks import (
     is_chunk,
 )
 from smcp_bus.nats.client import MAX_CHUNK, NatsClient
-from smcp_bus.nats.inbox import Inbox
-from smcp_bus.nats.serving import error_reply
-from smcp_bus.nats.wire import decode_head, encode_head, is_no_responders
-from smcp_proto.errors import ANSWER_TOO_LARGE, REQUEST_TOO_LARGE, ErrorCode
+from smcp_bus.nats.receiving import Inbox
+from smcp_bus.nats.wire import CHUNKS, SIZE, decode_head, encode_head, is_no_responders
+from smcp_proto.errors import ANSWER_TOO_LARGE, REQUEST_TOO_LARGE, TooLarge, Unavailable
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +127,7 @@ class Transfers:
             body = await self.pull(office_of(subject), address, headers, first, deadline, admit)
         except BodyTooLarge as error:
             self._release(address)
-            return error_reply(ErrorCode.TOO_LARGE, ANSWER_TOO_LARGE, limit=error.limit, size=error.size)
+            return _too_large(ANSWER_TOO_LARGE, error)
         except BaseException:
             self._release(address)
             raise
@@ -141,12 +139,12 @@ class Transfers:
         try:
             return await self.pull(office, address, request.headers, request.body, until)
         except BodyTooLarge as error:
-            return error_reply(ErrorCode.TOO_LARGE, REQUEST_TOO_LARGE, limit=error.limit, size=error.size)
+            return _too_large(REQUEST_TOO_LARGE, error)
         except (RequestTimedOut, ConnectionLost):
             return None
         except TransferFailed as error:
             _log.warning("a request was dropped: %s", error)
-            return error_reply(ErrorCode.UNAVAILABLE, "the request did not arrive whole", {NOT_RUN: "1"})
+            return error_reply(Unavailable("the request did not arrive whole"), {NOT_RUN: "1"})
 
     async def room(self, deadline: float | None) -> None:
         await self._client.room(self._until(deadline))
@@ -161,7 +159,7 @@ class Transfers:
         if grant is None:
             _log.warning("a large answer was not sent: %d bytes of other answers wait to be fetched", self.kept.used)
             full = "too many large answers are on their way; ask again"
-            return error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True)
+            return error_reply(Unavailable(full, details={"may_have_run": True}))
         kept = _Kept(self.inbox, outgoing, self._until(request.deadline), grant)
         self._client.send(subject, kept.subject, head, outgoing.first)
         return None
@@ -176,12 +174,16 @@ class Transfers:
     def stray(self, reply: str, head: bytes) -> None:
         """A message for an entry that has gone: tell who pulls from it, and who keeps the rest of an answer for it.
 
-        `reply` lies in an inbox: see `smcp_bus.nats.inbox.is_inbox`.
+        `reply` lies in an inbox: see `smcp_bus.nats.receiving.is_inbox`.
         """
         if is_chunk(head):
             self._client.send(reply, "", chunk_head(GONE), b"")
         elif SIZE in decode_head(head):
             self._release(reply)
+
+
+def _too_large(message: str, error: BodyTooLarge) -> Reply:
+    return error_reply(TooLarge(message, details={"limit": error.limit, "size": error.size}))
 
 
 class _Kept:

@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from smcp_bus.bus import NO_HEADERS, Headers
-from smcp_bus.headers import BUDGET, PROGRESS
+from smcp_bus.bus import BUDGET, NO_HEADERS, PROGRESS, Headers
 
 Receiver = Callable[[bytes, bytes, bytes, bytes], None]
 """Takes subject, reply subject, header block and body of a message. Runs inside the read loop: it must neither
@@ -90,6 +89,12 @@ class Splitter:
         return b"".join(rest)
 
 
+SIZE: Final = "Smcp-Size"
+"""Bytes of the whole body; only on the first message of a chunked one."""
+CHUNKS: Final = "Smcp-Chunks"
+"""How many chunks it has."""
+CHUNK: Final = "Smcp-Chunk"
+"""In a pull the index that is asked for, `done`, or `here`; in its answer the index that comes, or `gone`."""
 _FIRST_LINE: Final = "NATS/1.0\r\n"
 NOTE_HEAD: Final = f"{_FIRST_LINE}{PROGRESS}: 1\r\n\r\n".encode()
 """The header block of a note."""

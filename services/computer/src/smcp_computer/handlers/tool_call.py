@@ -12,9 +12,8 @@ from typing import Any, Final
 from smcp_bus import exact_json
 from smcp_bus.audit import Trail
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.owned_calls import RunningCall, Stop
 from smcp_bus.owner import Owner
-from smcp_bus.ownership import Ownership, Seat
+from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
 from smcp_computer.confirmation import ApprovalNeeded, Confirmation, approval_event, not_confirmed

@@ -14,14 +14,24 @@ import orjson
 from opentelemetry.trace import INVALID_SPAN, Span
 
 from smcp_bus import ownership, subjects
-from smcp_bus.bus import Admit, BodyTooLarge, Bus, Headers, Incoming, Progress, Reply, RequestHandler, RequestTimedOut
+from smcp_bus.bus import (
+    PROGRESS,
+    Admit,
+    BodyTooLarge,
+    Bus,
+    Headers,
+    Incoming,
+    Progress,
+    Reply,
+    RequestHandler,
+    RequestTimedOut,
+    error_reply,
+)
 from smcp_bus.dispatch import RawJson
-from smcp_bus.headers import PROGRESS
 from smcp_bus.nats.client import MAX_CHUNK
-from smcp_bus.nats.serving import error_reply
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_proto import tool_results
-from smcp_proto.errors import ErrorCode, SmcpError, Unavailable
+from smcp_proto.errors import Internal, SmcpError, Unavailable
 
 CANCEL_GRACE_S: Final = 1.0
 """How long an owner may take to settle a call that was cancelled (seconds)."""
@@ -305,10 +315,10 @@ class CallRoute:
         try:
             return await handler(incoming)
         except asyncio.CancelledError:
-            return error_reply(ErrorCode.UNAVAILABLE, "shutting down")  # only `close` cancels
+            return error_reply(Unavailable("shutting down"))  # only `close` cancels
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
-            return error_reply(ErrorCode.INTERNAL, "internal error")
+            return error_reply(Internal("internal error"))
 
     async def _admitted(self, reply: Reply, admit: Admit) -> Reply:
         """A large answer waits where it is until its receiver has room for it, as one in parts waits with its owner."""
@@ -319,7 +329,7 @@ class CallRoute:
         if self.waiting_bytes + size > KEPT * self.bus.max_body:
             _log.warning("a large answer was not taken: %d bytes of others wait", self.waiting_bytes)
             full = "too many large answers are on their way; ask again"
-            return error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True)
+            return error_reply(Unavailable(full, details={"may_have_run": True}))
         self.waiting_bytes += size
         try:
             await admitted.wait()

@@ -19,8 +19,7 @@ from smcp_bus.bus import Incoming, Reply, Subscription
 from smcp_bus.callers import Rights, check_listed, listed_hints, with_caller
 from smcp_bus.dispatch import Call, Dispatcher, Handler, RawJson
 from smcp_bus.outbox import Outbox
-from smcp_bus.owned_calls import RunningCall, Stop
-from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
+from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, RunningCall, Seat, Stop, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_bus.subjects import computer_route, request_handler
 from smcp_bus.tracing import bus_spans, carried

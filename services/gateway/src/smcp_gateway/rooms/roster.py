@@ -1,6 +1,6 @@
 """The members of an office, as its members on this gateway know them. Decides which enters and leaves are new.
 
-Enters and leaves carry epochs (`smcp_bus.headers.EPOCH`) and may come twice, late, or not at all (in an outage). The
+Enters and leaves carry epochs (`smcp_bus.bus.EPOCH`) and may come twice, late, or not at all (in an outage). The
 roster keeps the last epoch of each member, so it drops what is not newer. It also keeps who is present, so it drops
 what a comparison with the registry's list has announced already.
 """

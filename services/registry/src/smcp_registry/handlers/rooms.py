@@ -14,9 +14,8 @@ import orjson
 from pydantic import BaseModel, TypeAdapter
 
 from smcp_bus import subjects
-from smcp_bus.bus import Bus
+from smcp_bus.bus import NOTIFICATION_ID, SUBJECT, Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
-from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
 from smcp_bus.limits import MEMBER_SHARE, Buckets, Rate
 from smcp_bus.registry_contract import (
     AssertedMember,
