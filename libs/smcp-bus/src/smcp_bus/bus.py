@@ -117,7 +117,7 @@ SUBJECT: Final = "Smcp-Subject"
 """Request to a Computer, and cancel: the identity of the Agent's key or token (`Principal.identity`), which a new token
 of the same subject keeps. Absent: no authentication, or an older gateway."""
 RIGHTS: Final = "Smcp-Rights"
-"""Request to a Computer: what the Agent's key or token allows (`callers.Rights`), JSON in ASCII. Absent as `SUBJECT`."""
+"""Request to a Computer: what the Agent's key or token allows (`callers.Rights`), as JSON. Absent as `SUBJECT`."""
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 
