@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.sorting import instant
+from smcp_proto.text import instant
 
 AT = 1768465800_000000
 """2026-01-15T08:30:00Z."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.printable import printable, printable_json
+from smcp_proto.text import printable, printable_json
 
 UNSEEN = "".join(map(chr, [*range(0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]))
 OBEYED = set(UNSEEN) - set(map(chr, range(0x20, 0x7F))) - {"\t"}

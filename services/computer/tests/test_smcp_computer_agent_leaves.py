@@ -9,7 +9,7 @@ from smcp_bus.bus import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_computer.computer import Computer
 from smcp_proto.schemas.resources import MISSED
-from smcp_registry.member_records import record_key, tombstone
+from smcp_registry.admission import record_key, tombstone
 from smcp_registry.store import open_store, read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
 from smcp_testing.gateway_world import connected, gateway_world

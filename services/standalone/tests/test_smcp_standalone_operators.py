@@ -18,7 +18,7 @@ from smcp_bus.operations import serve_log_level
 from smcp_bus.registry_contract import Claim
 from smcp_bus.subjects import AUDIT_ALL
 from smcp_service.logging import Level
-from smcp_standalone.operator_connection import advertise_run
+from smcp_standalone.operator_commands import advertise_run
 from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.registry_world import asking, registries

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
-from smcp_proto.printable import printable
+from smcp_proto.text import printable
 
 T = TypeVar("T")
 Problem = tuple[str | None, str]

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from smcp_bus import subjects
 from smcp_bus.bus import EPOCH, BodyTooLarge, Bus, raise_if_cancelled
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
-from smcp_registry.member_records import Announce, MemberRecord
+from smcp_registry.admission import Announce, MemberRecord
 from smcp_registry.store import Bucket
 
 _log = logging.getLogger("smcp_registry.announcer")

@@ -36,7 +36,7 @@ from smcp_service.settings import ServiceSettings
 from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_standalone.nats_server_conf import read_model
-from smcp_standalone.operator_connection import advertise_run
+from smcp_standalone.operator_commands import advertise_run
 from smcp_standalone.settings import UpOptions, UpSettings
 
 REGISTRY: Final = "up-registry"

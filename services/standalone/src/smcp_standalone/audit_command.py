@@ -10,7 +10,9 @@ from typing import Annotated, Any, Final, get_args
 import typer
 
 from smcp_bus.audit import Kind
-from smcp_proto.printable import escaped_json, printable
+from smcp_bus.nats.bus import NatsBus
+from smcp_bus.registry_contract import Records, RecordsQuestion
+from smcp_proto.text import escaped_json, printable
 from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure, counted, plain_failures, run
 from smcp_service.logging import configure_logging
@@ -23,12 +25,9 @@ from smcp_standalone.audit_reader import (
     Line,
     Wanted,
     csv_line,
-    lines_of,
     read_file,
-    read_page,
-    read_stream,
 )
-from smcp_standalone.operator_connection import operator_bus
+from smcp_standalone.operator_commands import ask, operator_bus
 
 app = typer.Typer(
     name="audit",
@@ -37,6 +36,8 @@ app = typer.Typer(
 )
 POLL_S: Final = 1.0
 """`follow` asks for new records so often (seconds): a subscription would lose those of an interruption."""
+SKEW_S: Final = 300
+"""How far the clocks of a writer and of nats-server may differ (seconds): a record is stored after its `at`."""
 _BLANKS: Final = str.maketrans("\t\r\n", "   ")
 """In JSON they stand between values only."""
 OUTCOMES: Final = (
@@ -162,6 +163,30 @@ def verify(file: File = None) -> None:
         typer.echo(said if file is None else f"{said}; nothing holds the hash of the last one of each process")
 
     _run(main)
+
+
+async def read_page(bus: NatsBus, wanted: Wanted, after: int) -> Records:
+    """Messages of NATS's stream that may match. Raises Failure."""
+    since = 0 if wanted.since is None else max(0, int(wanted.since.timestamp()) - SKEW_S)
+    question = RecordsQuestion(after=after, subject=wanted.nats_subject, since=since)
+    return await ask(bus, "records", question, Records)
+
+
+def lines_of(page: Records) -> list[Line]:
+    return [Line(each.raw, f"message {each.seq}", each.subject) for each in page.records]
+
+
+async def read_stream(bus: NatsBus, wanted: Wanted) -> AsyncIterator[Line]:
+    """The records of NATS's stream that may match, the oldest first, up to the last one of now. Raises Failure."""
+    page = await read_page(bus, wanted, 0)
+    until = page.last
+    while page.records:
+        for line in lines_of(page):
+            yield line
+        after = page.records[-1].seq
+        if after >= until:
+            return
+        page = await read_page(bus, wanted, after)
 
 
 async def _lines(file: Path | None, wanted: Wanted) -> AsyncIterator[Line]:

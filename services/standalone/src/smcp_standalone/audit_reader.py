@@ -1,4 +1,4 @@
-"""The records of the audit trail as they are read: from NATS's stream or from a file; chosen, checked, and as CSV.
+"""The records of the audit trail as they are read: from a file; chosen, checked, and as CSV.
 
 `smcp_bus.audit` says what a record holds. A record is checked as the bytes that were written.
 """
@@ -7,7 +7,7 @@ import codecs
 import csv
 import io
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,17 +18,12 @@ import orjson
 
 from smcp_bus.audit import FIELDS, MOST_WAITING, REPEATED, sha256
 from smcp_bus.audit_sinks import KEPT, former
-from smcp_bus.nats.bus import NatsBus
-from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_bus.subjects import ROOT, audit
 from smcp_proto.member_names import encode_name
-from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
+from smcp_proto.text import printable
 from smcp_service.settings import SettingsError
-from smcp_standalone.operator_connection import ask
 
-SKEW_S: Final = 300
-"""How far the clocks of a writer and of nats-server may differ (seconds): a record is stored after its `at`."""
 REMEMBERED: Final = 2 * MOST_WAITING
 """How many records are remembered: one that was sent again may be in the trail twice."""
 _CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256", "outcome")
@@ -122,30 +117,6 @@ def read_file(path: Path) -> Iterator[Line]:
                         yield Line(record, f"{name}, line {count}{cut}")
             except OSError as error:
                 raise SettingsError(f"{name}: cannot be read: {error.strerror or error}") from None
-
-
-async def read_page(bus: NatsBus, wanted: Wanted, after: int) -> Records:
-    """Messages of NATS's stream that may match. Raises Failure."""
-    since = 0 if wanted.since is None else max(0, int(wanted.since.timestamp()) - SKEW_S)
-    question = RecordsQuestion(after=after, subject=wanted.nats_subject, since=since)
-    return await ask(bus, "records", question, Records)
-
-
-def lines_of(page: Records) -> list[Line]:
-    return [Line(each.raw, f"message {each.seq}", each.subject) for each in page.records]
-
-
-async def read_stream(bus: NatsBus, wanted: Wanted) -> AsyncIterator[Line]:
-    """The records of NATS's stream that may match, the oldest first, up to the last one of now. Raises Failure."""
-    page = await read_page(bus, wanted, 0)
-    until = page.last
-    while page.records:
-        for line in lines_of(page):
-            yield line
-        after = page.records[-1].seq
-        if after >= until:
-            return
-        page = await read_page(bus, wanted, after)
 
 
 class Duplicates:

@@ -26,7 +26,7 @@ from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings
-from smcp_standalone.operator_connection import CONNECT_S
+from smcp_standalone.operator_commands import CONNECT_S
 
 app = typer.Typer(
     name="keys",
