@@ -20,7 +20,7 @@ from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import open_store
 from smcp_testing.waiting import eventually
 
-COMPUTER = LeaseRenewal(members=1)
+COMPUTER = LeaseRenewal()
 
 
 def gateway(sockets: int, *, accepting: bool = True) -> LeaseRenewal:

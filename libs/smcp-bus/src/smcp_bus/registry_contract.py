@@ -16,7 +16,7 @@ On `smcp.hosts.v1.<credential>.<process>.<verb>`:
 
 | verb | who asks whom | body | reply |
 |---|---|---|---|
-| `lease` | Computer → registry | `LeaseRenewal` (`members` counts) | `LeaseState`, or 503 without quorum |
+| `lease` | Computer → registry | `LeaseRenewal` | `LeaseState`, or 503 without quorum |
 | `gateway_lease` | gateway → registry | `LeaseRenewal` | the same |
 | `assert` | gateway → registry | `Assertion` | `AssertionResult` |
 | `alive` | registry → process | `AliveQuestion` | `AliveAnswer` |
@@ -134,7 +134,6 @@ class Approval(_Contract):
 class LeaseRenewal(_Contract):
     sockets: int = Field(default=0, ge=0)
     """For a gateway: the sockets it holds."""
-    members: int = 0
     accepting: bool | None = None
     """For a gateway: whether it takes new sockets, which one that stops does not. None: it is no gateway (or an older
     one), and has no part in the fair share. Believed on `gateway_lease` alone."""

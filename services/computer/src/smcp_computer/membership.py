@@ -95,7 +95,7 @@ class Membership:
         self.lease = LeaseKeeper(
             registry,
             lease_s=settings.lease_s,
-            describe=lambda: LeaseRenewal(members=1),
+            describe=LeaseRenewal,
             on_lapsed=lambda: ownership.close("the lease had run out"),
         )
 

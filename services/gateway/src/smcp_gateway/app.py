@@ -23,10 +23,10 @@ from smcp_gateway.calls.table import CallRoute, CallTable
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resources import ListResources, metered, resource_updated
-from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_room, tool_progress, update
+from smcp_gateway.handlers.rooms import Rooms, alive
 from smcp_gateway.handover import Moves
 from smcp_gateway.http_server import HttpServer, open_http_server
-from smcp_gateway.metrics import calls_timed, measure, measure_lists, measure_strangers
+from smcp_gateway.metrics import calls_timed, measure, measure_lists
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Listeners, Offices
 from smcp_gateway.rooms.repair import Repair
@@ -66,7 +66,7 @@ class Gateway:
         self._generations = generations = Generations()
         self._background = BackgroundTasks(lambda work: tasks.start(work, name="background task"))
         clock = asyncio.get_running_loop().time
-        self._quotas = quotas = Quotas(settings.quotas, burst_s=settings.quota_burst_s, clock=clock)
+        self.quotas = quotas = Quotas(settings.quotas, burst_s=settings.quota_burst_s, clock=clock)
         self.transport = SocketIoServer(
             sessions,
             max_payload=settings.max_payload,
@@ -92,7 +92,7 @@ class Gateway:
         )
         listeners = Listeners(self.transport.tell, self.computers.cancelled, self.computers.agent_left)
         self.offices = Offices(bus, listeners, generations)
-        self._memberships = Memberships(
+        self.memberships = Memberships(
             registry,
             self.offices,
             self.computers,
@@ -103,21 +103,21 @@ class Gateway:
             hang_up=self.transport.hang_up,
         )
         self.route = CallRoute(bus, self.computers.by_subject)
-        self.transport.gone = self._memberships.gone
+        self.transport.gone = self.memberships.gone
         self._repair = Repair(
             registry,
             sessions,
             self.offices,
-            self._memberships,
+            self.memberships,
             self.computers,
             self._background,
             generations,
             describe=self._describe,
             hang_up=self.transport.hang_up,
         )
-        self._moves = Moves(
+        self.moves = Moves(
             sessions,
-            self._memberships,
+            self.memberships,
             registry,
             calls,
             hang_up=self.transport.hang_up,
@@ -137,31 +137,17 @@ class Gateway:
             notes=self.computers.owner.notes,
         )
         self.transport.dispatcher = self._client_dispatcher(relay, settings.max_values)
-        self._lease = LeaseKeeper(
+        self.lease = LeaseKeeper(
             registry,
             lease_s=settings.lease_s,
             describe=self._describe,
             on_lapsed=self._lapsed,
-            on_renewed=self._moves.renewed,
+            on_renewed=self.moves.renewed,
         )
         self._probe = OwnerProbe(bus, registry, calls, lease_s=settings.lease_s)
-        measure_strangers(front.metrics, front.listener.strangers)
-        measure(
-            front.metrics,
-            sessions,
-            self.offices,
-            calls,
-            self.computers,
-            self._lease,
-            self.transport,
-            quotas,
-            self._memberships,
-            self._moves,
-            self.route,
-            front.authenticator,
-        )
+        measure(self)
         self.readiness.add("nats", lambda: bus.problem)
-        self.readiness.add("registry", lambda: None if self._lease.acquired else "no lease yet")
+        self.readiness.add("registry", lambda: None if self.lease.acquired else "no lease yet")
 
     @property
     def url(self) -> str:
@@ -193,13 +179,13 @@ class Gateway:
             "owner probe": self._probe.run(),
             "repair": self._repair.run(),
             "computers": self.computers.run(),
-            "lease": self._lease.run(),
+            "lease": self.lease.run(),
             "ping sweep": self.transport.sweep(),
-            "rebalance": self._moves.rebalance(),
+            "rebalance": self.moves.rebalance(),
         }
         if self.front.authenticator is not None:
             works["keys of tokens"] = self.front.authenticator.run()
-            works["expiry"] = self._moves.end_expired(self.front.authenticator)
+            works["expiry"] = self.moves.end_expired(self.front.authenticator)
         try:
             for name, work in works.items():
                 tasks.start(work, name=name)
@@ -218,36 +204,33 @@ class Gateway:
     def _client_dispatcher(self, relay: Relay, max_values: int) -> Dispatcher:
         lists = ListResources(relay, self.offices)
         measure_lists(self.front.metrics, lists)
-        sessions, memberships, registry = self.sessions, self._memberships, self._registry
-        limited = partial(metered, quotas=self._quotas, sessions=sessions)
+        rooms = Rooms(
+            self.sessions,
+            self.memberships,
+            self.offices,
+            self.quotas,
+            self._registry,
+            self.computers,
+            keep_seat=self.moves.keep_seat,
+        )
+        limited = partial(metered, quotas=self.quotas, sessions=self.sessions)
         listing, showing, metered_relay = limited(lists), limited(relay.with_reply_limit), limited(relay)
         before = self._audit.before
-        updating: Handler = partial(update, sessions=sessions, registry=registry, computers=self.computers)
 
         def fallback(row: Row) -> Handler | None:
             """Events that are passed on as they are: the others of the catalog, and those of later versions."""
             if row.event.startswith("client:"):
                 return metered_relay if row.metered else relay
             is_said_by_a_computer = row.event.startswith("server:update_") or upstream(row) is not None
-            return updating if is_said_by_a_computer else None
+            return rooms.update if is_said_by_a_computer else None
 
         return Dispatcher(
             {
-                "server:join_office": before(
-                    partial(
-                        join_office,
-                        sessions=sessions,
-                        memberships=memberships,
-                        offices=self.offices,
-                        quotas=self._quotas,
-                    )
-                ),
-                "server:leave_office": partial(
-                    leave_office, sessions=sessions, memberships=memberships, keep_seat=self._moves.keep_seat
-                ),
-                "server:list_room": partial(list_room, sessions=sessions, offices=self.offices, registry=registry),
+                "server:join_office": before(rooms.join_office),
+                "server:leave_office": rooms.leave_office,
+                "server:list_room": rooms.list_room,
                 "server:tool_call_cancel": relay.cancel,
-                "server:tool_progress": partial(tool_progress, computers=self.computers),
+                "server:tool_progress": rooms.tool_progress,
                 "client:tool_call": before(relay),
                 "client:get_desktop": showing,
                 "client:get_finder": showing,
@@ -266,16 +249,15 @@ class Gateway:
     async def _stop(self) -> None:
         self.readiness.drain()
         self.transport.draining = True
-        self._lease.renew_soon()  # the fair share of the others no longer counts this one
-        await self._moves.drain(within=self._drain_s)
+        self.lease.renew_soon()  # the fair share of the others no longer counts this one
+        await self.moves.drain(within=self._drain_s)
         self.computers.stop()
-        self._memberships.stop()
+        self.memberships.stop()
         await self._background.settle(within=LAST_TASKS_S)
         self._audit.close()
 
     def _describe(self) -> LeaseRenewal:
-        accepting = not self.transport.draining
-        return LeaseRenewal(sockets=len(self.sessions), members=len(self.sessions.members()), accepting=accepting)
+        return LeaseRenewal(sockets=len(self.sessions), accepting=not self.transport.draining)
 
     def _lapsed(self) -> None:
         self.computers.close_ownership("the lease had run out")

@@ -1,21 +1,16 @@
 """The gateway's metrics."""
 
-from smcp_auth.authenticator import Authenticator
-from smcp_auth.quotas import Quotas
+from typing import TYPE_CHECKING
+
 from smcp_bus.dispatch import Ended
 from smcp_bus.operations import measure_lease, measure_owner
-from smcp_bus.registry_client import LeaseKeeper
 from smcp_bus.tracing import counted
-from smcp_gateway.calls.table import CallRoute, CallTable
-from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.handlers.resources import ListResources
-from smcp_gateway.handover import Moves
-from smcp_gateway.rooms.memberships import Memberships
-from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
-from smcp_gateway.sockets.socketio_server import SocketIoServer
-from smcp_service.http_limits import Strangers
 from smcp_service.metrics import Metrics
+
+if TYPE_CHECKING:
+    from smcp_gateway.app import Gateway
 
 
 def calls_timed(metrics: Metrics) -> Ended:
@@ -34,35 +29,14 @@ def measure_lists(metrics: Metrics, lists: ListResources) -> None:
     )
 
 
-def measure_strangers(metrics: Metrics, strangers: Strangers) -> None:
-    metrics.gauge("smcp_gateway_strangers", "Connections that are not let in yet", lambda: len(strangers))
-    metrics.counter(
-        "smcp_gateway_strangers_closed",
-        "Unauthenticated connections that were closed, by the limit they exceeded",
-        lambda: strangers.closed,
-        label="why",
-    )
-
-
-def measure(
-    metrics: Metrics,
-    sessions: Sessions,
-    offices: Offices,
-    calls: CallTable,
-    computers: ComputerTable,
-    lease: LeaseKeeper,
-    transport: SocketIoServer,
-    quotas: Quotas,
-    memberships: Memberships,
-    moves: Moves,
-    route: CallRoute,
-    authenticator: Authenticator | None,
-) -> None:
+def measure(gateway: "Gateway") -> None:
     """Register the gauges and counters."""
+    metrics, sessions, strangers = gateway.front.metrics, gateway.sessions, gateway.front.listener.strangers
+    calls, computers, authenticator = gateway.calls, gateway.computers, gateway.front.authenticator
     gauge, counter = metrics.gauge, metrics.counter
     gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
     gauge("smcp_gateway_members", "Clients that are in an office", lambda: _by_role(sessions), label="role")
-    gauge("smcp_gateway_offices", "Offices of which members are here", lambda: len(offices))
+    gauge("smcp_gateway_offices", "Offices of which members are here", lambda: len(gateway.offices))
     gauge("smcp_gateway_calls_in_flight", "Calls of Agents that are relayed and not answered", lambda: len(calls))
     gauge(
         "smcp_gateway_events_in_flight",
@@ -70,17 +44,17 @@ def measure(
         lambda: sum(session.in_flight for session in sessions),
     )
     gauge("smcp_gateway_computer_calls", "Calls that run at Computers on Socket.IO", lambda: computers.running)
-    gauge("smcp_gateway_draining", "1 while it stops, else 0", lambda: transport.draining)
+    gauge("smcp_gateway_draining", "1 while it stops, else 0", lambda: gateway.transport.draining)
     counter(
         "smcp_gateway_moves",
         "Members that were sent to other gateways, and that came from them, with their seats kept",
-        lambda: {"away": moves.kept, "here": memberships.taken_up},
+        lambda: {"away": gateway.moves.kept, "here": gateway.memberships.taken_up},
         label="way",
     )
     counter(
         "smcp_gateway_computer_requests",
         "Requests to Computers, by where their owners are: in this process, or behind the bus",
-        lambda: route.requests,
+        lambda: gateway.route.requests,
         label="owner",
     )
     counter(
@@ -89,15 +63,26 @@ def measure(
         lambda: {"token": 0, "throttled": 0} if authenticator is None else authenticator.refusals,
         label="why",
     )
-    counter("smcp_gateway_slow_clients", "Clients that were cut off, since they did not read", lambda: transport.slow)
+    counter(
+        "smcp_gateway_slow_clients",
+        "Clients that were cut off, since they did not read",
+        lambda: gateway.transport.slow,
+    )
+    gauge("smcp_gateway_strangers", "Connections that are not let in yet", lambda: len(strangers))
+    counter(
+        "smcp_gateway_strangers_closed",
+        "Unauthenticated connections that were closed, by the limit they exceeded",
+        lambda: strangers.closed,
+        label="why",
+    )
     measure_owner(metrics, computers.owner)
     counter(
         "smcp_gateway_quota_refusals",
         "Events, joins and connections above a quota",
-        lambda: quotas.refused,
+        lambda: gateway.quotas.refused,
         label="quota",
     )
-    measure_lease(metrics, lease)
+    measure_lease(metrics, gateway.lease)
 
 
 def _by_role(sessions: Sessions) -> dict[str, int]:

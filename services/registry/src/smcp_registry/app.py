@@ -20,22 +20,7 @@ from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit, audit_plan, read_records
 from smcp_registry.bucket_watch import ConnectionWatch, View, follow_or_replace
 from smcp_registry.handlers.caller import Callers
-from smcp_registry.handlers.rooms import (
-    RoomRate,
-    assert_members,
-    confirm,
-    find,
-    gateway_lease,
-    join_office,
-    lease,
-    leave_office,
-    list_offices,
-    list_room,
-    show_room,
-    tool_call_cancel,
-    update,
-    update_capabilities,
-)
+from smcp_registry.handlers.rooms import Handlers, RoomRate
 from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.members_view import MembersView
 from smcp_registry.seats import Seats
@@ -114,22 +99,23 @@ async def open_registry(
     readiness.add("leases", lambda: None if leases.synced else "the view of the leases is not caught up")
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
     limited = rate.before
-    notify = limited(partial(update, bus=bus, callers=callers))
+    rooms = Handlers(bus, seats, callers, audit, leases)
+    notify = limited(rooms.update)
     dispatcher = Dispatcher(
         {
-            "server:join_office": limited(partial(join_office, seats=seats, callers=callers, audit=audit)),
-            "server:leave_office": partial(leave_office, seats=seats),
-            "server:list_room": limited(partial(list_room, callers=callers)),
-            "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, callers=callers),
-            "server:update_capabilities": limited(partial(update_capabilities, bus=bus, callers=callers, seats=seats)),
-            registry_contract.CONFIRM.event: partial(confirm, callers=callers),
-            registry_contract.FIND.event: partial(find, callers=callers),
+            "server:join_office": limited(rooms.join_office),
+            "server:leave_office": rooms.leave_office,
+            "server:list_room": limited(rooms.list_room),
+            "server:tool_call_cancel": rooms.tool_call_cancel,
+            "server:update_capabilities": limited(rooms.update_capabilities),
+            registry_contract.CONFIRM.event: rooms.confirm,
+            registry_contract.FIND.event: rooms.find,
             registry_contract.APPROVAL.event: limited(audit.approval),
-            registry_contract.LEASE.event: partial(lease, leases=leases),
-            registry_contract.GATEWAY_LEASE.event: partial(gateway_lease, leases=leases),
-            registry_contract.ASSERT.event: partial(assert_members, seats=seats, callers=callers, audit=audit),
-            registry_contract.OFFICES.event: partial(list_offices, callers=callers),
-            registry_contract.SHOW_ROOM.event: partial(show_room, callers=callers),
+            registry_contract.LEASE.event: rooms.lease,
+            registry_contract.GATEWAY_LEASE.event: rooms.gateway_lease,
+            registry_contract.ASSERT.event: rooms.assert_members,
+            registry_contract.OFFICES.event: rooms.list_offices,
+            registry_contract.SHOW_ROOM.event: rooms.show_room,
             registry_contract.RECORDS.event: partial(read_records, js=js),
         },
         otherwise=lambda row: notify if row.notifies is not None else None,

@@ -1,8 +1,8 @@
 """`smcp offices`, `room`, `watch` and `log-level`: what operators do over NATS. They are members of no office, and take
 no seat.
 
-Their commands reach NATS by `SMCP_NATS_URL` and `SMCP_NATS_CREDS`, or beside a `smcp up` of this user: that leaves a file
-for each run, with its NATS and the credential of an operator, which may only read.
+Their commands reach NATS by `SMCP_NATS_URL` and `SMCP_NATS_CREDS`, or beside a `smcp up` of this user: that leaves a
+file for each run, with its NATS and the credential of an operator, which may only read.
 """
 
 import asyncio

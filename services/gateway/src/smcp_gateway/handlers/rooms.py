@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
@@ -21,91 +22,83 @@ from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, ToolProgressReq, UpdateCapabilitiesReq
 from smcp_proto.schemas.rooms import RESTARTS
 
-KeepSeat = Callable[[Session], Awaitable[bool]]
-"""`Moves.keep_seat`."""
 
+@dataclass(eq=False, repr=False)
+class Rooms:
+    """By the dispatcher's rows (`smcp_gateway.app`)."""
 
-async def join_office(
-    request: EnterOfficeReq,
-    call: Call,
-    *,
-    sessions: Sessions,
-    memberships: Memberships,
-    offices: Offices,
-    quotas: Quotas,
-) -> None:
-    session = sessions.get(call.caller.session)
-    if session is not None:
-        if session.principal is not None:
-            grants = session.principal.grants
-            refusal = decide(grants, office=request.office_id, role=request.role, name=request.name)
-            if refusal is not None:
-                raise refusal
-        if session.membership is None or session.membership.office != request.office_id:
-            office = offices.get(request.office_id)
-            quotas.join(session, request.office_id, 0 if office is None else office.holders)
-        await memberships.join(session, request, exact_json.written(call.payload), call.req_id)
+    sessions: Sessions
+    memberships: Memberships
+    offices: Offices
+    quotas: Quotas
+    registry: RegistryClient
+    computers: ComputerTable
+    keep_seat: Callable[[Session], Awaitable[bool]]
+    """`Moves.keep_seat`."""
 
+    async def join_office(self, request: EnterOfficeReq, call: Call) -> None:
+        session = self.sessions.get(call.caller.session)
+        if session is not None:
+            if session.principal is not None:
+                grants = session.principal.grants
+                refusal = decide(grants, office=request.office_id, role=request.role, name=request.name)
+                if refusal is not None:
+                    raise refusal
+            if session.membership is None or session.membership.office != request.office_id:
+                office = self.offices.get(request.office_id)
+                self.quotas.join(session, request.office_id, 0 if office is None else office.holders)
+            await self.memberships.join(session, request, exact_json.written(call.payload), call.req_id)
 
-async def leave_office(
-    request: LeaveOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships, keep_seat: KeepSeat
-) -> None:
-    session = sessions.get(call.caller.session)
-    if session is None:
-        return
-    if session.role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
-        session.leaving = session.restarts = True  # nothing new is begun for it
-        if not await keep_seat(session):
-            raise Unavailable("no registry keeps the place now; ask again")
-    else:
-        await memberships.leave(session, request.office_id, call.req_id)
+    async def leave_office(self, request: LeaveOfficeReq, call: Call) -> None:
+        session = self.sessions.get(call.caller.session)
+        if session is None:
+            return
+        if session.role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
+            session.leaving = session.restarts = True  # nothing new is begun for it
+            if not await self.keep_seat(session):
+                raise Unavailable("no registry keeps the place now; ask again")
+        else:
+            await self.memberships.leave(session, request.office_id, call.req_id)
 
+    async def list_room(self, request: ListRoomReq, call: Call) -> RawJson:
+        session = self.sessions.get(call.caller.session)
+        membership = session.membership if session is not None else None
+        if membership is None:
+            raise NotInOffice(NOT_A_MEMBER)
+        body = request.model_dump_json(exclude_unset=True).encode()
+        office = self.offices.get(membership.office)
+        # the answering registry must know at least what the caller has heard
+        after = max(membership.revision, 0 if office is None else office.roster.revision)
+        return RawJson(await self.registry.list_room(*membership.seat, body, after=after))
 
-async def list_room(
-    request: ListRoomReq, call: Call, *, sessions: Sessions, offices: Offices, registry: RegistryClient
-) -> RawJson:
-    session = sessions.get(call.caller.session)
-    membership = session.membership if session is not None else None
-    if membership is None:
-        raise NotInOffice(NOT_A_MEMBER)
-    body = request.model_dump_json(exclude_unset=True).encode()
-    office = offices.get(membership.office)
-    # the answering registry must know at least what the caller has heard
-    after = max(membership.revision, 0 if office is None else office.roster.revision)
-    return RawJson(await registry.list_room(*membership.seat, body, after=after))
+    async def update(self, request: BaseModel, call: Call) -> None:
+        """Pass the event on unchanged, after the Computer's waiting resource updates."""
+        caller, loop = call.caller, asyncio.get_running_loop()
+        ends = loop.time() + self.registry.room_s
+        assert caller.office is not None
+        assert caller.role is not None
+        assert caller.name is not None
+        owned = self.computers.of(caller.session, caller.office)
+        if owned is not None:
+            owned.changed()
+            with suppress(BusError, SmcpError, TimeoutError):  # they are retried later; this event is not
+                async with asyncio.timeout_at(ends):
+                    await owned.updates.flush()
+        seat, body = (caller.office, caller.role, caller.name), exact_json.written(call.payload)
+        await self.registry.tell(*seat, call.row.verb, body, timeout=ends - loop.time(), req_id=call.req_id)
+        session = self.sessions.get(caller.session)
+        membership = session.membership if session is not None else None
+        if isinstance(request, UpdateCapabilitiesReq) and membership is not None and membership.office == caller.office:
+            # if the registry loses the record, the claim restores it
+            update = {"capabilities": request.capabilities.model_dump(exclude_unset=True)}
+            membership.claim = membership.claim.model_copy(update=update)
 
-
-async def update(
-    request: BaseModel, call: Call, *, sessions: Sessions, registry: RegistryClient, computers: ComputerTable
-) -> None:
-    """Pass the event on unchanged, after the Computer's waiting resource updates."""
-    caller, loop = call.caller, asyncio.get_running_loop()
-    ends = loop.time() + registry.room_s
-    assert caller.office is not None
-    assert caller.role is not None
-    assert caller.name is not None
-    owned = computers.of(caller.session, caller.office)
-    if owned is not None:
-        owned.changed()
-        with suppress(BusError, SmcpError, TimeoutError):  # they are retried later; this event is not
-            async with asyncio.timeout_at(ends):
-                await owned.updates.flush()
-    seat, body = (caller.office, caller.role, caller.name), exact_json.written(call.payload)
-    await registry.tell(*seat, call.row.verb, body, timeout=ends - loop.time(), req_id=call.req_id)
-    session = sessions.get(caller.session)
-    membership = session.membership if session is not None else None
-    if isinstance(request, UpdateCapabilitiesReq) and membership is not None and membership.office == caller.office:
-        # if the registry loses the record, the claim restores it
-        update = {"capabilities": request.capabilities.model_dump(exclude_unset=True)}
-        membership.claim = membership.claim.model_copy(update=update)
-
-
-async def tool_progress(request: ToolProgressReq, call: Call, *, computers: ComputerTable) -> None:
-    """A Computer on Socket.IO says how far a call is: for who waits for it, and not for the office."""
-    assert call.caller.office is not None
-    owned = computers.of(call.caller.session, call.caller.office)
-    if owned is not None:  # else it has just left
-        owned.progressed(request)
+    async def tool_progress(self, request: ToolProgressReq, call: Call) -> None:
+        """A Computer on Socket.IO says how far a call is: for who waits for it, and not for the office."""
+        assert call.caller.office is not None
+        owned = self.computers.of(call.caller.session, call.caller.office)
+        if owned is not None:  # else it has just left
+            owned.progressed(request)
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:

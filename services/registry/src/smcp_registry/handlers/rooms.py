@@ -8,6 +8,7 @@ import heapq
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -56,7 +57,7 @@ from smcp_registry.admission import Action, Announce, MemberRecord, record_key, 
 from smcp_registry.audit import Audit
 from smcp_registry.handlers.caller import Callers, after, check_claim, check_process, claim_of, named
 from smcp_registry.leases import Leases
-from smcp_registry.members_view import Entry, MembersView
+from smcp_registry.members_view import Entry
 from smcp_registry.seats import Seats
 from smcp_registry.store import StoredMember
 
@@ -75,232 +76,219 @@ RESERVE_S: Final = 0.2
 """Reserved for the answer to an assertion (seconds)."""
 
 
-async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, callers: Callers, audit: Audit) -> Joined:
-    office, role, name = named(call)
-    audit.trail.check()
-    if request.office_id != office:
-        raise NotAllowed("office_id is not the sender's own", details={"field": "office_id"})
-    claim = claim_of(call)
-    if claim.capabilities is None and request.capabilities is not None:
-        claim = claim.model_copy(update={"capabilities": request.capabilities.model_dump(exclude_unset=True)})
-    until = call.deadline - LAST_S
-    decision, stored = await seats.claim(office, role, name, claim, until=until, from_silent=True)
-    if decision.action is Action.REFUSE:
-        holder = decision.holder
-        details = {} if holder is None else {"holder": holder.name, "since": time_of(holder.since)}
-        raise NotAllowed(decision.why, details=details)
-    sessions = None
-    if claim.with_sessions:
-        with suppress(Unavailable):  # it asks for the list by itself then
-            await callers.caught_up(stored.revision, call)
-            callers.check_not_lost(office)
-            owner = (claim.credential, claim.process, claim.session)
-            sessions = SESSIONS.validate_json(callers.view.sessions_json(office, owner))
-    return Joined(
-        revision=stored.revision,
-        tenure=stored.tenure,
-        unchanged=decision.action is Action.UNCHANGED,
-        taken_up=decision.taken_up,
-        sessions=sessions,
-    )
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """By the dispatcher's rows (`smcp_registry.app`)."""
 
+    bus: Bus
+    seats: Seats
+    callers: Callers
+    audit: Audit
+    leases: Leases
 
-async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> Left:
-    office, role, name = named(call)
-    if request.office_id != office:
-        raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
-    if role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
-        return Left(revision=(await seats.move(office, role, name, claim_of(call))).revision)
-    return Left(revision=await seats.release(office, role, name, claim_of(call)))
-
-
-async def list_room(request: ListRoomReq, call: Call, *, callers: Callers) -> RawJson:
-    office, _, _ = named(call)
-    await callers.settled(call)
-    await callers.caught_up(after(call), call)
-    asker = await callers.member(call)
-    await callers.caught_up(asker.revision, call)
-    callers.check_not_lost(office)
-    sessions = callers.view.sessions_json(office, asker.record.owner)
-    return RawJson(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
-
-
-async def find(request: FindComputer, call: Call, *, callers: Callers) -> Found:
-    """Asked by a gateway after "no responder": whether that Computer is in the sender's office. Answered at once;
-    without quorum from the view alone.
-    """
-    office, role, name = named(call)
-    callers.check_not_lost(office, role, name)
-
-    async def look(role: Role, name: str) -> MemberRecord | None:
-        entry = callers.view.member(office, role, name)
-        try:
-            async with asyncio.timeout(LOOK_S):
-                entry = entry or await callers.stored(office, role, name)
-        except (Unavailable, TimeoutError):
-            pass  # the view is all there is
-        return None if entry is None else entry.record
-
-    # one after the other they would take twice the time that the store is given
-    asker, record = await asyncio.gather(look(role, name), look("computer", request.computer))
-    if asker is None:
-        raise NotInOffice(NOT_A_MEMBER)
-    awaited = record_key(office, "computer", request.computer) in callers.view.awaited(office)
-    return Found(member=record is not None or awaited, moving=record is not None and record.moving)
-
-
-async def confirm(_: Nothing, call: Call, *, callers: Callers) -> Confirmed:
-    """Asked by an owner after its connection broke or it was suspended: whether its claim still stands.
-
-    Read from the view, so that it works without quorum; `view` says how new it is.
-    """
-    claim = claim_of(call)
-    await callers.settled(call)
-    entry, upto = callers.view.member(*named(call)), callers.view.revision
-    if entry is None or not entry.holds(claim):
-        return Confirmed(mine=False, view=upto)
-    return Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
-
-
-async def list_offices(request: OfficesQuestion, call: Call, *, callers: Callers) -> Offices:
-    """For operators: a page of the offices that have members, by name."""
-    await callers.settled(call)
-    view = callers.view
-    names = heapq.nsmallest(request.limit + 1, (each for each in view.offices if each > request.after))
-    page = names[: request.limit]
-    return Offices(offices=[_summary(callers, office) for office in page], more=len(names) > len(page))
-
-
-def _summary(callers: Callers, office: str) -> OfficeSummary:
-    entry = callers.view.agent(office)
-    agent = entry.record if entry is not None and entry.record.announced else None
-    computers = sum(each.record.announced for each in callers.view.members(office) if each.record.role == "computer")
-    return OfficeSummary(
-        office=office,
-        agent=agent and agent.name,
-        since=agent and time_of(agent.since),
-        computers=computers,
-    )
-
-
-async def show_room(request: RoomQuestion, call: Call, *, callers: Callers) -> Room:
-    """For operators: the members of an office, Agent first. An office is there while it has members."""
-    await callers.settled(call)
-    callers.check_not_lost(request.office)
-    members = [
-        RoomMember(
-            role=record.role,
-            name=record.name,
-            since=time_of(record.since),
-            by=record.credential,
-            a2c_version=record.a2c_version,
-            moving=record.moving,
+    async def join_office(self, request: EnterOfficeReq, call: Call) -> Joined:
+        office, role, name = named(call)
+        self.audit.trail.check()
+        if request.office_id != office:
+            raise NotAllowed("office_id is not the sender's own", details={"field": "office_id"})
+        claim = claim_of(call)
+        if claim.capabilities is None and request.capabilities is not None:
+            claim = claim.model_copy(update={"capabilities": request.capabilities.model_dump(exclude_unset=True)})
+        until = call.deadline - LAST_S
+        decision, stored = await self.seats.claim(office, role, name, claim, until=until, from_silent=True)
+        if decision.action is Action.REFUSE:
+            holder = decision.holder
+            details = {} if holder is None else {"holder": holder.name, "since": time_of(holder.since)}
+            raise NotAllowed(decision.why, details=details)
+        sessions = None
+        if claim.with_sessions:
+            with suppress(Unavailable):  # it asks for the list by itself then
+                await self.callers.caught_up(stored.revision, call)
+                self.callers.check_not_lost(office)
+                owner = (claim.credential, claim.process, claim.session)
+                sessions = SESSIONS.validate_json(self.callers.view.sessions_json(office, owner))
+        return Joined(
+            revision=stored.revision,
+            tenure=stored.tenure,
+            unchanged=decision.action is Action.UNCHANGED,
+            taken_up=decision.taken_up,
+            sessions=sessions,
         )
-        for record in (entry.record for entry in callers.view.members(request.office))
-        if record.announced
-    ]
-    return Room(office=request.office, members=sorted(members, key=lambda member: (member.role, member.name)))
 
+    async def leave_office(self, request: LeaveOfficeReq, call: Call) -> Left:
+        office, role, name = named(call)
+        if request.office_id != office:
+            raise NotInOffice(NOT_A_MEMBER, details={"field": "office_id"})
+        if role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
+            return Left(revision=(await self.seats.move(office, role, name, claim_of(call))).revision)
+        return Left(revision=await self.seats.release(office, role, name, claim_of(call)))
 
-async def update(request: BaseModel, call: Call, *, bus: Bus, callers: Callers) -> None:
-    """Publish the event's notification with the request's own content, unknown fields included. A Computer that it
-    names is the sender: the dispatcher lets nothing else through.
+    async def list_room(self, request: ListRoomReq, call: Call) -> RawJson:
+        office, _, _ = named(call)
+        await self.callers.settled(call)
+        await self.callers.caught_up(after(call), call)
+        asker = await self.callers.member(call)
+        await self.callers.caught_up(asker.revision, call)
+        self.callers.check_not_lost(office)
+        sessions = self.callers.view.sessions_json(office, asker.record.owner)
+        return RawJson(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
 
-    Where a page lets the Computer's name out (`update_tool_list`, data-structures.txt, UpdateToolListNotification), or
-    there is no page (an unknown `update_*`), it is the sender's.
-    """
-    _, _, name = named(call)
-    assert call.row.notifies is not None
-    field = "computerId" if isinstance(request, Envelope) else "computer"
-    computer = getattr(request, field, None)
-    if computer is None and field == "computerId":
-        raise Malformed(f"{field}: is missing", details={"field": field})
-    await callers.member(call)
-    if computer is None:
-        request = request.model_copy(update={field: name})
-    body = request.model_dump_json(exclude_unset=True).encode()
-    await _publish(bus, call, verb_of(call.row.notifies), body)
+    async def find(self, request: FindComputer, call: Call) -> Found:
+        """Asked by a gateway after "no responder": whether that Computer is in the sender's office. Answered at once;
+        without quorum from the view alone.
+        """
+        office, role, name = named(call)
+        self.callers.check_not_lost(office, role, name)
 
-
-async def update_capabilities(
-    request: UpdateCapabilitiesReq, call: Call, *, bus: Bus, callers: Callers, seats: Seats
-) -> None:
-    office, _, name = named(call)
-    member = await callers.member(call)
-    capabilities = request.capabilities.model_dump(exclude_unset=True)
-    await seats.amend(office, "computer", name, member.record, capabilities=capabilities)
-    await update(request, call, bus=bus, callers=callers)
-
-
-async def tool_call_cancel(request: AgentCallData, call: Call, *, bus: Bus, callers: Callers) -> None:
-    """The broadcast is the delivery: owners match `(agent, req_id)`."""
-    await callers.member(call)
-    body = AgentCallData(agent=request.agent, req_id=request.req_id).model_dump_json(exclude_unset=True).encode()
-    await _publish(bus, call, "tool_call_cancel", body)
-
-
-async def _publish(bus: Bus, call: Call, verb: str, body: bytes) -> None:
-    subject = subjects.notify(named(call)[0], verb)
-    kept = {name: value for name, value in call.headers.items() if name in (NOTIFICATION_ID, SUBJECT)}
-    with sending(subject) as carried:
-        await bus.publish(subject, body, headers={**kept, **carried})
-
-
-async def lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
-    """Renew the lease of a Computer, which has no part in the fair share of gateways; or of a gateway of an older
-    release, which knows no `gateway_lease`."""
-    return await leases.renew(*_process(call), LeaseRenewal(members=request.members))
-
-
-async def gateway_lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
-    """Renew the lease of a gateway: nats-server lets nobody else publish on this subject."""
-    return await leases.renew(*_process(call), request)
-
-
-async def assert_members(
-    request: Assertion, call: Call, *, seats: Seats, callers: Callers, audit: Audit
-) -> AssertionResult:
-    """Decide on each member as on a join; nothing is announced of one that stands as asserted.
-
-    One that is moving is marked as such, and never claims a seat: it is on its way out.
-    """
-    owner = _process(call)
-    await callers.settled(call)
-    limit = asyncio.Semaphore(MAX_CONCURRENT_DECISIONS)
-
-    async def decide(member: Member) -> AssertedMember:
-        async with limit:
+        async def look(role: Role, name: str) -> MemberRecord | None:
+            entry = self.callers.view.member(office, role, name)
             try:
-                async with asyncio.timeout_at(call.deadline - RESERVE_S):
-                    return await _assert(
-                        member, owner, seats=seats, view=callers.view, audit=audit, until=call.deadline
-                    )
+                async with asyncio.timeout(LOOK_S):
+                    entry = entry or await self.callers.stored(office, role, name)
             except (Unavailable, TimeoutError):
-                return AssertedMember(outcome=AssertOutcome.UNAVAILABLE, why="ask again")
-            except SmcpError as error:
-                return AssertedMember(outcome=AssertOutcome.REFUSED, why=error.message)
+                pass  # the view is all there is
+            return None if entry is None else entry.record
 
-    return AssertionResult(members=list(await asyncio.gather(*map(decide, request.members))))
+        # one after the other they would take twice the time that the store is given
+        asker, record = await asyncio.gather(look(role, name), look("computer", request.computer))
+        if asker is None:
+            raise NotInOffice(NOT_A_MEMBER)
+        awaited = record_key(office, "computer", request.computer) in self.callers.view.awaited(office)
+        return Found(member=record is not None or awaited, moving=record is not None and record.moving)
 
+    async def confirm(self, _: Nothing, call: Call) -> Confirmed:
+        """Asked by an owner after its connection broke or it was suspended: whether its claim still stands.
 
-async def _assert(
-    member: Member, owner: tuple[str, str], *, seats: Seats, view: MembersView, audit: Audit, until: float
-) -> AssertedMember:
-    seat, claim = (member.office, member.role, member.name), member.claim
-    check_claim(claim)
-    if (claim.credential, claim.process) != owner:
-        raise NotAllowed("a process asserts its own members only")
-    if member.moving:
-        return _stands(await seats.move(*seat, claim))
-    known = view.member(*seat)
-    if known is not None and known.holds(claim) and known.record.announced and not known.record.moving:
-        return _stands(known)
-    decision, stored = await seats.claim(*seat, claim, until=until)
-    if decision.action is Action.REFUSE:
-        raise NotAllowed(decision.why)
-    if decision.announce in (Announce.ENTER, Announce.LEAVE_ENTER) and stored.record is not None:
-        audit.back(stored.record)
-    return _stands(stored, AssertOutcome.CLAIMED if decision.action is Action.CLAIM else AssertOutcome.UNCHANGED)
+        Read from the view, so that it works without quorum; `view` says how new it is.
+        """
+        claim = claim_of(call)
+        await self.callers.settled(call)
+        entry, upto = self.callers.view.member(*named(call)), self.callers.view.revision
+        if entry is None or not entry.holds(claim):
+            return Confirmed(mine=False, view=upto)
+        return Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
+
+    async def list_offices(self, request: OfficesQuestion, call: Call) -> Offices:
+        """For operators: a page of the offices that have members, by name."""
+        await self.callers.settled(call)
+        view = self.callers.view
+        names = heapq.nsmallest(request.limit + 1, (each for each in view.offices if each > request.after))
+        page = names[: request.limit]
+        return Offices(offices=[self._summary(office) for office in page], more=len(names) > len(page))
+
+    def _summary(self, office: str) -> OfficeSummary:
+        entry = self.callers.view.agent(office)
+        agent = entry.record if entry is not None and entry.record.announced else None
+        members = [each.record for each in self.callers.view.members(office)]
+        computers = sum(each.announced for each in members if each.role == "computer")
+        return OfficeSummary(
+            office=office,
+            agent=agent and agent.name,
+            since=agent and time_of(agent.since),
+            computers=computers,
+        )
+
+    async def show_room(self, request: RoomQuestion, call: Call) -> Room:
+        """For operators: the members of an office, Agent first. An office is there while it has members."""
+        await self.callers.settled(call)
+        self.callers.check_not_lost(request.office)
+        members = [
+            RoomMember(
+                role=record.role,
+                name=record.name,
+                since=time_of(record.since),
+                by=record.credential,
+                a2c_version=record.a2c_version,
+                moving=record.moving,
+            )
+            for record in (entry.record for entry in self.callers.view.members(request.office))
+            if record.announced
+        ]
+        return Room(office=request.office, members=sorted(members, key=lambda member: (member.role, member.name)))
+
+    async def update(self, request: BaseModel, call: Call) -> None:
+        """Publish the event's notification with the request's own content, unknown fields included. A Computer that it
+        names is the sender: the dispatcher lets nothing else through.
+
+        Where a page lets the Computer's name out (`update_tool_list`, data-structures.txt, UpdateToolListNotification),
+        or there is no page (an unknown `update_*`), it is the sender's.
+        """
+        _, _, name = named(call)
+        assert call.row.notifies is not None
+        field = "computerId" if isinstance(request, Envelope) else "computer"
+        computer = getattr(request, field, None)
+        if computer is None and field == "computerId":
+            raise Malformed(f"{field}: is missing", details={"field": field})
+        await self.callers.member(call)
+        if computer is None:
+            request = request.model_copy(update={field: name})
+        body = request.model_dump_json(exclude_unset=True).encode()
+        await self._publish(call, verb_of(call.row.notifies), body)
+
+    async def update_capabilities(self, request: UpdateCapabilitiesReq, call: Call) -> None:
+        office, _, name = named(call)
+        member = await self.callers.member(call)
+        capabilities = request.capabilities.model_dump(exclude_unset=True)
+        await self.seats.amend(office, "computer", name, member.record, capabilities=capabilities)
+        await self.update(request, call)
+
+    async def tool_call_cancel(self, request: AgentCallData, call: Call) -> None:
+        """The broadcast is the delivery: owners match `(agent, req_id)`."""
+        await self.callers.member(call)
+        body = AgentCallData(agent=request.agent, req_id=request.req_id).model_dump_json(exclude_unset=True).encode()
+        await self._publish(call, "tool_call_cancel", body)
+
+    async def _publish(self, call: Call, verb: str, body: bytes) -> None:
+        subject = subjects.notify(named(call)[0], verb)
+        kept = {name: value for name, value in call.headers.items() if name in (NOTIFICATION_ID, SUBJECT)}
+        with sending(subject) as carried:
+            await self.bus.publish(subject, body, headers={**kept, **carried})
+
+    async def lease(self, request: LeaseRenewal, call: Call) -> LeaseState:
+        """Renew the lease of a Computer, which has no part in the fair share of gateways."""
+        return await self.leases.renew(*_process(call), LeaseRenewal())
+
+    async def gateway_lease(self, request: LeaseRenewal, call: Call) -> LeaseState:
+        """Renew the lease of a gateway: nats-server lets nobody else publish on this subject."""
+        return await self.leases.renew(*_process(call), request)
+
+    async def assert_members(self, request: Assertion, call: Call) -> AssertionResult:
+        """Decide on each member as on a join; nothing is announced of one that stands as asserted.
+
+        One that is moving is marked as such, and never claims a seat: it is on its way out.
+        """
+        owner = _process(call)
+        await self.callers.settled(call)
+        limit = asyncio.Semaphore(MAX_CONCURRENT_DECISIONS)
+
+        async def decide(member: Member) -> AssertedMember:
+            async with limit:
+                try:
+                    async with asyncio.timeout_at(call.deadline - RESERVE_S):
+                        return await self._assert(member, owner, until=call.deadline)
+                except (Unavailable, TimeoutError):
+                    return AssertedMember(outcome=AssertOutcome.UNAVAILABLE, why="ask again")
+                except SmcpError as error:
+                    return AssertedMember(outcome=AssertOutcome.REFUSED, why=error.message)
+
+        return AssertionResult(members=list(await asyncio.gather(*map(decide, request.members))))
+
+    async def _assert(self, member: Member, owner: tuple[str, str], *, until: float) -> AssertedMember:
+        seat, claim = (member.office, member.role, member.name), member.claim
+        check_claim(claim)
+        if (claim.credential, claim.process) != owner:
+            raise NotAllowed("a process asserts its own members only")
+        if member.moving:
+            return _stands(await self.seats.move(*seat, claim))
+        known = self.callers.view.member(*seat)
+        if known is not None and known.holds(claim) and known.record.announced and not known.record.moving:
+            return _stands(known)
+        decision, stored = await self.seats.claim(*seat, claim, until=until)
+        if decision.action is Action.REFUSE:
+            raise NotAllowed(decision.why)
+        if decision.announce in (Announce.ENTER, Announce.LEAVE_ENTER) and stored.record is not None:
+            self.audit.back(stored.record)
+        return _stands(stored, AssertOutcome.CLAIMED if decision.action is Action.CLAIM else AssertOutcome.UNCHANGED)
 
 
 def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome.UNCHANGED) -> AssertedMember:
