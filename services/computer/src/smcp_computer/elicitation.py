@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from smcp_bus import exact_json
 from smcp_bus.callers import Caller
 from smcp_bus.limits import ByteBudget, Grant
-from smcp_bus.owned_calls import RunningCall, Stop
+from smcp_bus.ownership import RunningCall, Stop
 from smcp_computer.mcp.errors import bad_field
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.terminal import Terminal, TerminalGone

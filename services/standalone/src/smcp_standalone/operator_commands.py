@@ -25,7 +25,7 @@ from smcp_bus.nats.config import BusConfig, configured_credentials, load_credent
 from smcp_bus.operations import LevelAnswer
 from smcp_bus.registry_contract import Offices, OfficesQuestion, OfficeSummary, Room, RoomQuestion
 from smcp_bus.subjects import LOG_LEVEL, audit, operators
-from smcp_computer.control_client import states_directory
+from smcp_computer.settings import states_directory
 from smcp_proto.errors import ErrorBody
 from smcp_proto.member_names import check_name
 from smcp_proto.text import printable, printable_json

@@ -8,8 +8,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from smcp_bus.bus import REPLY_LIMIT
 from smcp_bus.dispatch import Call
-from smcp_bus.headers import REPLY_LIMIT
 from smcp_computer.access import not_allowed
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning, bad_field, not_found, not_supported
 from smcp_computer.mcp.events import ServerEvents
@@ -18,7 +18,7 @@ from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.index import Kind, Listing, Names, ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
-from smcp_proto.sorting import server_order
+from smcp_proto.text import server_order
 from smcp_proto.tool_results import time_limit
 from smcp_proto.uris import (
     DPE,
