@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from smcp_bus import bus
+from smcp_bus import headers
 from smcp_proto.catalog import Ack
 from smcp_proto.errors import ErrorCode
 
@@ -67,33 +67,33 @@ SECURITY: Final[Mapping[str, Mapping[str, str]]] = {
 METERED: Final = "so many a second for a session and for an office; above it 429 with `details.retry_after_s`"
 
 HEADERS: Final[Mapping[str, str]] = {
-    bus.BUDGET: "request: the time that is left for it, in whole milliseconds",
-    bus.REQ_ID: "request: the id of an event whose payload has no `req_id`",
-    bus.CLAIM: "request to the registry: the claim that goes with the event, as JSON",
-    bus.PROOF: "request to the registry: the `proof` of its sender's lease",
-    bus.AFTER: "request to the registry: the revision that its view must have reached",
-    bus.REPLY_LIMIT: "request get_desktop or get_finder: bytes of the largest reply that the asker's client takes",
-    bus.NOTIFICATION_ID: "request for a notification, and that notification: receivers drop a second one",
-    bus.SUBJECT: "request to a Computer, cancel: the identity of the Agent's key or token; absent without either",
-    bus.RIGHTS: "request to a Computer: what the Agent's key or token allows, as JSON; absent as Smcp-Subject",
-    bus.PROGRESS: "request tool_call: `1` where the tool's progress is read; before the reply: a note of it",
-    bus.TRACEPARENT: "W3C trace context",
-    bus.TRACESTATE: "W3C trace context",
-    bus.ERROR: "reply: the code of a flat error, which the body is; absent: a plain success",
-    bus.NOT_RUN: "reply with an error: nothing was run, so that asking again is safe; `moving`: the Computer moves",
-    bus.EPOCH: "notification of an enter or a leave: receivers drop what is not newer than what they had",
+    headers.BUDGET: "request: the time that is left for it, in whole milliseconds",
+    headers.REQ_ID: "request: the id of an event whose payload has no `req_id`",
+    headers.CLAIM: "request to the registry: the claim that goes with the event, as JSON",
+    headers.PROOF: "request to the registry: the `proof` of its sender's lease",
+    headers.AFTER: "request to the registry: the revision that its view must have reached",
+    headers.REPLY_LIMIT: "request get_desktop or get_finder: bytes of the largest reply that the asker's client takes",
+    headers.NOTIFICATION_ID: "request for a notification, and that notification: receivers drop a second one",
+    headers.SUBJECT: "request to a Computer, cancel: the identity of the Agent's key or token; absent without either",
+    headers.RIGHTS: "request to a Computer: what the Agent's key or token allows, as JSON; absent as Smcp-Subject",
+    headers.PROGRESS: "request tool_call: `1` where the tool's progress is read; before the reply: a note of it",
+    headers.TRACEPARENT: "W3C trace context",
+    headers.TRACESTATE: "W3C trace context",
+    headers.ERROR: "reply: the code of a flat error, which the body is; absent: a plain success",
+    headers.NOT_RUN: "reply with an error: nothing was run, so that asking again is safe; `moving`: the Computer moves",
+    headers.EPOCH: "notification of an enter or a leave: receivers drop what is not newer than what they had",
 }
 """Headers on NATS. An identity is in the subject, but for an Agent's, which its gateway tells the Computer."""
 REQUEST_HEADERS: Final = (
-    bus.BUDGET, bus.REQ_ID, bus.CLAIM, bus.PROOF, bus.AFTER,
-    bus.REPLY_LIMIT, bus.NOTIFICATION_ID, bus.SUBJECT, bus.RIGHTS,
-    bus.PROGRESS, bus.TRACEPARENT, bus.TRACESTATE,
+    headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.PROOF, headers.AFTER,
+    headers.REPLY_LIMIT, headers.NOTIFICATION_ID, headers.SUBJECT, headers.RIGHTS,
+    headers.PROGRESS, headers.TRACEPARENT, headers.TRACESTATE,
 )  # fmt: skip
-REPLY_HEADERS: Final = (bus.ERROR, bus.NOT_RUN)
+REPLY_HEADERS: Final = (headers.ERROR, headers.NOT_RUN)
 NOTICE_HEADERS: Final = (
-    bus.EPOCH,
-    bus.NOTIFICATION_ID,
-    bus.SUBJECT,
-    bus.TRACEPARENT,
-    bus.TRACESTATE,
+    headers.EPOCH,
+    headers.NOTIFICATION_ID,
+    headers.SUBJECT,
+    headers.TRACEPARENT,
+    headers.TRACESTATE,
 )

@@ -16,7 +16,8 @@ import psutil
 from nats.aio.msg import Msg
 
 from smcp_bus import subjects
-from smcp_bus.bus import NOTIFICATION_ID, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import NOTIFICATION_ID
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_testing.gateway_world import MIB, connected
 from smcp_testing.raw_client import raw_client

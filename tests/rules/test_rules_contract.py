@@ -17,7 +17,7 @@ from docs.contract.asyncapi import asyncapi
 from docs.contract.messages import INTERNAL, NOT_ON_BUS, examples, key_of, native_updates, prefix_of
 from docs.contract.operations import SMALL_BYTES
 from docs.contract.schemas import all_schemas, models, unions
-from smcp_bus import bus, subjects
+from smcp_bus import headers, subjects
 from smcp_bus.exact_json import SMALL_BYTES as ENFORCED_BYTES
 from smcp_proto.catalog import CATALOG, Ack, Row
 from smcp_proto.errors import ErrorBody, ErrorCode
@@ -260,7 +260,7 @@ def test_every_subject_is_documented_as_built(row: Row, published: dict[str, Any
 @pytest.mark.rule("answers.large.small-events")
 def test_every_error_and_every_header_is_explained(published: dict[str, Any]) -> None:
     assert set(words.ERRORS) == set(ErrorCode)
-    constants = {value for name, value in vars(bus).items() if name.isupper() and isinstance(value, str)}
+    constants = {value for name, value in vars(headers).items() if name.isupper() and isinstance(value, str)}
     assert set(words.HEADERS) == constants
     assert all(f"| {int(code)} | " in published["info"]["description"] for code in ErrorCode)
     assert all(

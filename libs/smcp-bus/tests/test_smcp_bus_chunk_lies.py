@@ -10,7 +10,8 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from smcp_bus.bus import ERROR, RequestTimedOut, TransferFailed
+from smcp_bus.bus import RequestTimedOut, TransferFailed
+from smcp_bus.headers import ERROR
 from smcp_bus.nats.wire import CHUNK, CHUNKS, SIZE
 from smcp_testing.echo_buses import MIB, body_of, two
 

@@ -7,16 +7,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from smcp_bus.bus import (
-    ERROR,
-    BodyTooLarge,
-    ConnectionLost,
-    Incoming,
-    Reply,
-    RequestHandler,
-    RequestTimedOut,
-    TransferFailed,
-)
+from smcp_bus.bus import BodyTooLarge, ConnectionLost, Incoming, Reply, RequestHandler, RequestTimedOut, TransferFailed
+from smcp_bus.headers import ERROR
 from smcp_bus.nats import chunks
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.chunks import Send, chunk_index

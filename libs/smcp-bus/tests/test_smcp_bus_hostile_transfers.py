@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, BusError, Incoming, Reply, TransferFailed
+from smcp_bus.bus import BusError, Incoming, Reply, TransferFailed
+from smcp_bus.headers import ERROR
 from smcp_bus.limits import ByteBudget
 from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, open_bus

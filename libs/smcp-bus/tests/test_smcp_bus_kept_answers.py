@@ -10,7 +10,8 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from smcp_bus.bus import ERROR, Incoming, NoResponder, Reply, RequestTimedOut, TransferFailed
+from smcp_bus.bus import Incoming, NoResponder, Reply, RequestTimedOut, TransferFailed
+from smcp_bus.headers import ERROR
 from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.nats.wire import CHUNK, CHUNKS, SIZE

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_bus.bus import BUDGET
+from smcp_bus.headers import BUDGET
 from smcp_bus.nats.wire import decode_head, encode_head, encode_request_head, is_no_responders
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)

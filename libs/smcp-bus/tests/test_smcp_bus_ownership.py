@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from smcp_bus.bus import ERROR, NOT_RUN, Incoming, NoResponder, Reply
+from smcp_bus.bus import Incoming, NoResponder, Reply
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.ownership import Ownership, owned
 from smcp_testing.nats_process import NatsServer

@@ -6,7 +6,8 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from smcp_bus.bus import ERROR, BodyTooLarge, Bus, Incoming, NoResponder, Reply, RequestTimedOut
+from smcp_bus.bus import BodyTooLarge, Bus, Incoming, NoResponder, Reply, RequestTimedOut
+from smcp_bus.headers import ERROR
 from smcp_testing.bus_pair import BUSES, LIMIT, OpenPair, echo, holding, pair_of
 from smcp_testing.waiting import eventually, within
 

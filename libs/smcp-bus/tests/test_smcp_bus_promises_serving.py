@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 import orjson
 import pytest
 
-from smcp_bus.bus import ERROR, Connection, ConnectionLost, Incoming, NoResponder, NotConnected, Reply, RequestTimedOut
+from smcp_bus.bus import Connection, ConnectionLost, Incoming, NoResponder, NotConnected, Reply, RequestTimedOut
+from smcp_bus.headers import ERROR
 from smcp_testing.bus_pair import BUSES, OpenPair, echo, holding, pair_of
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually, within

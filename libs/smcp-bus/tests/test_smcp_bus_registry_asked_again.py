@@ -6,7 +6,8 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, REQ_ID, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import ERROR, REQ_ID
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState

@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import CLAIM, ERROR, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import CLAIM, ERROR
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, Joined, LeaseRenewal, LeaseState

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_bus.bus import PROGRESS, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import PROGRESS
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.tool_progress import EVERY_S, SHARE, ProgressThrottle, note_counts
 

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from smcp_bus import registry_contract, subjects, tracing
-from smcp_bus.bus import TRACEPARENT
 from smcp_bus.callers import Caller
 from smcp_bus.dispatch import Call, Dispatcher, RawJson, Tracing
+from smcp_bus.headers import TRACEPARENT
 from smcp_proto.catalog import CATALOG, trace_id
 from smcp_proto.errors import NotFound
 from smcp_proto.schemas import ToolCallReq

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from smcp_bus import owner, subjects
-from smcp_bus.bus import EPOCH
+from smcp_bus.headers import EPOCH
 from smcp_computer.membership import Membership
 from smcp_testing.computer_office import OFFICE, World, world
 from smcp_testing.mcp_servers import configs

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import EPOCH
+from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_computer.computer import Computer
 from smcp_proto.schemas.resources import MISSED

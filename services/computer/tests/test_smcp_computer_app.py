@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from smcp_bus.bus import ERROR, NOT_RUN
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.events import State
 from smcp_testing.computer_office import NAME, world

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, NOT_RUN
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Joined

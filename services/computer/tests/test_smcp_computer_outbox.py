@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, Incoming, Reply, RequestHandler
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.headers import ERROR
 from smcp_computer.computer import Computer
 from smcp_computer.outbox import CONFIG, DESKTOP, FINDER
 from smcp_testing.computer_world import native_computer

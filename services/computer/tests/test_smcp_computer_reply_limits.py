@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus.bus import ERROR, REPLY_LIMIT
+from smcp_bus.headers import ERROR, REPLY_LIMIT
 from smcp_computer.handlers.get_desktop import giving_way
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs

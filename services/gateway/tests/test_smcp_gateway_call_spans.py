@@ -8,7 +8,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from smcp_bus import subjects
-from smcp_bus.bus import NOT_RUN, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import NOT_RUN
 from smcp_bus.ownership import MOVING
 from smcp_proto.errors import Unavailable
 from smcp_testing.gateway_world import connected, gateway_world, reply

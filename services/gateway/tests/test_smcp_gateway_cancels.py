@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from smcp_bus import owner, subjects
-from smcp_bus.bus import ERROR, SUBJECT, Incoming, Reply, RequestHandler
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.headers import ERROR, SUBJECT
 from smcp_testing import issuer
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from smcp_bus.bus import REPLY_LIMIT, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import REPLY_LIMIT
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply

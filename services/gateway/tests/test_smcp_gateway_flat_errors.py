@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from smcp_bus.bus import ERROR, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import ERROR
 from smcp_proto.errors import Internal, NotAllowed, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.socketio_pair import RESULT, call, couple

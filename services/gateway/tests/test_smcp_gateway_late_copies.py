@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, Incoming, Reply, RequestHandler
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.headers import ERROR
 from smcp_testing.gateway_world import Client, World, connected, gateway_world
 from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.waiting import eventually

@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from smcp_bus import owner, subjects
-from smcp_bus.bus import ERROR, Incoming, Reply, RequestHandler
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig
 from smcp_bus.registry_client import RegistryClient

@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import EPOCH, Incoming
+from smcp_bus.bus import Incoming
+from smcp_bus.headers import EPOCH
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.rooms.offices import Generations, Listeners, Office
 from smcp_gateway.sockets.session import MemberKey, Membership, Session

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from smcp_bus.audit import Trail
-from smcp_bus.bus import RIGHTS, SUBJECT, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import RIGHTS, SUBJECT
 from smcp_testing import issuer
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.issuer import shared_token

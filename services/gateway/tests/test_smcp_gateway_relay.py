@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from smcp_bus import ownership
-from smcp_bus.bus import ERROR, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import ERROR
 from smcp_gateway.app import EVENTS
 from smcp_gateway.calls.table import STANDSTILL_S
 from smcp_proto.schemas.tools import REPEAT

@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, NOT_RUN, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_contract import Joined
 from smcp_gateway.handlers import relay

@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, Incoming, Reply, RequestHandler
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.headers import ERROR
 from smcp_proto.schemas.resources import MISSED
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, NOT_RUN, Incoming, Reply, RequestHandler
+from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.dispatch import failed
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.subjects import to_reply
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.resources import MISSED

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus.bus import PROGRESS, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import PROGRESS
 from smcp_bus.tool_progress import EVERY_S
 from smcp_gateway.sockets.session import PROGRESS_EVENTS
 from smcp_testing.gateway_world import connected, gateway_world

@@ -20,7 +20,8 @@ from pydantic import AnyUrl
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import new_key
 from smcp_bus.audit import Trail
-from smcp_bus.bus import RIGHTS, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import RIGHTS
 from smcp_testing.gateway_world import gateway_world, reply
 from smcp_testing.issuer import key_set, signing_key
 from smcp_testing.mcp_service import mcp_service

@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import CLAIM, ERROR, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import CLAIM, ERROR
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import NotAllowed, NotInOffice
 from smcp_registry.app import open_registry

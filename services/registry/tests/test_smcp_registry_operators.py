@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from smcp_bus import subjects
 from smcp_bus.audit import STREAM
-from smcp_bus.bus import ERROR
+from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import (
     Assertion,
     AssertOutcome,

@@ -6,7 +6,8 @@ import orjson
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.bus import AFTER, CLAIM, ERROR, REQ_ID, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import AFTER, CLAIM, ERROR, REQ_ID
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
 from smcp_proto.errors import Malformed, NotInOffice
 from smcp_registry.app import handled_once

@@ -11,7 +11,8 @@ from uuid import uuid4
 import orjson
 
 from smcp_bus import subjects
-from smcp_bus.bus import EPOCH, Incoming
+from smcp_bus.bus import Incoming
+from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.registry_client import RegistryClient

@@ -129,7 +129,6 @@ def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Lock the file against concurrent changes."""
     target = path.resolve()
     lock = target.with_name(f".{target.name}.lock")
     try:

@@ -107,7 +107,6 @@ class Principal:
 
     @property
     def rights(self) -> Rights:
-        """What it may ask of Computers."""
         grants = self.grants
         return Rights(holder=self.subject, computers=grants.computers, tools=grants.tools, read_only=grants.read_only)
 

@@ -241,8 +241,6 @@ def _reason(error: BaseException) -> str:
 
 @dataclass(eq=False, repr=False)
 class JwtVerifier:
-    """Checks JWTs."""
-
     audience: str
     """Has to be `aud`, or in it."""
     _: KW_ONLY

@@ -101,12 +101,10 @@ class AuthSettings(ServiceSettings):
 
     @property
     def auth_with_tokens(self) -> bool:
-        """Whether JWTs are taken."""
         return self.auth_secret is not None or self.auth_jwks is not None
 
     @property
     def proxies(self) -> tuple[Network, ...]:
-        """Trusted in `X-Forwarded-For`."""
         return read_networks(self.auth_proxies)
 
     def hosts_at(self, host: str) -> tuple[str, ...] | None:

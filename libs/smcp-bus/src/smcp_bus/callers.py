@@ -19,7 +19,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from smcp_bus import exact_json
-from smcp_bus.bus import NO_HEADERS, RIGHTS, SUBJECT, TRACEPARENT, TRACESTATE, Headers
+from smcp_bus.bus import NO_HEADERS, Headers
+from smcp_bus.headers import RIGHTS, SUBJECT, TRACEPARENT, TRACESTATE
 from smcp_proto.errors import NotAllowed
 from smcp_proto.member_names import Role, matches
 from smcp_proto.schemas.tools import OnBehalf

@@ -20,8 +20,9 @@ from opentelemetry.trace import INVALID_SPAN, Span
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import bus, exact_json
-from smcp_bus.bus import NO_HEADERS, REQ_ID, Admit, Headers, Note
+from smcp_bus.bus import NO_HEADERS, Admit, Headers, Note
 from smcp_bus.callers import Caller
+from smcp_bus.headers import REQ_ID
 from smcp_proto.catalog import Row, SizeClass, TimeClass
 from smcp_proto.errors import (
     CUT_OFF,

@@ -15,7 +15,8 @@ from typing import Final
 from opentelemetry.trace import Span, get_current_span
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.bus import ERROR, NOT_RUN, Bus, Connection, Incoming, Reply, RequestHandler, error_reply
+from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler, error_reply
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.registry_contract import PendingAnswer
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_proto.errors import SmcpError, Unavailable

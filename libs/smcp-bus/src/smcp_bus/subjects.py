@@ -18,9 +18,10 @@ from functools import lru_cache
 from typing import Final, cast, get_args
 
 from smcp_bus import registry_contract
-from smcp_bus.bus import ERROR, NO_HEADERS, SUBJECT, Bus, Headers, Incoming, Reply, RequestHandler, Subscription
+from smcp_bus.bus import NO_HEADERS, Bus, Headers, Incoming, Reply, RequestHandler, Subscription
 from smcp_bus.callers import Caller, from_headers
 from smcp_bus.dispatch import Answer, Dispatcher, failed
+from smcp_bus.headers import ERROR, SUBJECT
 from smcp_proto import catalog
 from smcp_proto.catalog import Row
 from smcp_proto.errors import ErrorBody, ErrorCode

@@ -27,9 +27,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, SpanKind, TraceFlags, TraceState
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.bus import TRACEPARENT, TRACESTATE
 from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
 from smcp_bus.exact_json import SMALL_BYTES
+from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_bus.request_spans import Attributes, Recorder, Request, RequestSpan, recorder
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG, Row, TimeClass, hex_trace_id, trace_id

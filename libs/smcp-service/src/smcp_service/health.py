@@ -62,8 +62,6 @@ Source = Callable[[], Mapping[str, int]]
 
 
 class Stats:
-    """Sizes of the tables of a process, by owner."""
-
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
 

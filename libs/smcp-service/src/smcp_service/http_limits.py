@@ -118,7 +118,6 @@ class Strangers:
         return self._rules.counted_as(str(address))
 
     def close(self) -> None:
-        """Look for no more that are late."""
         if self._timer is not None:
             self._timer.cancel()
 

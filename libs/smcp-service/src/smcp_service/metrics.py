@@ -72,8 +72,6 @@ class Durations:
 
 
 class Metrics(Collector):
-    """The metrics of a service."""
-
     def __init__(self) -> None:
         self._families: list[Callable[[], Family | HistogramMetricFamily]] = []
         self._registry = CollectorRegistry()
@@ -119,6 +117,5 @@ class Metrics(Collector):
 
 
 def _span_outcomes() -> Mapping[str, float]:
-    """What became of the process's spans."""
     traced = get_tracer_provider()
     return traced.outcomes() if isinstance(traced, RequestTracerProvider) else dict.fromkeys(OUTCOMES, 0.0)

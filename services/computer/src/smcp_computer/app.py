@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
-from smcp_bus.bus import EPOCH, SUBJECT, Bus, Incoming, Subscription
+from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_bus.dispatch import Call
+from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.nats.config import Credentials
 from smcp_bus.operations import measure_lease, open_service_bus

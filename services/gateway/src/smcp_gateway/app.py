@@ -48,8 +48,6 @@ PING_SHARE: Final = 0.35
 
 
 class Gateway:
-    """All parts of one gateway. Made by `open_gateway`."""
-
     def __init__(self, settings: GatewaySettings, bus: Bus, front: HttpServer, tasks: Background, trail: Trail) -> None:
         self.front = front
         self.readiness = front.readiness
@@ -151,11 +149,9 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return self.front.url
 
     def held(self) -> dict[str, int]:
-        """The number of each thing that it holds for its clients."""
         return {
             "sessions": len(self.sessions),
             "events_in_flight": sum(session.in_flight for session in self.sessions),

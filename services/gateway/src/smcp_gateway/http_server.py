@@ -105,7 +105,6 @@ async def _authenticate(authenticator: Authenticator, request: web.Request, toke
 
 
 def refusal_response(error: SmcpError) -> web.Response:
-    """The HTTP response to a refusal: the flat error with HTTP's headers."""
     headers = {"Cache-Control": "no-store"}
     match error:
         case NotAuthenticated():
@@ -129,7 +128,6 @@ def stranger_refusal(request: web.Request) -> web.Response | None:
 
 
 def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
-    """The address that a request is counted under."""
     return client_addresses.source_of(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
 
 
@@ -218,11 +216,9 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return self.listener.url
 
     def source(self, request: web.Request) -> str:
-        """The address that it is counted under."""
         return source_of(request, self._proxies)
 
     @contextmanager
@@ -235,7 +231,6 @@ class HttpServer:
             self._answer = None
 
     def turned_away(self, request: web.Request, status: int, why: str) -> None:
-        """See `EdgeRules`."""
         if request.path == PATH:
             self.refused(self.source(request), error_of(status, why, {}))
 
@@ -257,7 +252,6 @@ class HttpServer:
 
 
 def _refused_version(refusal: VersionRefusal) -> web.Response:
-    """The HTTP 400 for a client of another protocol version."""
     headers = {ERROR_HEADER: str(refusal.code), "Cache-Control": "no-store"}
     return web.json_response(refusal.model_dump(), status=400, headers=headers)
 

@@ -84,6 +84,5 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
 
 
 def main() -> None:
-    """Read the command line, and run."""
     keep_freed_memory()
     run_app(app)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def calls_timed(metrics: Metrics) -> Ended:
-    """For the dispatcher: records the duration and outcome of each request."""
     durations = metrics.durations(
         "smcp_gateway_call_duration", "Requests of clients, until they are answered", "event", "outcome"
     )
@@ -30,7 +29,6 @@ def measure_lists(metrics: Metrics, lists: ListResources) -> None:
 
 
 def measure(gateway: "Gateway") -> None:
-    """Register the gauges and counters."""
     metrics, sessions, strangers = gateway.front.metrics, gateway.sessions, gateway.front.listener.strangers
     calls, computers, authenticator = gateway.calls, gateway.computers, gateway.front.authenticator
     gauge, counter = metrics.gauge, metrics.counter

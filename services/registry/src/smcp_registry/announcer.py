@@ -17,7 +17,8 @@ from nats.js import JetStreamContext, api
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import EPOCH, BodyTooLarge, Bus, raise_if_cancelled
+from smcp_bus.bus import BodyTooLarge, Bus, raise_if_cancelled
+from smcp_bus.headers import EPOCH
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_registry.admission import Announce, MemberRecord
 from smcp_registry.store import Bucket

@@ -12,8 +12,9 @@ from nats.js import JetStreamContext
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
-from smcp_bus.bus import CLAIM, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT, Bus, Incoming, Reply, RequestHandler
+from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler
 from smcp_bus.dispatch import Dispatcher, Ended
+from smcp_bus.headers import CLAIM, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
 from smcp_bus.subjects import host_route, operator_route, registry_route, request_handler
 from smcp_bus.tracing import bus_spans, counted, log_fields
 from smcp_registry.announcer import Announcer

@@ -19,8 +19,9 @@ from nats.js.errors import NotFoundError
 from pydantic import ValidationError
 
 from smcp_bus.audit import NOT_WRITTEN, STREAM, Event, Kind, Trail
-from smcp_bus.bus import CLAIM, PROOF, raise_if_cancelled
+from smcp_bus.bus import raise_if_cancelled
 from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call, failed
+from smcp_bus.headers import CLAIM, PROOF
 from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing, Records, RecordsQuestion, StoredRecord
 from smcp_bus.subjects import AUDIT_ALL
 from smcp_bus.tracing import trace_id_of

@@ -12,7 +12,8 @@ from typing import Final
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, Bus, ConnectionLost, NoResponder, NotConnected, Reply, RequestTimedOut, TransferFailed
+from smcp_bus.bus import Bus, ConnectionLost, NoResponder, NotConnected, Reply, RequestTimedOut, TransferFailed
+from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, LeaseRenewal, LeaseState
 from smcp_bus.tracing import sending
 from smcp_proto.backoff import Backoff

@@ -102,7 +102,6 @@ class MembersView(View):
         return self._awaited.get(office, frozenset())
 
     def members(self, office: str) -> Iterable[Entry]:
-        """The members of an office, also those not announced yet."""
         return self._offices.get(office, {}).values()
 
     def sessions_json(self, office: str, own: tuple[str, str, str]) -> bytes:

@@ -6,8 +6,6 @@ from smcp_service.settings import MIB, ServiceSettings
 
 
 class RegistrySettings(ServiceSettings):
-    """Settings of `smcp-registry`: each field is a variable with the prefix `SMCP_`."""
-
     kv_replicas: int = Field(
         default=1,
         ge=1,

@@ -264,5 +264,4 @@ def _agent_command() -> str:
 
 
 def main() -> None:
-    """The console script."""
     run_app(app)

@@ -19,7 +19,8 @@ import orjson
 import typer
 from pydantic import BaseModel
 
-from smcp_bus.bus import ERROR, BusError, Connection, Incoming, NoResponder, RequestTimedOut, describe
+from smcp_bus.bus import BusError, Connection, Incoming, NoResponder, RequestTimedOut, describe
+from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials, load_credentials
 from smcp_bus.operations import LevelAnswer

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, NO_HEADERS, Incoming, Reply
+from smcp_bus.bus import NO_HEADERS, Incoming, Reply
+from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import open_computer
 from smcp_computer.computer import Computer

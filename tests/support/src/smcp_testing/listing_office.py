@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from smcp_bus.bus import ERROR, Incoming, Reply
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import ERROR
 from smcp_testing.gateway_world import Client, World, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import orjson
 
 from smcp_bus import subjects
-from smcp_bus.bus import EPOCH, Bus, Incoming, Reply
+from smcp_bus.bus import Bus, Incoming, Reply
+from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, Claim, Joined, LeaseRenewal, Left

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR
+from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_proto.member_names import Role
 from smcp_registry.app import Registry, open_registry

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR
+from smcp_bus.headers import ERROR
 from smcp_testing.computer_office import NAME, OFFICE, World
 
 

@@ -11,8 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from smcp_bus.bus import (
-    BUDGET,
-    PROGRESS,
     BodyTooLarge,
     BusError,
     ConnectionLost,
@@ -23,6 +21,7 @@ from smcp_bus.bus import (
     RequestTimedOut,
     error_reply,
 )
+from smcp_bus.headers import BUDGET, PROGRESS
 from smcp_bus.nats.wire import CHUNKS, NOTE_HEAD, SIZE, decode_head, encode_head
 from smcp_proto.errors import ANSWER_TOO_LARGE, Internal, TooLarge, Unavailable
 

@@ -5,7 +5,6 @@ import logging
 from typing import Final
 
 from smcp_bus.bus import (
-    NOT_RUN,
     Admit,
     BodyTooLarge,
     BusError,
@@ -17,6 +16,7 @@ from smcp_bus.bus import (
     TransferFailed,
     error_reply,
 )
+from smcp_bus.headers import NOT_RUN
 from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.nats.chunks import (
     DONE,

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from smcp_bus.bus import BUDGET, NO_HEADERS, PROGRESS, Headers
+from smcp_bus.bus import NO_HEADERS, Headers
+from smcp_bus.headers import BUDGET, PROGRESS
 
 Receiver = Callable[[bytes, bytes, bytes, bytes], None]
 """Takes subject, reply subject, header block and body of a message. Runs inside the read loop: it must neither

@@ -8,8 +8,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from smcp_bus.bus import REPLY_LIMIT
 from smcp_bus.dispatch import Call
+from smcp_bus.headers import REPLY_LIMIT
 from smcp_computer.access import not_allowed
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning, bad_field, not_found, not_supported
 from smcp_computer.mcp.events import ServerEvents

@@ -26,7 +26,8 @@ from typing import Final
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import ERROR, NOT_RUN, Bus, BusError, NoResponder, Reply, RequestTimedOut
+from smcp_bus.bus import Bus, BusError, NoResponder, Reply, RequestTimedOut
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_gateway.calls.table import CallTable, PendingCall

@@ -15,7 +15,6 @@ from opentelemetry.trace import INVALID_SPAN, Span
 
 from smcp_bus import ownership, subjects
 from smcp_bus.bus import (
-    PROGRESS,
     Admit,
     BodyTooLarge,
     Bus,
@@ -28,6 +27,7 @@ from smcp_bus.bus import (
     error_reply,
 )
 from smcp_bus.dispatch import RawJson
+from smcp_bus.headers import PROGRESS
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_proto import tool_results
@@ -88,7 +88,6 @@ class PendingCall:
             self.span.add_event(what)
 
     def sent(self, now: float) -> None:
-        """It goes on the wire."""
         self.on_wire = True
         self.ask_from = now + ASK_AFTER_S
         self.moved_at = self.ended_at = None
@@ -100,12 +99,10 @@ class PendingCall:
         self.happened("smcp.not_run")
 
     def request_moved(self) -> None:
-        """Its owner has asked for a part of the request."""
         self.happened("smcp.request_in_chunks")
         self.moved_at = asyncio.get_running_loop().time()
 
     def request_delivered(self) -> None:
-        """Its owner has all of the request."""
         # a moment later its owner knows it; what was asked before says nothing
         self.moved_at = None
         if self.ask_from != NOT_SENT:
@@ -116,7 +113,6 @@ class PendingCall:
         self.ask_from = NOT_SENT
 
     def noted(self, body: bytes) -> None:
-        """A note of its progress came."""
         if self.progress is not None:
             self.progress.read(body)
 
@@ -260,7 +256,6 @@ class CallRoute:
         """Bytes of answers that are not admitted yet."""
 
     def __len__(self) -> int:
-        """How many requests run here."""
         return len(self._tasks)
 
     async def request(
@@ -305,7 +300,6 @@ class CallRoute:
         return reply
 
     async def close(self) -> None:
-        """End what runs here."""
         while self._tasks:
             for task in self._tasks:
                 task.cancel()

@@ -68,12 +68,10 @@ class ComputerTable:
 
     @property
     def running(self) -> int:
-        """How many calls run now."""
         return self.owner.running
 
     @property
     def subscribed(self) -> int:
-        """How many subscriptions to resources are kept."""
         return sum(len(owned.subscriptions) for owned in self._owned.values())
 
     @property
@@ -96,7 +94,6 @@ class ComputerTable:
             self.owner.close()
 
     def close_ownership(self, why: str) -> None:
-        """Run no call until its Computer is confirmed again."""
         self._ownership.close(why)
 
     def stop(self) -> None:
@@ -160,7 +157,6 @@ class ComputerTable:
             self.background.once("giving up a Computer's subject", owned.subscription.drain)
 
     def of(self, session_id: str, office: str) -> SocketIoComputer | None:
-        """That session's Computer in that office, if any."""
         return self._owned.get((session_id, office))
 
     def agent_left(self, office: str, agent: str) -> None:

@@ -118,7 +118,6 @@ class SocketIoComputer:
         return self.is_open and not self.session.leaving
 
     def granted(self, claim: Claim, tenure: int | None) -> None:
-        """The registry holds it by that claim."""
         self.claim = claim
         self.seat.confirmed(new_tenure=not same_tenure(self._tenure, tenure))
         self._tenure = tenure
@@ -233,7 +232,6 @@ class SocketIoComputer:
         return RawJson(body)
 
     def progressed(self, request: ToolProgressReq) -> None:
-        """It says how far a call is."""
         self._table.owner.progressed(self.seat, request)
 
     async def _settle_large(self, running: RunningCall, answer: bytes) -> None:

@@ -25,8 +25,6 @@ from smcp_proto.schemas.rooms import RESTARTS
 
 @dataclass(eq=False, repr=False)
 class Rooms:
-    """By the dispatcher's rows (`smcp_gateway.app`)."""
-
     sessions: Sessions
     memberships: Memberships
     offices: Offices

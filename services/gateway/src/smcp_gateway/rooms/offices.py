@@ -15,8 +15,9 @@ from typing import Any, Final
 import orjson
 
 from smcp_bus import exact_json, subjects
-from smcp_bus.bus import EPOCH, NOTIFICATION_ID, SUBJECT, Bus, Connection, Incoming, Subscription
+from smcp_bus.bus import Bus, Connection, Incoming, Subscription
 from smcp_bus.callers import Caller, with_caller
+from smcp_bus.headers import EPOCH, NOTIFICATION_ID, SUBJECT
 from smcp_bus.outbox import missed_body
 from smcp_bus.tracing import caused_by
 from smcp_gateway.computers.socketio_computer import CANCEL_EVENT
@@ -136,7 +137,6 @@ class Office:
         self._arriving[session] = []
 
     def give_up(self, session: Session) -> None:
-        """The join of `session` failed."""
         self._arriving.pop(session, None)
 
     async def admit(self, session: Session, membership: Membership) -> None:
@@ -295,7 +295,6 @@ class Offices:
         return office
 
     async def release(self, office: Office) -> None:
-        """Unsubscribe with the last holder."""
         office.holders -= 1
         if office.holders:
             return

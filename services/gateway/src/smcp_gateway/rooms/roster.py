@@ -67,7 +67,6 @@ class Roster:
         return heard_of and not changed
 
     def learn(self, members: Iterable[MemberKey]) -> None:
-        """Take the first list of members."""
         if not self.known:
             self._present |= {member for member in members if member not in self._epochs}
             self.known = True

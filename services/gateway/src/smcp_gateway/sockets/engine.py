@@ -96,7 +96,6 @@ class Outbox(asyncio.Queue[Any]):
             let_in(transport)
 
     def let_in(self) -> None:
-        """The client is no stranger any more."""
         self.is_let_in = True
         let_in(self.transport)
 

@@ -278,7 +278,6 @@ class Session:
             self.answered()
 
     def answered(self) -> None:
-        """Something was answered: see `idle`."""
         if self.idle is not None and not self.busy:
             self.idle.set()
 

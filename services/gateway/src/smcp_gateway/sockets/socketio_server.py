@@ -142,7 +142,6 @@ class SocketIoServer:
         self.sweep = self._engine.sweep
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request to `/socket.io/`."""
         sid = request.query.get("sid")
         if sid is None:
             if self.draining:
@@ -194,7 +193,6 @@ class SocketIoServer:
 
     @property
     def slow(self) -> int:
-        """Clients that were cut off, since they did not read."""
         return self._engine.cut_off
 
     def unsent_bytes(self, session: Session) -> int:

@@ -8,8 +8,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from smcp_bus.bus import AFTER, CLAIM
 from smcp_bus.dispatch import Call
+from smcp_bus.headers import AFTER, CLAIM
 from smcp_bus.registry_contract import Claim
 from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotInOffice, Unavailable
 from smcp_proto.member_names import Role, check_name

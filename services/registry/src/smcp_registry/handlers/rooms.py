@@ -15,8 +15,9 @@ import orjson
 from pydantic import BaseModel, TypeAdapter
 
 from smcp_bus import subjects
-from smcp_bus.bus import NOTIFICATION_ID, SUBJECT, Bus
+from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
+from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
 from smcp_bus.limits import MEMBER_SHARE, Buckets, Rate
 from smcp_bus.registry_contract import (
     AssertedMember,
@@ -78,8 +79,6 @@ RESERVE_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """By the dispatcher's rows (`smcp_registry.app`)."""
-
     bus: Bus
     seats: Seats
     callers: Callers
@@ -249,7 +248,6 @@ class Handlers:
         return await self.leases.renew(*_process(call), LeaseRenewal())
 
     async def gateway_lease(self, request: LeaseRenewal, call: Call) -> LeaseState:
-        """Renew the lease of a gateway: nats-server lets nobody else publish on this subject."""
         return await self.leases.renew(*_process(call), request)
 
     async def assert_members(self, request: Assertion, call: Call) -> AssertionResult:
