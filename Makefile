@@ -86,10 +86,11 @@ format: setup  ## Format, and repair what ruff can repair
 types: setup  ## Check all types, strictly: sources, tests and benchmarks
 	$(BIN)/mypy $(SOURCES)
 
+# No assertion is run here: in a clean clone rewriting them all would take 13 of 33 seconds of a processor.
 .PHONY: rules
 rules: setup  ## List the rules of the protocol with their tests; fails for a rule without one
 	@mkdir -p build
-	@$(BIN)/pytest --collect-only -qqq --rules build/rules.md > build/collected.txt || { cat build/collected.txt >&2; exit 1; }
+	@$(BIN)/pytest --collect-only --assert=plain -qqq --rules build/rules.md > build/collected.txt || { cat build/collected.txt >&2; exit 1; }
 	@sed -n 3p build/rules.md
 
 .PHONY: test
