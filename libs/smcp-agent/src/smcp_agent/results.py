@@ -168,6 +168,8 @@ class InputRequest:
     """Why the last answer to it was refused; None: it is asked for the first time."""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The parameters of MCP's ElicitRequest as they came over the wire."""
+    refused_field: str | None = None
+    """The field of the form that was wrong in the last answer; None: no single one."""
 
     @property
     def is_approval(self) -> bool:
@@ -261,9 +263,11 @@ async def answered(
             continue
         said = _Elicitation.model_validate(raw["params"])
         problem = None if refusal is None else refusal.message.removeprefix(f"{_FIELD}{key}.").removeprefix("content.")
+        field = wrong.removeprefix(f"{_FIELD}{key}.content.")
         request = InputRequest(
-            key, computer, tool, params, said.message, said.requestedSchema, said.url, problem, raw["params"]
-        )
+            key, computer, tool, params, said.message, said.requestedSchema, said.url, problem, raw["params"],
+            None if field == wrong else field.partition(".")[0],
+        )  # fmt: skip
         waiting: Any = on_input(request)  # whatever the application gives
         if not isawaitable(waiting):
             raise TypeError(f"on_input has to be an async function: it gave {type(waiting).__name__} without waiting")

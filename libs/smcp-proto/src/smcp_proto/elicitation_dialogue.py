@@ -5,6 +5,7 @@ The caller has the terminal. A page is named and never opened; whether a form is
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
 
 from smcp_proto.text import printable
@@ -34,6 +35,7 @@ async def ask_user(
     text: str,
     params: Mapping[str, Any],
     problem: Callable[[Mapping[str, Any], Mapping[str, Any]], Problem | None] = lambda schema, content: None,
+    kept: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """MCP's ElicitResult of a user.
 
@@ -41,6 +43,7 @@ async def ask_user(
         text: introduces the elicitation.
         params: of MCP's ElicitRequest.
         problem: why a content does not fit a schema; None: it fits, or somebody else checks it. What fits is kept.
+        kept: values of fields that are not asked again.
     """
     text = f"{text}{printable(str(params.get('message')))}"
     what = "Open it?" if "url" in params else "Answer it?"
@@ -50,7 +53,6 @@ async def ask_user(
     schema = params.get("requestedSchema")
     if action != "accept" or schema is None:
         return {"action": action}
-    kept: dict[str, Any] = {}
     while True:
         content = await _filled_in(terminal, schema, kept)
         if (found := problem(schema, content)) is None:

@@ -177,6 +177,8 @@ class UserTerminal:
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown
+        self._given: dict[str, Mapping[str, Any]] = {}
+        """The contents of the last answers, by elicitation."""
 
     async def answer(self, request: InputRequest) -> InputAnswer:
         self._shown.stop()
@@ -186,7 +188,11 @@ class UserTerminal:
             if request.is_approval:
                 action = await self.ask(plain(request.message), "[y/N] ", {**ACTIONS, "": "decline"})
                 return request.accept() if action == "accept" else request.decline()
-            said = await ask_user(self, plain(f"The tool {request.tool!r} of {request.computer!r} asks: "), request.raw)
+            text = plain(f"The tool {request.tool!r} of {request.computer!r} asks: ")
+            kept = {} if request.refused_field is None else dict(self._given.get(request.key, {}))
+            kept.pop(str(request.refused_field), None)
+            said = await ask_user(self, text, request.raw, kept=kept)
+            self._given[request.key] = said.get("content", {})
             return InputAnswer(said["action"], said.get("content"))
         except EOFError:
             return request.cancel()
