@@ -1,5 +1,5 @@
-"""Runs our commands on the documentation pages as written, in the world that the page describes. A command on several
-pages runs once, with the first.
+"""Runs our commands on the documentation pages as written, beside one `smcp up` with README's MCP server. A command on
+several pages runs once, with the first.
 
 README's are run by `tests/pages`. The pages of containers and of Kubernetes need these: `make compose-demo` and
 `test_e2e_containers` run the former's.
@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,6 +21,9 @@ from typing import Final
 
 import pytest
 
+from smcp_testing.fork_server import COMMANDS, born
+from smcp_testing.leaks import assert_no_child_processes_beside, child_processes
+from smcp_testing.nats_accounts import AccountServer
 from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
 from tests.pages.markdown import ROOT, blocks, commands, pages
@@ -75,6 +79,8 @@ UNTIL_STOPPED: Final = ("up", "run", "watch", "follow", "-f", "smcp-gateway", "s
 ENDS: Final = ("--check-config", "--for", "keys")
 START_S: Final = 120.0
 """At a load of 20 for two processors a command wrote its first line after 45 s."""
+
+NONE: Final[Mapping[str, str]] = {}
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -140,7 +146,7 @@ class Shell:
 
     @asynccontextmanager
     async def started(
-        self, words: list[str], variables: Mapping[str, str] | None = None
+        self, words: list[str], variables: Mapping[str, str]
     ) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
         log = self.directory / f"log-{next(self._logs)}"
         said = self.directory / "said"
@@ -149,7 +155,7 @@ class Shell:
             process = await asyncio.create_subprocess_exec(
                 *words,
                 cwd=self.directory,
-                env={**self.environment, **(variables or {})},
+                env={**self.environment, **variables},
                 stdin=answers,
                 stdout=file,
                 stderr=file,
@@ -162,10 +168,12 @@ class Shell:
             async with asyncio.timeout(START_S):
                 await process.wait()
 
-    async def run(self, words: list[str], variables: Mapping[str, str] | None = None) -> str:
-        """What the command wrote; one that runs until ctrl-C is stopped when it has written something."""
+    async def run(self, words: list[str], variables: Mapping[str, str] = NONE) -> str:
+        """What the command wrote; one that runs until ctrl-C is stopped when it has written something, others are
+        forked."""
         stays = not any(word in ENDS for word in words) and any(word in UNTIL_STOPPED for word in words)
-        async with self.started(words, variables) as (process, log):
+        command = words if stays else born(BIN / words[0], *words[1:], knows=COMMANDS)
+        async with self.started(command, variables) as (process, log):
             if stays:
                 await eventually(lambda: log.stat().st_size > 0, timeout=START_S, message=f"{words} wrote nothing")
             else:
@@ -176,44 +184,53 @@ class Shell:
         assert "Traceback" not in said, said
         return said
 
+    async def is_ready(self) -> bool:
+        async with self.started(born(BIN / "smcp-agent", "list", knows=COMMANDS), NONE) as (process, log):
+            await process.wait()
+        return "computer" in log.read_text(encoding="utf-8")
 
-@pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    with tempfile.TemporaryDirectory() as state:  # the path of a socket is short
-        monkeypatch.setenv("XDG_STATE_HOME", state)
-        yield Shell(tmp_path)
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(_no_task_left: None) -> None:
+    """In place of that of all tests: processes are looked at when `smcp up` ends."""
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory, _nats_accounts: AccountServer) -> Iterator[Shell]:
+    """It has `smcp up` beside it, for all pages: it takes seconds of a processor to start."""
+    before = child_processes()
+    with tempfile.TemporaryDirectory() as state, pytest.MonkeyPatch.context() as patch:  # the path of a socket is short
+        patch.setenv("XDG_STATE_HOME", state)
+        shell = Shell(tmp_path_factory.mktemp("shell"))
+        with (shell.directory / "up.log").open("wb") as log:
+            up = subprocess.Popen(
+                [BIN / "smcp", "up", "--config", "computer.json"],
+                cwd=shell.directory,
+                env=shell.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            asyncio.run(eventually(shell.is_ready, timeout=START_S, message="smcp up is not ready"))
+            yield shell
+        finally:
+            up.send_signal(signal.SIGINT)
+            up.wait(START_S)
+    assert_no_child_processes_beside(before)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-async def test_the_commands_of_a_page_run(page: Path, shell: Shell, nats_url: str) -> None:
-    up = ["smcp", "up", "--config", "computer.json"]
-    with_world = [words for words in PAGES[page] if words[:2] != ["smcp", "up"]]
+async def test_the_commands_of_a_page_run(page: Path, shell: Shell, nats_url: str, tmp_path: Path) -> None:
     for words in PAGES[page]:
+        own = dict[str, str]()
         if words[:2] == ["smcp", "up"]:
-            await shell.run(shell.words(words))
-    async with shell.started(up):
-        await _ready(shell)
-        for words in with_world:
-            at_nats = words[0] in ("smcp-gateway", "smcp-registry") or (
-                words[:2] == ["smcp-computer", "run"] and "--gateway" not in words
-            )
-            own = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0"} if at_nats else {}
-            said = await shell.run(shell.words(words), own)
-            if words[:3] == ["smcp-computer", "servers", "disable"]:
-                await shell.run(["smcp-computer", "servers", "enable", "clock"])
-            assert said or words[:2] == ["smcp-computer", "logs"], words
-
-
-async def _ready(shell: Shell) -> None:
-    async def answers() -> bool:
-        process = await asyncio.create_subprocess_exec(
-            "smcp-agent",
-            "list",
-            env=shell.environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        out, _ = await process.communicate()
-        return b"computer" in out
-
-    await eventually(answers, timeout=START_S, message="smcp up is not ready")
+            own = {"SMCP_GATEWAY_PORT": "0", "XDG_STATE_HOME": str(tmp_path)}
+        elif words[0] in ("smcp-gateway", "smcp-registry") or (
+            words[:2] == ["smcp-computer", "run"] and "--gateway" not in words
+        ):
+            own = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0"}
+        said = await shell.run(shell.words(words), own)
+        if words[:3] == ["smcp-computer", "servers", "disable"]:
+            await shell.run(["smcp-computer", "servers", "enable", "clock"])
+        assert said or words[:2] == ["smcp-computer", "logs"], words
