@@ -1,4 +1,7 @@
-"""The commands of `smcp-computer` at a running one, all as processes: what its user does with it over a day."""
+"""The commands of `smcp-computer` at a running one, all as processes: what its user does with it over a day.
+
+The Computers are started as they are installed; the commands that ask them are forked.
+"""
 
 import asyncio
 import json
@@ -13,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from smcp_testing.computer_office import registry
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.mcp_servers import configs
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
@@ -39,7 +43,8 @@ class Host:
         )
 
     async def run(self, *arguments: str) -> tuple[int | None, str, str]:
-        process = await self.start(*arguments, stdout=PIPE, stderr=PIPE)
+        command = born(COMMAND, *arguments, knows=COMMANDS)
+        process = await asyncio.create_subprocess_exec(*command, env=self._environ, stdout=PIPE, stderr=PIPE)
         out, err = await asyncio.wait_for(process.communicate(), PATIENCE_S)
         assert b"Traceback" not in err
         return process.returncode, out.decode(), err.decode()
