@@ -300,12 +300,13 @@ class SocketIoServer:
 
     def _is_surplus(self, session: Session, event: ClientEvent) -> bool:
         """Whether there are too many progress events: then the newest is begun when one more may come."""
-        if (wait_s := session.count_progress(self._loop.time())) <= 0:
-            return False
+        if session.surplus_progress is None:
+            if (wait_s := session.count_progress(self._loop.time())) <= 0:
+                return False
+            self._loop.call_later(wait_s, self._begin_surplus, session)
         if event.id is not None:
             self.send(session, ack_frame(event.id, NULL))
-        if session.surplus_progress is None:
-            self._loop.call_later(wait_s, self._begin_surplus, session)
+        # It may be read in the round in which the one before it is due: begun at once, it would be overtaken by that.
         session.surplus_progress = replace(event, id=None)
         return True
 
