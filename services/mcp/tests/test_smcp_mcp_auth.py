@@ -29,19 +29,13 @@ from smcp_testing.context_computer import WINDOW, computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.issuer import ISSUER, shared_token
-from smcp_testing.mcp_service import OfficeClient, Service, mcp_service, office_client
+from smcp_testing.mcp_service import INITIALIZE, OfficeClient, Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
 
 SECRET = "a shared secret of the tests, long enough"
 PUBLIC = "https://mcp.example"
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
-}
 LAB = {"offices": ["lab-*"], "roles": ["agent"]}
 READS = {"MCP_TOOL_ANNOTATION": '{"readOnlyHint": true}'}
 

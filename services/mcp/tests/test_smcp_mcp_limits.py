@@ -21,18 +21,12 @@ from smcp_service.http_limits import HEAD_S
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.gateway_world import gateway_world
-from smcp_testing.mcp_service import Service, mcp_service, office_client
+from smcp_testing.mcp_service import INITIALIZE, Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
 
 PATIENCE_S = 20.0
 MIB = 1024 * 1024
 HALF_A_HEAD = b"POST /mcp/lab-1 HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"a" * 8000
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
-}
 
 FORGED = {"Mcp-Method": "subscriptions/listen"}
 """A header that makes a call look like a stream of notifications."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import socket
 from typing import Any
 
@@ -16,7 +17,7 @@ from smcp_agent.mcp.tools import OfficeTools
 from smcp_mcp.settings import McpSettings
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
-from smcp_testing.mcp_service import OfficeClient, mcp_service, office_client
+from smcp_testing.mcp_service import INITIALIZE, OfficeClient, mcp_service, office_client
 from smcp_testing.waiting import Stopwatch, eventually, within
 
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
@@ -156,7 +157,7 @@ async def test_a_stopping_service_does_not_wait_for_a_join_that_is_not_answered(
 
 
 async def _status(http: aiohttp.ClientSession, url: str) -> int:
-    async with http.post(url, json=PING, headers=HEADERS) as answer:
+    async with http.post(url, json=INITIALIZE, headers=HEADERS) as answer:
         return answer.status
 
 
@@ -249,9 +250,27 @@ async def test_a_wrong_way_to_list_tools_is_400_and_named() -> None:
 
 async def test_an_office_whose_name_is_too_long_is_400_and_says_where_the_name_was() -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
-        async with http.post(service.office("a" * 200), json=PING, headers=HEADERS) as response:
+        async with http.post(service.office("a" * 200), json=INITIALIZE, headers=HEADERS) as response:
             assert response.status == 400
             assert (await response.json())["error"]["message"].startswith("the office in the URL: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "version", "why"),
+    [
+        (b"{bad", "2025-11-25", "method: is missing"),
+        (json.dumps(PING).encode(), "2025-11-25", "method: has to be `initialize`"),
+        (b"[1]", "2026-07-28", "method: is missing"),
+        (b"{bad", "2026-07-28", "method: is missing"),
+    ],
+)
+async def test_a_request_that_no_client_begins_with_takes_no_seat(body: bytes, version: str, why: str) -> None:
+    headers = {**HEADERS, "Content-Type": "application/json", "Mcp-Protocol-Version": version}
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        async with http.post(service.office(), data=body, headers=headers) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["message"].startswith(why)
+        assert not gateway.received
 
 
 LONG = "".join(f"line {number}\n" for number in range(200))

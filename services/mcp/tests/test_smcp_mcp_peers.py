@@ -16,7 +16,7 @@ from smcp_testing.ports import Ports
 
 TAKEN = "the office has an Agent already: 'smcp-mcp', since 2026-11-26T10:00:00Z"
 CALL = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "echo"}}
-HEADERS = {"Accept": "application/json, text/event-stream"}
+HEADERS = {"Accept": "application/json, text/event-stream", "Mcp-Session-Id": "of-a-peer"}
 UNKNOWN = {"code": -32603, "message": "the replica that held the office is gone", "data": {"may_have_run": True}}
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -153,7 +153,7 @@ class McpEndpoint:
 
         Raises:
             SeatTaken: another Agent has it, or a replica that cannot be reached.
-            RateLimited, SmcpError: as on joining.
+            Malformed, RateLimited, SmcpError: as on joining.
         """
         loop = asyncio.get_running_loop()
         backoff, deadline = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), loop.time() + HANDOVER_S
@@ -167,6 +167,7 @@ class McpEndpoint:
             known = self._peers.known.get(office)
             if known is not None and await self._peers.pass_on(exchange, office, known):
                 return "peer"
+            exchange.check_beginning()
             try:
                 await self._offices.join(office, self._access.holder(exchange.request, office))
             except SeatTaken as taken:

@@ -9,9 +9,12 @@ from typing import Any, Final
 
 import orjson
 from mcp_types import INTERNAL_ERROR
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
+
+from smcp_proto.validation import refused
 
 PASSED_ON: Final = "smcp-passed-on"
 """The header of a request that comes from a peer."""
@@ -53,6 +56,17 @@ class BufferedRequest:
     def passed_on(self) -> bool:
         """A peer passed it on."""
         return PASSED_ON in self.request.headers
+
+    def check_beginning(self) -> None:
+        """Raises Malformed: no client begins with this request. An office is not joined for it, as nobody would use
+        the seat until it is left."""
+        if "mcp-session-id" in self.request.headers:
+            return
+        version, method = self.request.headers.get("mcp-protocol-version"), self._message().get("method")
+        if not isinstance(method, str):
+            raise refused("method", "is missing: the body is not a request of JSON-RPC")
+        if version in (None, *HANDSHAKE_PROTOCOL_VERSIONS) and method != "initialize":
+            raise refused("method", "has to be `initialize` where there is no session")
 
     async def read(self, limit: int, hold: Callable[[int], None]) -> bool:
         """Read the body. False: it has more bytes than `limit`, or the client is gone.

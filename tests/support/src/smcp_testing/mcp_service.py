@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from mcp.client import Client
 from mcp.client.session import ElicitationFnT, IncomingMessage
@@ -17,6 +17,14 @@ from smcp_mcp.app import open_mcp
 from smcp_mcp.settings import McpSettings
 from smcp_service.health import Readiness
 from smcp_service.metrics import Metrics
+
+INITIALIZE: Final = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+"""The first request of a client up to MCP 2025-11-25."""
 
 
 @dataclass
