@@ -8,12 +8,16 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Literal
 
 import mcp_types as types
 import pytest
 import uvloop
 
+from smcp_bus.audit import Event, Trail
+from smcp_bus.callers import Caller, Rights
+from smcp_bus.ownership import Seat
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.confirmation import (
@@ -29,11 +33,11 @@ from smcp_computer.confirmation import (
     refused_by,
     wanted,
 )
-from smcp_computer.control import LOCAL
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.settings import Confirm, ConfirmPolicy
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Target, ToolRef, tool_meta_of
+from smcp_proto.schemas.tools import ToolCallReq
 from smcp_proto.text import printable
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
@@ -69,6 +73,18 @@ def push(description: str = "", **server: Any) -> Target:
     return Target(REF, supervisor, tool, tool_meta_of(git, "push"), supervisor.host)
 
 
+def confirmation_by(setting: Confirm | Literal["agent"] | None, asker: Asker | None, trail: Any = None) -> Confirmation:
+    return Confirmation(setting, asker, Seat("kitchen", "box"), trail or Trail(logging.getLogger("test")))
+
+
+async def refusal(
+    confirmation: Confirmation, target: Target, params: Mapping[str, Any] = MappingProxyType({}), **caller: Any
+) -> str | None:
+    """Why a call of the Agent "alice" may not run."""
+    request = ToolCallReq(agent="alice", req_id="1", computer="box", tool_name="push", params=dict(params), timeout=30)
+    return await confirmation.refusal(target, request, Caller("agent", "kitchen", "alice", **caller))
+
+
 class Says:
     """Somebody who answers at once."""
 
@@ -86,7 +102,7 @@ class Says:
 
 async def asked(confirmation: Confirmation, target: Target) -> bool:
     """Whether it may run."""
-    return await confirmation.refusal(target, agent="alice", params={}) is None
+    return await refusal(confirmation, target) is None
 
 
 @pytest.mark.rule("data-structures.ToolMeta.auto_apply.meaning", "answers.tools.confirm.true")
@@ -118,16 +134,16 @@ def test_without_auto_apply_the_setting_decides() -> None:
 @pytest.mark.rule("answers.tools.confirm.default.terminal", "answers.tools.confirm.default.none")
 async def test_the_default_is_ask_at_a_terminal_and_allow_elsewhere() -> None:
     async with terminal_user() as user:
-        assert Confirmation(None, AtTerminal(Terminal(user.device))).setting is Confirm.ASK
-    assert Confirmation(None, None).setting is Confirm.ALLOW
+        assert confirmation_by(None, AtTerminal(Terminal(user.device))).setting is Confirm.ASK
+    assert confirmation_by(None, None).setting is Confirm.ALLOW
 
 
 @pytest.mark.rule("answers.tools.confirm.asked")
 @pytest.mark.parametrize(("typed", "allowed"), [("y\n", True), ("YES\n", True), ("\n", False), ("no\n", False)])
 async def test_the_user_is_asked_at_the_terminal(typed: str, allowed: bool) -> None:
     async with terminal_user() as user:
-        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
-        asking = asyncio.create_task(confirmation.refusal(push(), agent="alice", params={"remote": "x"}))
+        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        asking = asyncio.create_task(refusal(confirmation, push(), {"remote": "x"}))
         await user.sees("'push' of 'git'")
         await user.sees("Run it?")
         user.types(typed)
@@ -136,10 +152,10 @@ async def test_the_user_is_asked_at_the_terminal(typed: str, allowed: bool) -> N
 
 async def test_a_cancelled_confirmation_is_withdrawn_and_the_next_one_is_shown() -> None:
     async with terminal_user() as user:
-        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
-        first = asyncio.create_task(confirmation.refusal(push(), agent="alice", params={}))
+        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        first = asyncio.create_task(refusal(confirmation, push()))
         await user.sees("Run it?")
-        second = asyncio.create_task(confirmation.refusal(push(), agent="alice", params={}))
+        second = asyncio.create_task(refusal(confirmation, push()))
         first.cancel()
         await user.sees("(withdrawn)")
         await user.sees("Run it?")
@@ -165,9 +181,9 @@ def test_a_question_shows_every_parameter_and_cuts_long_texts_in_the_middle() ->
 
 async def test_a_call_whose_parameters_are_too_many_to_be_read_is_refused_and_nobody_is_asked() -> None:
     async with terminal_user() as user:
-        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
         params = {f"parameter {number}": number for number in range(1000)}
-        said = await confirmation.refusal(push(), agent="alice", params=params)
+        said = await refusal(confirmation, push(), params)
         assert said is not None
         assert "too many to be read" in said
 
@@ -179,10 +195,10 @@ async def test_a_tool_that_says_that_it_may_destroy_something_is_confirmed_by_it
     typed: str, *, allowed: bool
 ) -> None:
     async with terminal_user() as user:
-        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
         target = push()
         target.tool.annotations = types.ToolAnnotations(destructive_hint=True)
-        asking = asyncio.create_task(confirmation.refusal(target, agent="alice", params={}))
+        asking = asyncio.create_task(refusal(confirmation, target))
         await user.sees("Type 'push' to run it")
         user.types(typed)
         if typed == "y\n":  # another word asks again
@@ -193,8 +209,9 @@ async def test_a_tool_that_says_that_it_may_destroy_something_is_confirmed_by_it
 
 async def test_the_terminal_names_the_user_for_whom_an_agent_calls() -> None:
     async with terminal_user() as user:
-        confirmation = Confirmation(Confirm.ASK, AtTerminal(Terminal(user.device)))
-        asking = asyncio.create_task(confirmation.refusal(push(), agent="smcp-mcp", params={}, user="anna"))
+        confirmation = confirmation_by(Confirm.ASK, AtTerminal(Terminal(user.device)))
+        rights = Rights(holder="anna", delegate="smcp-mcp")
+        asking = asyncio.create_task(refusal(confirmation, push(), rights=rights))
         await user.sees("The user 'anna' wants to run 'push'")
         user.types("y\n")
         assert await asyncio.wait_for(asking, 30) is None
@@ -248,7 +265,7 @@ def test_a_tool_may_destroy_something_unless_its_server_says_no(hints: dict[str,
 @pytest.mark.parametrize(("answer", "questions"), [(Answer.YES, 2), (Answer.ALWAYS, 1), (Answer.HOUR, 1)])
 async def test_an_answer_is_remembered_where_the_user_says_so(answer: Answer, questions: int) -> None:
     user = Says(answer)
-    confirmation = Confirmation(None, user)
+    confirmation = confirmation_by(None, user)
     assert await asked(confirmation, push())
     assert await asked(confirmation, push())
     assert user.asked == questions
@@ -256,25 +273,24 @@ async def test_an_answer_is_remembered_where_the_user_says_so(answer: Answer, qu
 
 
 async def test_a_call_that_the_configuration_denies_is_no_approval() -> None:
-    told: list[str] = []
-    denied, nobody, stopping = (
-        Confirmation(Confirm.DENY, Says(Answer.YES)), Confirmation(Confirm.ASK, None),
-        Confirmation(Confirm.ASK, Says(Answer.YES)),
-    )  # fmt: skip
+    written: list[Event] = []
+    trail = SimpleNamespace(write=written.append)
+    stopping = confirmation_by(Confirm.ASK, Says(Answer.YES), trail)
     stopping.ask_no_more()
-    for confirmation in (denied, nobody, stopping, Confirmation(Confirm.ALLOW, None)):
-        await confirmation.refusal(push(), agent="alice", params={}, answered=told.append)
-    assert told == ["withdrawn"]
+    denied, nobody = confirmation_by(Confirm.DENY, Says(Answer.YES), trail), confirmation_by(Confirm.ASK, None, trail)
+    for confirmation in (denied, nobody, stopping, confirmation_by(Confirm.ALLOW, None, trail)):
+        await refusal(confirmation, push())
+    assert [event.outcome for event in written] == ["withdrawn"]
 
 
 async def test_the_user_of_this_host_approves_its_own_calls_also_where_agents_approve_theirs() -> None:
     user = Says(Answer.YES)
-    confirmation = Confirmation("agent", user)
+    confirmation = confirmation_by("agent", user)
     with pytest.raises(ApprovalNeeded):
-        await confirmation.refusal(push(), agent="alice", params={})
-    assert await confirmation.refusal(push(), agent=LOCAL, params={}, local=True) is None
+        await refusal(confirmation, push())
+    assert await refusal(confirmation, push(), local=True) is None
     assert user.asked == 1
-    refused = await Confirmation("agent", None).refusal(push(), agent=LOCAL, params={}, local=True)
+    refused = await refusal(confirmation_by("agent", None), push(), local=True)
     assert refused is not None
     assert "nobody can be asked on this Computer: there is neither a terminal nor SMCP_CONFIRM_COMMAND" in refused
 
@@ -299,7 +315,7 @@ async def test_an_approval_that_no_agent_answers_or_could_read_is_counted_and_re
 
 async def test_another_tool_under_the_same_name_is_asked_about_again_and_a_denied_one_is_not_run() -> None:
     user = Says(Answer.ALWAYS)
-    confirmation = Confirmation(None, user)
+    confirmation = confirmation_by(None, user)
     assert await asked(confirmation, push())
     assert await asked(confirmation, push("another description"))
     assert await asked(confirmation, push(server_parameters={"command": "another"}))
@@ -309,7 +325,7 @@ async def test_another_tool_under_the_same_name_is_asked_about_again_and_a_denie
 
 async def test_another_word_at_the_terminal_asks_again() -> None:
     async with terminal_user() as user:
-        confirmation = Confirmation(None, AtTerminal(Terminal(user.device)))
+        confirmation = confirmation_by(None, AtTerminal(Terminal(user.device)))
         asking = asyncio.create_task(asked(confirmation, push()))
         await user.sees("Run it?")
         user.types("yse\n")
@@ -331,7 +347,7 @@ async def test_another_word_at_the_terminal_asks_again() -> None:
     ],
 )
 async def test_a_program_confirms_by_its_exit_status_or_a_word(program: str, allowed: bool) -> None:
-    assert await asked(Confirmation(None, ByProgram([sys.executable, "-c", program])), push()) is allowed
+    assert await asked(confirmation_by(None, ByProgram([sys.executable, "-c", program])), push()) is allowed
 
 
 def test_a_program_that_ends_before_it_has_read_the_question_is_heard() -> None:
@@ -341,10 +357,10 @@ def test_a_program_that_ends_before_it_has_read_the_question_is_heard() -> None:
             await asyncio.sleep(0)
 
     async def asked_often() -> list[str | None]:
-        confirmation = Confirmation(None, ByProgram(["true"]))
+        confirmation = confirmation_by(None, ByProgram(["true"]))
         keeping = asyncio.create_task(busy())
         try:
-            return [await confirmation.refusal(push(), agent="alice", params={}) for _ in range(10)]
+            return [await refusal(confirmation, push()) for _ in range(10)]
         finally:
             keeping.cancel()
 
@@ -353,14 +369,14 @@ def test_a_program_that_ends_before_it_has_read_the_question_is_heard() -> None:
 
 
 async def test_a_program_that_cannot_be_started_confirms_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    assert not await asked(Confirmation(None, ByProgram(["/no/such/program"])), push())
+    assert not await asked(confirmation_by(None, ByProgram(["/no/such/program"])), push())
     assert "SMCP_CONFIRM_COMMAND: cannot be started" in caplog.text
 
 
 async def test_a_question_to_a_program_is_withdrawn_with_its_call(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     program = f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    asking = asyncio.create_task(asked(Confirmation(None, ByProgram([sys.executable, "-c", program])), push()))
+    asking = asyncio.create_task(asked(confirmation_by(None, ByProgram([sys.executable, "-c", program])), push()))
     await eventually(lambda: pid.exists() and pid.read_text())
     asking.cancel()
     await asyncio.wait([asking])
@@ -385,4 +401,4 @@ async def test_a_question_to_a_program_is_withdrawn_with_its_call(tmp_path: Path
 async def test_the_policy_that_holds_is_told_with_its_reason(
     setting: Confirm | None, asker: Asker | None, policy: str
 ) -> None:
-    assert Confirmation(setting, asker).policy == policy
+    assert confirmation_by(setting, asker).policy == policy

@@ -30,7 +30,7 @@ from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import OfficeMembership
-from smcp_computer.metrics import calls_timed, measure, measure_calls, measure_resources
+from smcp_computer.metrics import calls_timed, measure
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfferedResources, OfficeClient
 from smcp_computer.pins import Pins
 from smcp_computer.redaction import shown
@@ -107,7 +107,7 @@ class Computer:
         """Why the file cannot be followed as it is now; None: this Computer runs what it says."""
         self._file, self._env_files = settings.config, config.env_files
         self._reloading = asyncio.Lock()
-        self.tasks = tasks
+        self.tasks, self.may_tell = tasks, may_tell
         self.metrics = options.get("metrics") or Metrics()
         self.readiness = options.get("readiness") or Readiness()
         self.outbox = ComputerOutbox(
@@ -154,7 +154,8 @@ class Computer:
         self.resources = OfferedResources(self.fleet, self.outbox, tasks, cache_bytes=settings.finder_cache_bytes)
         program = settings.confirm_command
         asker = ByProgram(shlex.split(program)) if program is not None else options.get("asker")
-        self.confirmation = Confirmation(settings.confirm, asker)
+        trail = options.get("trail") or Trail(logging.getLogger(EVENTS))
+        self.confirmation = Confirmation(settings.confirm, asker, self.seat, trail)
         _log.info("tool calls %s, unless the configuration says otherwise", self.confirmation.policy)
         self.calls = ToolCalls(
             self.catalogue,
@@ -162,7 +163,6 @@ class Computer:
             self.seat,
             self.access,
             self.confirmation,
-            options.get("trail") or Trail(logging.getLogger(EVENTS)),
             self.resources.history,
             Results(run_s=settings.vrl_s),
             max_body=max_body,
@@ -189,10 +189,8 @@ class Computer:
         )
         self._config = shown(config)
         self._head_start_s = max(HEAD_START_S, settings.move_s / 2 if settings.restart else 0.0)
-        measure(self.metrics, self.fleet, self.owner, may_tell)
+        measure(self)
         measure_owner(self.metrics, self.owner)
-        measure_calls(self.metrics, self.seat, self.fleet, self.calls.by_server, self.confirmation.answers, self.pins)
-        measure_resources(self.metrics, self.resources.index, self.resources.cache)
 
     async def _get_config(self, request: GetComputerConfigReq, call: Call) -> GetComputerConfigRet:
         if not (hidden := self.access.hidden(call.caller)):

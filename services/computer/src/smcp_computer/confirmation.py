@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
@@ -69,7 +69,6 @@ class Asker(Protocol):
     ) -> Answer:
         """`destructive`: the MCP server says that the tool may destroy something (`destructiveHint`). `user`: for whom
         the Agent calls, if it calls for others."""
-        ...
 
 
 def wanted(
@@ -116,10 +115,13 @@ def may_destroy(tool: types.Tool) -> bool:
 
 
 class Confirmation:
-    """Whether a tool may run: decided by the configuration, or by who is asked. `asker` None: nobody can be asked."""
+    """Whether a tool may run: decided by the configuration, or by who is asked. `asker` None: nobody can be asked.
+    `trail` gets a record of each answer."""
 
-    def __init__(self, setting: Confirm | Literal["agent"] | None, asker: Asker | None) -> None:
-        self._asker = asker
+    def __init__(
+        self, setting: Confirm | Literal["agent"] | None, asker: Asker | None, seat: Seat, trail: Trail
+    ) -> None:
+        self._asker, self._seat, self._trail = asker, seat, trail
         self._by_agent = setting == "agent"
         self._is_default = setting is None
         self.setting = Confirm.ASK if setting == "agent" else setting or (Confirm.ASK if asker else Confirm.ALLOW)
@@ -153,26 +155,36 @@ class Confirmation:
             each.reschedule(asyncio.get_running_loop().time())
 
     async def refusal(
-        self,
-        target: Target,
-        *,
-        agent: str,
-        params: Mapping[str, Any],
-        answered: Callable[[str], None] = lambda answer: None,
-        given: bool | None = None,
-        local: bool = False,
-        user: str | None = None,
+        self, target: Target, request: ToolCallReq, caller: Caller, *, approved: bool | None = None
     ) -> str | None:
         """None where the tool may run, else why it may not. Asks for approval, one request at a time, if it has to.
 
         Args:
-            answered: called with each answer, or with `withdrawn`: the call ended before there was one.
-            given: the answer of the Agent, where it was asked.
-            user: the subject for whom the Agent calls, if it calls for others.
-            local: the user of this host calls, and is asked in place of an Agent's user.
+            approved: the answer of the Agent, where it was asked.
 
         Raises ApprovalNeeded: the Agent has to approve it.
         """
+        records: list[Awaitable[bool] | None] = []
+
+        def answered(answer: str) -> None:
+            """With `withdrawn`: the call ended before there was an answer."""
+            self.answers[answer] += 1
+            records.append(self._trail.write(approval_event(answer, request, caller, self._seat)))
+
+        refusal = await self._decided(target, request, caller, approved, answered)
+        for written in records:
+            if written is not None and not await written:
+                return refusal or "was not run: its approval cannot be recorded (SMCP_AUDIT=required)"
+        return refusal
+
+    async def _decided(
+        self,
+        target: Target,
+        request: ToolCallReq,
+        caller: Caller,
+        approved: bool | None,
+        answered: Callable[[str], None],
+    ) -> str | None:
         meta, tool = target.configured, target.ref.tool
         confirm, why = wanted(
             self.setting,
@@ -181,7 +193,7 @@ class Confirmation:
             names=frozenset((tool, meta.alias if meta and meta.alias else tool)),
             destructive=may_destroy(target.tool),
         )
-        by_agent = self._by_agent and not local
+        by_agent = self._by_agent and not caller.local  # the user of this host is asked in place of an Agent's
         if (refusal := refused_by(confirm, why, can_ask=by_agent or self._asker is not None)) is not None:
             return refusal  # no approval: an Agent can provoke any number, and real ones would be lost
         if confirm is Confirm.ALLOW or self._is_remembered(target):
@@ -189,13 +201,21 @@ class Confirmation:
         if self._over:
             answered(WITHDRAWN)
             return _STOPPING
+        if by_agent and approved is not None:
+            answered(Answer.YES if approved else Answer.NO)
+            return None if approved else "was declined by the Agent's user"
+        user = caller.rights.holder if caller.rights is not None and caller.rights.delegate else None
         if by_agent:
-            return self._by_the_agent(approval_text(target.ref, agent, params, user), answered, given)
+            text = approval_text(target.ref, request.agent, request.params, user)
+            if len(text) <= LONGEST:
+                raise ApprovalNeeded(f"{text}. Run it?")
+            answered(Answer.UNREADABLE)
+            return _UNREADABLE
         asking = asyncio.timeout(None)
         try:
             async with asking:
                 self._questions.add(asking)
-                return await self._asked(target, agent, params, answered, user)
+                return await self._asked(target, request, answered, user)
         except TimeoutError:
             if not asking.expired():
                 raise
@@ -203,36 +223,19 @@ class Confirmation:
         finally:
             self._questions.discard(asking)
 
-    def _by_the_agent(self, text: str, answered: Callable[[str], None], given: bool | None) -> str | None:
-        if given is None and len(text) > LONGEST:
-            self.answers[Answer.UNREADABLE] += 1
-            answered(Answer.UNREADABLE)
-            return _unreadable()
-        if given is None:
-            raise ApprovalNeeded(f"{text}. Run it?")
-        answer = Answer.YES if given else Answer.NO
-        self.answers[answer] += 1
-        answered(answer)
-        return None if given else "was declined by the Agent's user"
-
-    def withdrawal(self, request: ToolCallReq, caller: Caller, seat: Seat, trail: Trail) -> Callable[[], None]:
+    def withdrawal(self, request: ToolCallReq, caller: Caller) -> Callable[[], None]:
         """Counts and records that the Agent did not answer. It keeps no parameters: they may be large."""
         hashed = sha256(exact_json.written(request.params, sort_keys=True))
-        event = replace(approval_event(WITHDRAWN, request, caller, seat), arguments=None, args_sha256=hashed)
+        event = replace(approval_event(WITHDRAWN, request, caller, self._seat), arguments=None, args_sha256=hashed)
 
         def withdrawn() -> None:
             self.answers[WITHDRAWN] += 1
-            trail.write(event)
+            self._trail.write(event)
 
         return withdrawn
 
     async def _asked(
-        self,
-        target: Target,
-        agent: str,
-        params: Mapping[str, Any],
-        answered: Callable[[str], None],
-        user: str | None,
+        self, target: Target, request: ToolCallReq, answered: Callable[[str], None], user: str | None
     ) -> str | None:
         assert self._asker is not None  # else `refused_by` says so
         hints = target.tool.annotations
@@ -242,16 +245,17 @@ class Confirmation:
                 return None
             answered_with: str = WITHDRAWN
             try:
-                answer = await self._asker.ask(target.ref, agent, params, destructive=destructive, user=user)
+                answer = await self._asker.ask(
+                    target.ref, request.agent, request.params, destructive=destructive, user=user
+                )
                 answered_with = answer.value
             finally:
-                self.answers[answered_with] += 1
                 answered(answered_with)
         if answer in (Answer.ALWAYS, Answer.HOUR):
             until = time.monotonic() + HOUR_S if answer is Answer.HOUR else float("inf")
             self._remembered[target.ref] = (_allowed(target), until)
         elif answer is Answer.UNREADABLE:
-            return _unreadable()
+            return _UNREADABLE
         elif answer is not Answer.YES:
             return "was declined by the user of this Computer"
         return None
@@ -287,10 +291,6 @@ def not_confirmed(tool: str, seconds: float) -> dict[str, Any]:
     return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)
 
 
-def _unreadable() -> str:
-    return f"needs confirmation, and its parameters are too many to be read: above {LONGEST} characters"
-
-
 def _allowed(target: Target) -> object:
     """What an answer is about: a server that is started otherwise, or describes its tool otherwise, is asked about
     again."""
@@ -302,6 +302,7 @@ LONGEST_VALUE: Final = 120
 LONGEST: Final = 8_000
 """Characters of all parameters that a user can be expected to read. What is longer is refused, and not cut: what is cut
 away would be approved unseen."""
+_UNREADABLE: Final = f"needs confirmation, and its parameters are too many to be read: above {LONGEST} characters"
 _REFUSALS: Final = {"n": Answer.NO, "no": Answer.NO, "": Answer.NO}
 _WORDS: Final = {"y": Answer.YES, "yes": Answer.YES, "always": Answer.ALWAYS, "hour": Answer.HOUR, **_REFUSALS}
 _PROMPT: Final = "Run it? [y/N, 'always' for this tool, 'hour' for an hour] "
@@ -353,16 +354,9 @@ class ByProgram:
     async def ask(
         self, ref: ToolRef, agent: str, params: Mapping[str, Any], *, destructive: bool, user: str | None
     ) -> Answer:
-        asked = {
-            "server": ref.server,
-            "tool": ref.tool,
-            "agent": agent,
-            "user": user,
-            "params": params,
-            "destructive": destructive,
-        }
+        asked = {"server": ref.server, "tool": ref.tool, "agent": agent, "user": user, "params": params}
         with TemporaryFile() as question:  # no pipe: a program may end before it has read all, or anything
-            question.write(json.dumps(asked).encode())
+            question.write(json.dumps({**asked, "destructive": destructive}).encode())
             question.seek(0)
             try:
                 program = await asyncio.create_subprocess_exec(*self._command, stdin=question, stdout=PIPE)

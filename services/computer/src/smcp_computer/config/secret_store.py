@@ -82,14 +82,14 @@ class Vault:
         if self._given is not None:
             raise SecretsError(self._missing(KeyPlace.GIVEN))
         key = token_urlsafe(MIN_KEY)
-        if _into_keyring(str(self._directory), key):
+        if _in_keyring(str(self._directory), key) == key:  # the null backend forgets
             return KeyPlace.KEYRING, key
         write_private(self._own, f"{key}\n".encode())
         return KeyPlace.FILE, key
 
     def _key(self, place: KeyPlace) -> str | None:
         if place is KeyPlace.KEYRING:
-            return _from_keyring(str(self._directory))
+            return _in_keyring(str(self._directory))
         path = self._given if place is KeyPlace.GIVEN else self._own
         return None if path is None else _from_file(path, private=place is KeyPlace.FILE)
 
@@ -186,22 +186,14 @@ def _from_file(path: Path, *, private: bool) -> str | None:
     return key
 
 
-def _from_keyring(user: str) -> str | None:
+def _in_keyring(user: str, new: str | None = None) -> str | None:
+    """The key, `new` if it is given and the keyring takes it. None: it has none, is locked, or there is no keyring."""
     import keyring  # noqa: PLC0415 -- looks for its backends, which takes a tenth of a second
     from keyring.errors import KeyringError  # noqa: PLC0415
 
     try:
+        if new is not None:
+            keyring.set_password(SERVICE, user, new)
         return keyring.get_password(SERVICE, user)
-    except KeyringError:  # none, or locked
-        return None
-
-
-def _into_keyring(user: str, key: str) -> bool:
-    import keyring  # noqa: PLC0415 -- as above
-    from keyring.errors import KeyringError  # noqa: PLC0415
-
-    try:
-        keyring.set_password(SERVICE, user, key)
-        return keyring.get_password(SERVICE, user) == key  # the null backend forgets
     except KeyringError:
-        return False
+        return None

@@ -4,19 +4,18 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from smcp_bus import exact_json
-from smcp_bus.audit import Trail
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.tracing import recorded_trace_id
 from smcp_computer.access import Access
-from smcp_computer.confirmation import ApprovalNeeded, Confirmation, approval_event, not_confirmed
+from smcp_computer.confirmation import ApprovalNeeded, Confirmation, not_confirmed
 from smcp_computer.elicitation import (
     APPROVAL,
     ElicitationRefused,
@@ -106,7 +105,6 @@ class ToolCalls:
     seat: Seat
     access: Access
     confirmation: Confirmation
-    trail: Trail
     history: History
     results: Results
     _: KW_ONLY
@@ -290,7 +288,7 @@ class ToolCalls:
         try:
             refusal = await self._confirmed(call, target)
         except ApprovalNeeded as error:
-            withdrawn = self.confirmation.withdrawal(call.request, call.caller, self.seat, self.trail)
+            withdrawn = self.confirmation.withdrawal(call.request, call.caller)
             return call.open(approval(str(error)), is_approval=True, withdrawn=withdrawn)
         finally:
             call.record.asking = False
@@ -345,29 +343,12 @@ class ToolCalls:
             return marked(result)
 
     async def _confirmed(self, call: PendingCall, target: Target) -> str | None:
-        """Why it may not run; None: it may. Each answer of who is asked is recorded. Raises ApprovalNeeded."""
-        request, caller, given = call.request, call.caller, None
+        """Why it may not run; None: it may. Raises ApprovalNeeded."""
+        approved = None
         if call.answered is not None:
             if call.answered.target != target:
                 return CHANGED
             if not call.answered.is_approval:
                 return None  # the call that elicited was confirmed
-            given = (request.input_responses or {})[APPROVAL]["action"] == "accept"
-        answers: list[Awaitable[bool] | None] = []
-
-        def record_answer(answer: str) -> None:
-            answers.append(self.trail.write(approval_event(answer, request, caller, self.seat)))
-
-        refusal = await self.confirmation.refusal(
-            target,
-            agent=request.agent,
-            params=request.params,
-            answered=record_answer,
-            given=given,
-            local=caller.local,
-            user=caller.rights.holder if caller.rights is not None and caller.rights.delegate else None,
-        )
-        for written in answers:
-            if written is not None and not await written:
-                return refusal or "was not run: its approval cannot be recorded (SMCP_AUDIT=required)"
-        return refusal
+            approved = (call.request.input_responses or {})[APPROVAL]["action"] == "accept"
+        return await self.confirmation.refusal(target, call.request, call.caller, approved=approved)

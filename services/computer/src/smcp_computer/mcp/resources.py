@@ -8,7 +8,7 @@ is closed, so that no update is lost. A new stream may leave out resources of th
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -63,30 +63,6 @@ class Listed(NamedTuple):
     problems: tuple[str, ...]
 
 
-class Subscriptions(Protocol):
-    """Each method raises `ServerError`; its caller bounds the time."""
-
-    async def subscribe(self, uri: str) -> None: ...
-
-    async def unsubscribe(self, uri: str) -> None: ...
-
-
-class RequestedSubscriptions:
-    """By `resources/subscribe`: servers of MCP 2025."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
-        self._at_once = asyncio.Semaphore(AT_ONCE)
-
-    async def subscribe(self, uri: str) -> None:
-        async with self._at_once:
-            await self._requests.send("resources/subscribe", {"uri": uri}, timeout=REQUEST_S)
-
-    async def unsubscribe(self, uri: str) -> None:
-        async with self._at_once:
-            await self._requests.send("resources/unsubscribe", {"uri": uri}, timeout=REQUEST_S)
-
-
 class ListenStream:
     """Subscriptions of a server of MCP 2026. `run` must be running.
 
@@ -133,7 +109,7 @@ class ListenStream:
             self._asked.pop(uri, None)
             raise
 
-    async def unsubscribe(self, uri: str) -> None:
+    def unsubscribe(self, uri: str) -> None:
         self._wanted.discard(uri)
         self._needed.set()
 
@@ -334,10 +310,13 @@ class Prompts(_Lists):
 
 
 class Resources(_Lists):
-    def __init__(self, requests: Requests, capability: types.ResourcesCapability, subscriptions: Subscriptions) -> None:
+    """`stream`: of a server of MCP 2026."""
+
+    def __init__(self, requests: Requests, capability: types.ResourcesCapability, stream: ListenStream | None) -> None:
         super().__init__(requests)
         self.features = Features(capability.subscribe is True, capability.list_changed is True)
-        self._subscriptions = subscriptions
+        self._stream = stream
+        self._at_once = asyncio.Semaphore(AT_ONCE)
 
     async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> tuple[list[Any], str | None]:
         """One page, and the cursor of the next one."""
@@ -358,10 +337,18 @@ class Resources(_Lists):
 
     async def subscribe(self, uri: str) -> None:
         """Ask for `ResourceUpdated` of it as long as the connection lasts."""
-        await self._in_time(self._subscriptions.subscribe(uri))
+        stream = self._stream
+        await self._in_time(self._sent("resources/subscribe", uri) if stream is None else stream.subscribe(uri))
 
     async def unsubscribe(self, uri: str) -> None:
-        await self._in_time(self._subscriptions.unsubscribe(uri))
+        if self._stream is None:
+            await self._in_time(self._sent("resources/unsubscribe", uri))
+        else:
+            self._stream.unsubscribe(uri)
+
+    async def _sent(self, method: str, uri: str) -> None:
+        async with self._at_once:
+            await self._requests.send(method, {"uri": uri}, timeout=REQUEST_S)
 
     async def _in_time(self, asking: Awaitable[None]) -> None:
         try:

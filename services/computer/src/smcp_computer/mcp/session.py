@@ -37,9 +37,7 @@ from smcp_computer.mcp.resources import (
     LIST_BYTES,
     ListenStream,
     Prompts,
-    RequestedSubscriptions,
     Resources,
-    Subscriptions,
 )
 from smcp_computer.mcp.sdk_adapter import CallSpan, Elicitor, Watch
 from smcp_computer.mcp.server_log import StderrLog
@@ -370,10 +368,10 @@ async def connect(
         over_pipe = isinstance(server, MCPServerStdioConfig)
         requests = Requests(client, watch, max_message=max_message, over_http=not over_pipe)
         tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
-        subscriptions: Subscriptions = RequestedSubscriptions(requests)
+        stream: ListenStream | None = None
         async with anyio.create_task_group() as tasks:
             if modern:
-                subscriptions = stream = ListenStream(
+                stream = ListenStream(
                     requests,
                     client,
                     notify,
@@ -385,7 +383,7 @@ async def connect(
                 requests,
                 client,
                 watch,
-                resources=None if resources is None else Resources(requests, resources, subscriptions),
+                resources=None if resources is None else Resources(requests, resources, stream),
                 prompts=None if client.server_capabilities.prompts is None else Prompts(requests),
                 transport="pipe" if over_pipe else "tcp",
                 list_s=max(answer_s, REQUEST_S),
