@@ -1,4 +1,4 @@
-"""Changes at MCP servers become notifications: desktop, finder, capabilities."""
+"""Changes at MCP servers become notifications: desktop, finder, capabilities. Servers with one host are a warning."""
 
 import asyncio
 from typing import Any
@@ -323,3 +323,25 @@ async def test_changed_windows_of_a_server_without_list_changed_are_announced(
         await here.tell("desk", "put", uri=other)
         assert (await next_told(here, DESKTOP))[0] == TOLD
         assert [each.partition("\n\n")[0] for each in (await here.ask("get_desktop"))["desktops"]] == [WINDOW, other]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "the same host" in record.getMessage()]
+
+
+@pytest.mark.rule("desktop.uri.conflict.registered")
+async def test_a_conflict_is_logged_once_and_blocks_nothing(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    servers = {
+        "docs": configs.context("2025", host="h", documents=1),
+        "more": configs.context("2026", host="com.other"),
+    }
+    async with world(nats_url, **servers) as here:
+        assert (await here.ask("get_finder"))["documents"][0]["doc_ref"] == "doc-0"
+        assert warnings(caplog) == []
+        await here.tell("more", "put", uri="window://h/new")
+        await eventually(lambda: bool(warnings(caplog)), timeout=30)
+        await here.tell("more", "put", uri="window://h/newer")
+        await eventually(lambda: "window://h/newer" in here.computer.resources.index.known("more"))
+        assert (await here.ask("get_finder"))["documents"][0]["doc_ref"] == "doc-0", "nothing is blocked"
+        (warning,) = warnings(caplog)
+        assert "MCP server 'docs': uses the same host 'h' as 'more'" in warning

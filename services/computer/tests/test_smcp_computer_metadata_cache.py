@@ -1,17 +1,32 @@
-"""The metadata cache: metadata are read once, several at a time, and read again after a change.
+"""The metadata cache: metadata are read once, several at a time, and read again after a change; its bound in bytes, its
+speed with 10,000 documents, and servers that are slow, silent or gone.
 
 A function stands for the MCP servers; real servers are in `test_smcp_computer_finder.py`.
 """
 
 import asyncio
+import json
 import time
 from typing import Any
 
 import pytest
 
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import Dispatcher
 from smcp_computer import finder as cache_module
-from smcp_computer.finder import PER_SERVER
-from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, RequestRefused
+from smcp_computer.access import Access
+from smcp_computer.finder import PER_SERVER, Finder, MetadataCache
+from smcp_computer.mcp.errors import (
+    AnswerTooLarge,
+    BadAnswer,
+    RequestRefused,
+    ServerDied,
+    ServerError,
+    ServerNotRunning,
+    ServerTimedOut,
+)
+from smcp_computer.tools import Catalogue, History
+from smcp_proto import catalog
 from smcp_testing.document_servers import Servers, answer, listed, listing, opened, titles
 from smcp_testing.waiting import eventually
 
@@ -232,3 +247,174 @@ async def test_metadata_that_are_too_large_are_read_again_only_after_a_change() 
         servers.say = lambda server, uri: answer(title="short")
         cache.changed("a", "dpe://a/d0")
         assert titles(await cache.documents(lists, timeout=10)) == ["short"]
+
+
+WIDE = 10**7
+
+
+def described(server: str, uri: str) -> dict[str, Any]:
+    """Metadata in which the number of the document counts."""
+    number = int(uri.rpartition("/d")[2])
+    return answer(
+        title=f"title {number:05}",
+        summary="s" * 300,
+        file_type=("pdf", "xlsx")[number % 2],
+        page_count=number,
+        last_modified=f"2026-01-{number % 28 + 1:02}",
+    )
+
+
+@pytest.mark.rule("answers.finder.kept", "answers.finder.as_listed")
+async def test_documents_above_the_bound_are_shown_as_listed_and_not_read_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    servers = Servers()
+    servers.say = described
+    async with opened(servers, cache_bytes=4000) as cache:
+        lists = {"a": listed("a", 30)}
+        await cache.documents(lists, timeout=10)
+        documents = await cache.documents(lists, timeout=10)
+        known = sum(str(title).startswith("title") for title in titles(documents))
+        assert cache.as_listed({"a"}) == 30 - known
+        assert 0 < known < 30
+        assert cache.kept_bytes <= 4000
+        assert len(servers.read) == 30
+        [said] = caplog.messages
+        assert "SMCP_FINDER_CACHE_BYTES" in said
+        assert (await finder(cache, {"a": listed("a", 30)}))["a2c_as_listed"] == 30 - known
+        assert "a2c_as_listed" not in await finder(cache, {"b": listed("b", 3)})
+
+
+async def test_documents_that_had_no_room_are_read_once_there_is_room_although_they_are_subscribed() -> None:
+    servers = Servers()
+    servers.say = described
+    both = {"a": listed("a", 8), "b": listed("b", 4)}
+    async with opened(servers, cache_bytes=4000) as cache:
+        await cache.documents({"a": both["a"]}, timeout=10)
+        await cache.documents(both, timeout=10)
+        assert cache.as_listed({"b"}) > 0
+        assert titles(await cache.documents({"b": both["b"]}, timeout=10)) == [f"title {n:05}" for n in range(4)]
+        assert cache.as_listed({"b"}) == 0
+
+
+async def test_ten_thousand_documents_of_20_servers_are_answered_from_the_cache_within_50_ms() -> None:
+    servers = Servers()
+    servers.say = described
+    lists = {f"s{number:02}": listed(f"s{number:02}", 500) for number in range(20)}
+    async with opened(servers, cache_bytes=WIDE) as cache:
+        await cache.documents(lists, timeout=60)
+        assert cache.as_listed(lists) == 0
+        took = []
+        for _ in range(7):
+            began = time.thread_time()
+            assert (await finder(cache, lists, keywords=["title 00499"]))["total_count"] == 20
+            took.append(time.thread_time() - began)
+        assert sorted(took)[3] < 0.05
+
+
+async def finder(cache: MetadataCache, lists: dict[str, Any], **asked: Any) -> dict[str, Any]:
+    """The answer to `client:get_finder`."""
+
+    async def known(timeout: float) -> dict[str, Any]:
+        return lists
+
+    access = Access(dict, Catalogue({}), "o")
+    dispatcher = Dispatcher({"client:get_finder": Finder(cache, known, History(), access, wait_s=30.0, max_body=2**25)})
+    body = json.dumps({"agent": "a", "req_id": "r", "computer": "c", **asked}).encode()
+    answered = await asyncio.wait_for(
+        dispatcher.dispatch(catalog.CATALOG["client:get_finder"], Caller(role="agent", office="o"), body), 60
+    )
+    assert answered.error is None, answered.body
+    found: dict[str, Any] = json.loads(answered.body)
+    return found
+
+
+@pytest.mark.rule("answers.finder.kept")
+async def test_a_late_document_is_shown_as_listed_until_its_metadata_have_come() -> None:
+    servers = Servers()
+    servers.gate.clear()
+    resources = listed(
+        "a", 20, description="as listed", annotations={"lastModified": "2026-01-01T00:00:00Z", "priority": 1}
+    )
+    resources["dpe://a/d0"]["title"] = "a title"
+    lists = {"a": resources}
+    async with opened(servers) as cache:
+        documents = await cache.documents(lists, timeout=0.01)
+        assert titles(documents)[:2] == ["a title", "name 1"]
+        assert documents[1].summary == {
+            "doc_ref": "d1", "uri": "dpe://a/d1", "title": "name 1", "summary": "as listed",
+            "last_modified": "2026-01-01T00:00:00Z",
+        }  # fmt: skip
+        servers.gate.set()
+        assert titles(await cache.documents(lists, timeout=10))[1] == "title of d1"
+        assert len(servers.read) == 20, "what was asked for already is not asked for twice"
+
+
+async def test_servers_that_hang_do_not_delay_the_documents_of_another_server() -> None:
+    servers, never = Servers(), asyncio.Event()
+
+    async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
+        if server != "well":
+            await never.wait()
+        return await servers(server, uri, timeout)
+
+    silent = {f"silent{number}": listed(f"silent{number}", 12) for number in range(64)}
+    async with opened(read) as cache:
+        documents = await cache.documents({**silent, "well": listed("well", 3)}, timeout=1)
+        assert titles(documents)[-3:] == ["title of d0", "title of d1", "title of d2"]
+        never.set()
+
+
+@pytest.mark.rule("answers.finder.unreadable")
+@pytest.mark.parametrize("error", [ServerTimedOut, ServerNotRunning, ServerDied])
+async def test_a_document_that_did_not_come_costs_no_other_one_and_the_next_request_reads_it_again(
+    error: type[ServerError],
+) -> None:
+    servers, lists = Servers(), {"a": listed("a", 100)}
+    is_silent = True
+
+    async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
+        result = await servers(server, uri, timeout)
+        if is_silent and uri.endswith("/d0"):
+            raise error("a", "did not answer in time")
+        return result
+
+    async with opened(read) as cache:
+        assert titles(await cache.documents(lists, timeout=10))[0] == "name 0"
+        assert cache.as_listed({"a"}) == 1
+        assert len(servers.read) == 100, "once for each request"
+        is_silent = False
+        assert titles(await cache.documents(lists, timeout=10))[0] == "title of d0"
+        assert servers.read[100:] == ["dpe://a/d0"]
+
+
+async def test_no_document_is_read_after_its_request_has_ended_however_often_it_changes() -> None:
+    servers, lists = Servers(), {"a": listed("a", 20)}
+
+    async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
+        cache.changed(server, uri)
+        return await servers(server, uri, timeout)
+
+    async with opened(read) as cache:
+        documents = await cache.documents(lists, timeout=0.05)
+        assert titles(documents)[0] == "name 0", "it always changes before it is read"
+        await eventually(lambda: not any(servers.at_a_time.values()))
+        before = len(servers.read)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert len(servers.read) == before
+
+
+async def test_documents_not_read_in_time_are_read_by_the_next_request_and_not_in_between() -> None:
+    servers, lists = Servers(), {"a": listed("a", 20)}
+    servers.gate.clear()
+    async with opened(servers) as cache:
+        await cache.documents(lists, timeout=0.3)  # the first ones are asked for within that
+        servers.gate.set()
+        await eventually(lambda: not any(servers.at_a_time.values()))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert len(servers.read) == PER_SERVER
+        assert cache.as_listed({"a"}) == 20 - PER_SERVER
+        await cache.documents(lists, timeout=10)
+        assert cache.as_listed({"a"}) == 0

@@ -77,15 +77,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
             handlers={registry_contract.ALIVE.event: partial(_alive, session=bus.process)},
             **options,
         )
-        membership = computer.membership = Membership(
-            settings,
-            bus,
-            registry,
-            ownership,
-            computer.outbox,
-            lambda: computer.resources.index.capabilities,
-            lambda new_tenure: computer.in_office(new_tenure=new_tenure),
-        )
+        membership = computer.membership = Membership(settings, bus, registry, ownership, computer)
         measure_lease(computer.metrics, membership.lease)
         computer.readiness.add("nats", lambda: bus.problem)
         computer.readiness.add("office", lambda: membership.problem)

@@ -1,7 +1,7 @@
 """What the user of this host can ask a running Computer for: HTTP with JSON over a Unix socket in its state directory.
 
-Only this user can open the socket. `control_commands` is the other end. Agents never
-come here: what they may know is in the handlers.
+Only this user can open the socket. `control_commands` is the other end. Agents never come here: what they may know is
+in the handlers.
 
     GET  /                        who this is
     GET  /status                  the Computer and its MCP servers

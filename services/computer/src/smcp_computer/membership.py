@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
 import orjson
@@ -14,11 +14,13 @@ from smcp_bus.bus import Bus, BusError, Connection
 from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, same_tenure
-from smcp_computer.outbox import ComputerOutbox
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NotAllowed, SmcpError
 from smcp_proto.member_names import encode_name
+
+if TYPE_CHECKING:
+    from smcp_computer.computer import Computer
 
 _log = logging.getLogger("smcp_computer.membership")
 
@@ -48,9 +50,7 @@ class Membership:
 
     Args:
         ownership: confirmed while this Computer has its seat.
-        capabilities: what this Computer can do now; said when it joins.
-        on_held: called whenever the seat is held (again), before any request; with True if another process may have
-            held it meanwhile. It must not block.
+        computer: its `in_office` is called whenever the seat is held (again), before any request.
     """
 
     def __init__(
@@ -59,18 +59,15 @@ class Membership:
         bus: Bus,
         registry: RegistryClient,
         ownership: Ownership,
-        outbox: ComputerOutbox,
-        capabilities: Callable[[], Mapping[str, Any]],
-        on_held: Callable[[bool], None],
+        computer: "Computer",
     ) -> None:
         self._restart = settings.restart
         self._bus = bus
         self._registry = registry
         self._ownership = ownership
-        self._outbox = outbox
+        self._computer = computer
         self._office = settings.office
         self._name = settings.name
-        self._capabilities = capabilities
         identity = f"{encode_name(self._office)}.computer.{encode_name(self._name)}"  # hashed: it may be long
         # one session in one process: the same claim for its whole life, so that asking twice is asking once
         self._claim = Claim(
@@ -89,7 +86,6 @@ class Membership:
         self._problem = "not joined yet"
         self._tenure: int | None = None
         """Tenure of the seat when it was last held (`registry_contract.same_tenure`)."""
-        self._on_held = on_held
         self.has_joined = asyncio.Event()
         """Set once the seat was held for the first time."""
         self.lease = LeaseKeeper(
@@ -120,7 +116,7 @@ class Membership:
                     is_held = False
                 if is_held:
                     backoff.reset()
-                    self._outbox.resume()
+                    self._computer.outbox.resume()
                     await self._ownership.wait_closed()
                     self._problem = "the seat is being confirmed"
                 else:
@@ -183,17 +179,18 @@ class Membership:
         return self._opened(generation, await self._join(), "in")
 
     async def _join(self) -> int | None:
-        before = self._outbox.state()
+        outbox, index = self._computer.outbox, self._computer.resources.index
+        before = outbox.state()
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}
-        body = orjson.dumps({**said, "capabilities": self._capabilities()})
+        body = orjson.dumps({**said, "capabilities": index.capabilities})
         joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
         self._claimed = True
         self._revision = joined.revision
         if joined.taken_up:  # the process before this one was restarted: Agents saw nobody enter
-            self._outbox.changed_all(self._capabilities())
+            outbox.changed_all(index.capabilities)
         elif not joined.unchanged:  # Agents that saw us enter ask for everything; what changed meanwhile is sent
-            self._outbox.drop(before.__contains__)
+            outbox.drop(before.__contains__)
         return joined.tenure
 
     def _opened(self, generation: int, tenure: int | None, how: str) -> bool:
@@ -202,7 +199,7 @@ class Membership:
         self._problem = ""
         self.has_joined.set()
         kept, self._tenure = same_tenure(self._tenure, tenure), tenure
-        self._on_held(not kept)
+        self._computer.in_office(new_tenure=not kept)
         _log.info("%s the office %r as %r", how, self._office, self._name)
         return True
 

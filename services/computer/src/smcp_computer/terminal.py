@@ -164,25 +164,19 @@ def hangups(reload: Callable[[], object]) -> Iterator[None]:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         yield
         return
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, _unless_closed(reload))
+    loop, had_terminal = asyncio.get_running_loop(), _has_terminal()
+
+    def on_hangup() -> None:
+        if had_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            reload()
+
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
     try:
         yield
     finally:
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
-
-
-def _unless_closed(action: Callable[[], object]) -> Callable[[], None]:
-    """Calls `action`, but stops the process where it has lost its terminal meanwhile."""
-    had_terminal = _has_terminal()
-
-    def on_signal() -> None:
-        if had_terminal and not _has_terminal():
-            os.kill(os.getpid(), signal.SIGTERM)
-        else:
-            action()
-
-    return on_signal
 
 
 def _has_terminal() -> bool:
