@@ -350,9 +350,9 @@ class PendingCall:
         """The result that sends elicitations to the Agent; `more` are fields of `OpenElicitation`. Raises
         ElicitationRefused."""
         assert self.target is not None
-        names, elicited = CallNames.of(self.request), 1 if more.get("is_approval") else self.elicited
+        names = CallNames.of(self.request)
         result = self.calls.elicitations.add(
-            OpenElicitation(names, self.caller.subject, self.target, requests, elicited, server_state, **more)
+            OpenElicitation(names, self.caller.subject, self.target, requests, self.elicited, server_state, **more)
         )
         self.record.ended("input_required")
         return result
