@@ -95,7 +95,7 @@ async def test_an_exception_in_a_handler_is_a_500_without_its_text_and_is_logged
         with caplog.at_level(logging.ERROR):
             reply = await two.asker.request("a", b"", timeout=30)
         assert reply.headers[ERROR] == "500"
-        assert orjson.loads(reply.body) == {"code": 500, "message": "internal error"}
+        assert orjson.loads(reply.body) == {"code": 500, "message": "internal error", "details": {}}
         assert "the secret of the house" in caplog.text
 
 
