@@ -107,8 +107,8 @@ coverage: setup  ## Show which lines and branches the tests reach; measuring cos
 .PHONY: e2e
 e2e: setup setup-e2e images-of-tests  ## Run whole systems, in containers too: faults, outages, mixed versions, published clients, wheels
 	@status=0; \
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not alone" $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m alone $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest -n 2 --dist loadfile -m alone $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 .PHONY: soak
