@@ -13,7 +13,6 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-import cloudcoil.models.prometheus_operator.v1 as operator_objects
 import pytest
 import yaml
 
@@ -167,12 +166,6 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Manifests:
     }
     (directory / "kustomization.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
     return Manifests(kustomize(directory))
-
-
-@pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
-def test_the_objects_for_the_prometheus_operator_keep_its_schemas(rendered: Manifests, kind: str) -> None:
-    [found] = rendered.of(kind)
-    getattr(operator_objects, kind).model_validate(found, extra="forbid")
 
 
 def test_the_prometheus_operator_has_the_rules_of_every_prometheus(rendered: Manifests) -> None:
