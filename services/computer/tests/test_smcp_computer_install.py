@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from smcp_computer.file_commands import UNIT, environment_text
+from smcp_computer.install_command import UNIT, environment_text
 from smcp_computer.main import app
 from smcp_service.settings import SettingsError
 

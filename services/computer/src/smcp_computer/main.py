@@ -16,8 +16,10 @@ from smcp_computer.config.inputs import take_secrets
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.control_commands import Json, print_json
 from smcp_computer.control_commands import app as commands_app
-from smcp_computer.file_commands import app as files_app
+from smcp_computer.install_command import app as install_app
+from smcp_computer.pin_command import app as pin_app
 from smcp_computer.redaction import literal_secrets
+from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.servers_commands import app as servers_app
 from smcp_computer.servers_commands import write_new
 from smcp_computer.settings import ComputerSettings, check_connection, pins_path, token_problem
@@ -34,7 +36,9 @@ app = typer.Typer(
 )
 app.add_typer(commands_app)
 app.add_typer(servers_app, name="servers")
-app.add_typer(files_app)
+app.add_typer(install_app)
+app.add_typer(pin_app)
+app.add_typer(secrets_app, name="secrets")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs [SMCP_CONFIG]")
