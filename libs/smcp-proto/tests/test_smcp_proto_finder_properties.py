@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from smcp_proto.finder import Document, organize_finder
-from smcp_proto.text import fold, instant
+from smcp_proto.sorting import fold, instant
 
 
 def document(server: str, name: str, **fields: Any) -> Document:

@@ -37,8 +37,8 @@ from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.settings import Confirm, ConfirmPolicy
 from smcp_computer.terminal import Terminal
 from smcp_computer.tools import Target, ToolRef, tool_meta_of
+from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolCallReq
-from smcp_proto.text import printable
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.terminal_user import terminal_user

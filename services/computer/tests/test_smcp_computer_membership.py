@@ -15,7 +15,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Joined
 from smcp_proto.errors import Unavailable
 from smcp_proto.member_names import MAX_NAME_LENGTH
-from smcp_registry.admission import record_key, tombstone
+from smcp_registry.member_records import record_key, tombstone
 from smcp_registry.store import open_store, read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, registry, world
 from smcp_testing.mcp_servers import configs

@@ -12,7 +12,7 @@ from socketio.exceptions import ConnectionError as Refused
 
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import new_key
-from smcp_gateway import http_server
+from smcp_gateway import auth
 from smcp_gateway.app import EVENTS
 from smcp_testing import issuer
 from smcp_testing.gateway_world import World, connected, gateway_world
@@ -149,7 +149,7 @@ async def test_different_tokens_in_header_and_auth_are_refused(nats_url: str, ke
 async def test_a_connection_without_a_connect_packet_is_closed(
     nats_url: str, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "CONNECT_S", 0.5)
+    monkeypatch.setattr(auth, "CONNECT_S", 0.5)
     key = key_of(keys)
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world, aiohttp.ClientSession() as http:
         async with (

@@ -19,7 +19,7 @@ from smcp_bus.registry_contract import Claim
 from smcp_gateway.rooms import memberships
 from smcp_proto.errors import NotAllowed, Unavailable
 from smcp_proto.member_names import Role
-from smcp_registry.admission import Announce, record_key, tombstone
+from smcp_registry.member_records import Announce, record_key, tombstone
 from smcp_registry.store import Bucket, open_store, read_member, write_member
 from smcp_testing.gateway_world import LEASE_S, SHORT_LEASE_S, Client, World, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses

@@ -14,7 +14,8 @@ from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig
 from smcp_gateway.sockets.session import Session
 from smcp_proto.errors import Unavailable
-from smcp_registry.admission import Announce, claimed, record_key, tombstone
+from smcp_registry.admission import claimed
+from smcp_registry.member_records import Announce, record_key, tombstone
 from smcp_registry.store import Bucket, open_store, read_member, write_member
 from smcp_testing.gateway_world import LEASE_S, Client, World, connected, gateway_world
 from smcp_testing.interposed_buses import InterposedBuses

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
-from smcp_registry.admission import Action, Announce, Decision, MemberRecord, Owner, State, claimed, decide, tombstone
+from smcp_registry.admission import Action, Decision, Owner, claimed, decide
+from smcp_registry.member_records import Announce, MemberRecord, State, tombstone
 
 
 def claim(

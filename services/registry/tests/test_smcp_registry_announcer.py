@@ -9,9 +9,9 @@ import pytest
 from nats.js import JetStreamContext
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_registry.admission import Announce, MemberRecord, record_key
 from smcp_registry.announcer import CONSUMER, Announcer
 from smcp_registry.app import Registry, open_registry
+from smcp_registry.member_records import Announce, MemberRecord, record_key
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import open_store, write_member
 from smcp_testing.member_process import member_process, observe

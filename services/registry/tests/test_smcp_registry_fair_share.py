@@ -12,10 +12,10 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import RateLimited
 from smcp_registry import leases
-from smcp_registry.admission import lease_key
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.bucket_watch import Change
 from smcp_registry.leases import Leases
+from smcp_registry.member_records import lease_key
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import open_store
 from smcp_testing.waiting import eventually

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from nats.js.kv import VALID_KEY_RE
 
 from smcp_proto.member_names import check_name
-from smcp_registry.admission import Announce, MemberRecord, record_key, tombstone
 from smcp_registry.announcer import announcements
+from smcp_registry.member_records import Announce, MemberRecord, record_key, tombstone
 from smcp_registry.members_view import opaque, session_info
 
 

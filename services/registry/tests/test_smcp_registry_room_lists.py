@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smcp_proto.schemas import ListRoomRet
-from smcp_registry.admission import MemberRecord, record_key, tombstone
 from smcp_registry.bucket_watch import Change
+from smcp_registry.member_records import MemberRecord, record_key, tombstone
 from smcp_registry.members_view import MembersView, opaque
 
 OWNER = ("c", "p", "own")

@@ -10,10 +10,11 @@ import pytest
 from smcp_bus.audit import Trail
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import NotInOffice
-from smcp_registry.admission import Action, record_key
+from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import ConnectionWatch
 from smcp_registry.leases import Leases, Owners
+from smcp_registry.member_records import record_key
 from smcp_registry.members_view import MembersView
 from smcp_registry.seats import Seats
 from smcp_registry.store import open_store, read_member

@@ -13,11 +13,11 @@ import pytest
 
 from smcp_bus.audit import Trail
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_registry.admission import Announce, MemberRecord, record_key, tombstone
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import Change, ConnectionWatch
 from smcp_registry.leases import Leases, Owners
+from smcp_registry.member_records import Announce, MemberRecord, record_key, tombstone
 from smcp_registry.members_view import MembersView
 from smcp_registry.store import Store, open_store, read_member, write_member
 from smcp_registry.sweeper import Sweeper

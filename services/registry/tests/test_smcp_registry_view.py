@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_registry.admission import MemberRecord, State, record_key, tombstone
 from smcp_registry.bucket_watch import ConnectionWatch, follow
 from smcp_registry.leases import Leases
+from smcp_registry.member_records import MemberRecord, State, record_key, tombstone
 from smcp_registry.members_view import MembersView
 from smcp_registry.store import Bucket, Conflict, Store, open_store, read_member, write_member
 from smcp_service.lifecycle import background

@@ -7,7 +7,7 @@ from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
 
 from smcp_proto.member_names import encode_name
-from smcp_registry.admission import MemberRecord
+from smcp_registry.member_records import MemberRecord
 from smcp_registry.store import MEMBERS
 from smcp_testing.nats_peer import nats_peer
 from tests.e2e.rooms.presence import MemberKey

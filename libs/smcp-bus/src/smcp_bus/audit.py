@@ -26,7 +26,7 @@ import orjson
 from smcp_bus import exact_json
 from smcp_bus.subjects import audit
 from smcp_proto.errors import Unavailable
-from smcp_proto.text import SECRET_IN_TEXT, SECRET_WORD, printable
+from smcp_proto.printable import SECRET_IN_TEXT, SECRET_WORD, printable
 
 Kind = Literal["join", "leave", "refusal", "call", "cancel", "approval", "key"]
 

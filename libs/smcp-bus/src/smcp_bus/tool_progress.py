@@ -12,8 +12,8 @@ import orjson
 from pydantic import ValidationError
 
 from smcp_bus.bus import Note
+from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolProgress
-from smcp_proto.text import printable
 
 EVERY_S: Final = 0.1
 """The least time between two notes of one call."""

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from smcp_proto.schemas.tools import Desktop
-from smcp_proto.text import instant, server_order
+from smcp_proto.sorting import instant, server_order
 from smcp_proto.uris import parse_window_uri
 from smcp_proto.validation import type_name
 

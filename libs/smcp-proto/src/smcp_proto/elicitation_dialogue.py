@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
 
-from smcp_proto.text import printable
+from smcp_proto.printable import printable
 
 T = TypeVar("T")
 Problem = tuple[str | None, str]

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES, MAX_LIMIT
-from smcp_proto.text import NUL, fold, instant, server_order
+from smcp_proto.sorting import NUL, fold, instant, server_order
 from smcp_proto.uris import DpeUri, parse_dpe_uri
 from smcp_proto.validation import type_name
 

@@ -30,8 +30,8 @@ from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, ToolRef
 from smcp_proto import tool_results
 from smcp_proto.catalog import trace_id
+from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolCallReq
-from smcp_proto.text import printable
 
 _log = logging.getLogger("smcp_computer.confirmation")
 

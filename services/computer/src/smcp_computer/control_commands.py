@@ -21,7 +21,7 @@ from urllib.parse import quote
 import typer
 
 from smcp_computer.settings import LOGS, SOCKET, seat_directory, states_directory
-from smcp_proto.text import printable, printable_json
+from smcp_proto.printable import printable, printable_json
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, did_you_mean
 

@@ -26,8 +26,8 @@ from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, compiled
 from smcp_proto import tool_results
 from smcp_proto.elicitation_dialogue import ask_user
+from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import ToolCallReq
-from smcp_proto.text import printable
 
 if TYPE_CHECKING:
     from smcp_computer.handlers.tool_call import CallRecord, ToolCalls

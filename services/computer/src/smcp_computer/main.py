@@ -23,8 +23,8 @@ from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.servers_commands import app as servers_app
 from smcp_computer.servers_commands import write_new
 from smcp_computer.settings import ComputerSettings, check_connection, pins_path, token_problem
+from smcp_proto.printable import escaped_json
 from smcp_proto.schemas.config import MCPServerCommandInput
-from smcp_proto.text import escaped_json
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings

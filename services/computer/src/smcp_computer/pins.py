@@ -22,7 +22,7 @@ from smcp_bus.audit import sha256
 from smcp_computer.config.file import read_object
 from smcp_computer.config.lint import ConfigError, checked
 from smcp_proto.errors import NotAllowed
-from smcp_proto.text import INVISIBLE, printable
+from smcp_proto.printable import INVISIBLE, printable
 from smcp_service.files import UnusableFile, read_protected
 
 _log = logging.getLogger("smcp_computer.pins")

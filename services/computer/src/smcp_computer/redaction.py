@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.config.lint import PARAMETERS, Placeholder, changed, is_pure, strings
+from smcp_proto.printable import SCHEME, SECRET_IN_TEXT, SECRET_WORD
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     SERVER_INPUT,
@@ -28,7 +29,6 @@ from smcp_proto.schemas.config import (
     MCPServerPickStringInput,
     MCPServerPromptStringInput,
 )
-from smcp_proto.text import SCHEME, SECRET_IN_TEXT, SECRET_WORD
 
 REDACTED: Final = "<redacted>"
 MIN_LENGTH: Final = 4

@@ -30,7 +30,7 @@ from smcp_computer.control_commands import (
     print_warnings,
     running,
 )
-from smcp_proto.text import has_comments
+from smcp_proto.jsonc import has_comments
 from smcp_service.files import locked, replace_files
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import SettingsError, did_you_mean

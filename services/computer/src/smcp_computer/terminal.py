@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Final, TypeVar
 
-from smcp_proto.text import printable
+from smcp_proto.printable import printable
 from smcp_service.logging import rewritten_logs
 
 DEVICE: Final = "/dev/tty"

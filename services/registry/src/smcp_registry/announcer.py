@@ -20,7 +20,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import BodyTooLarge, Bus, raise_if_cancelled
 from smcp_bus.headers import EPOCH
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
-from smcp_registry.admission import Announce, MemberRecord
+from smcp_registry.member_records import Announce, MemberRecord
 from smcp_registry.store import Bucket
 
 _log = logging.getLogger("smcp_registry.announcer")

@@ -28,9 +28,9 @@ from smcp_bus.tracing import trace_id_of
 from smcp_proto.catalog import trace_id
 from smcp_proto.errors import NotFound, Unavailable
 from smcp_proto.schemas.rooms import RESTARTS
-from smcp_registry.admission import MemberRecord
 from smcp_registry.handlers.caller import named
 from smcp_registry.leases import Leases
+from smcp_registry.member_records import MemberRecord
 from smcp_registry.members_view import MembersView
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import DUPLICATES_S

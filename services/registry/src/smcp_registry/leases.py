@@ -18,8 +18,9 @@ from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, LeaseRenewal,
 from smcp_bus.tracing import sending
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import RateLimited, Unavailable
-from smcp_registry.admission import MemberRecord, Owner, lease_key
+from smcp_registry.admission import Owner
 from smcp_registry.bucket_watch import Change, ConnectionWatch, View
+from smcp_registry.member_records import MemberRecord, lease_key
 from smcp_registry.store import Bucket, Conflict
 
 ATTEMPTS: Final = 6

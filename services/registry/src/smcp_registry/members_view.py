@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import SessionInfo
-from smcp_registry.admission import MemberRecord, held_by, record_key
 from smcp_registry.bucket_watch import Change, View
+from smcp_registry.member_records import MemberRecord, held_by, record_key
 from smcp_registry.store import parse_record
 
 Process = tuple[str, str]

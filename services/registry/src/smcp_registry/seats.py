@@ -10,22 +10,10 @@ from smcp_bus.registry_contract import Claim
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import NOT_A_MEMBER, NotInOffice, Unavailable
 from smcp_proto.member_names import Role
-from smcp_registry.admission import (
-    Action,
-    Announce,
-    Decision,
-    MemberRecord,
-    Owner,
-    claimed,
-    decide,
-    held_by,
-    moving,
-    owned_by,
-    record_key,
-    tombstone,
-)
+from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.audit import Audit
 from smcp_registry.leases import Owners
+from smcp_registry.member_records import Announce, MemberRecord, held_by, moving, owned_by, record_key, tombstone
 from smcp_registry.store import Conflict, Store, StoredMember, read_member, write_member
 
 ATTEMPTS: Final = 8

@@ -39,7 +39,7 @@ from pydantic import ValidationError
 
 from smcp_bus.bus import Bus, describe, raise_if_cancelled
 from smcp_proto.errors import Unavailable
-from smcp_registry.admission import MemberRecord
+from smcp_registry.member_records import MemberRecord
 from smcp_service.lifecycle import Failure
 
 _log = logging.getLogger("smcp_registry.store")

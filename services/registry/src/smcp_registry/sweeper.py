@@ -18,11 +18,12 @@ import nats.errors
 from smcp_bus.bus import describe, raise_if_cancelled
 from smcp_proto.backoff import jittered
 from smcp_proto.errors import Unavailable
-from smcp_registry.admission import MemberRecord, Owner, tombstone
+from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
 from smcp_registry.audit import Audit
 from smcp_registry.bucket_watch import ConnectionWatch
 from smcp_registry.leases import Leases, Owners
+from smcp_registry.member_records import MemberRecord, tombstone
 from smcp_registry.members_view import Entry, MembersView, Process
 from smcp_registry.store import Conflict, Store, read_member, write_member
 

@@ -12,7 +12,7 @@ import typer
 from smcp_bus.audit import Kind
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Records, RecordsQuestion
-from smcp_proto.text import escaped_json, printable
+from smcp_proto.printable import escaped_json, printable
 from smcp_service.cli import parse_time
 from smcp_service.lifecycle import Failure, counted, plain_failures, run
 from smcp_service.logging import configure_logging

@@ -20,8 +20,8 @@ from smcp_bus.audit import FIELDS, MOST_WAITING, REPEATED, sha256
 from smcp_bus.audit_sinks import KEPT, former
 from smcp_bus.subjects import ROOT, audit
 from smcp_proto.member_names import encode_name
+from smcp_proto.printable import printable
 from smcp_proto.schemas.tools import MAX_TIMEOUT_S
-from smcp_proto.text import printable
 from smcp_service.settings import SettingsError
 
 REMEMBERED: Final = 2 * MOST_WAITING

@@ -29,7 +29,7 @@ from smcp_bus.subjects import LOG_LEVEL, audit, operators
 from smcp_computer.settings import states_directory
 from smcp_proto.errors import ErrorBody
 from smcp_proto.member_names import check_name
-from smcp_proto.text import printable, printable_json
+from smcp_proto.printable import printable, printable_json
 from smcp_service.lifecycle import Failure, plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.settings import LogLevel, ServiceSettings, SettingsError, load_settings

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from smcp_proto.text import printable, printable_json
+from smcp_proto.printable import printable, printable_json
 from smcp_standalone.jaeger_client import Span, StoreError, StoreUrlError, TraceStore
 
 DEFAULT_URL: Final = "http://127.0.0.1:16686"

@@ -27,8 +27,8 @@ from smcp_agent.finder import Finder
 from smcp_agent.resources import Completion, Resource, ResourceTemplate
 from smcp_agent.result_formats import as_text
 from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents
+from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
-from smcp_proto.text import printable, printable_json
 
 NO_TOOLS: Final = "No tools: {}."
 MAX_STEM: Final = 100

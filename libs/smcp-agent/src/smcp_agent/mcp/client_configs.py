@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
 from typing import Any, Final
 
-from smcp_proto.text import plain_json
+from smcp_proto.jsonc import plain_json
 
 VARIABLE: Final = "SMCP_TOKEN"
 PRIVATE: Final = 0o600

@@ -21,6 +21,7 @@ from smcp_computer.config.lint import PARAMETERS, ConfigError, Place, checked
 from smcp_computer.config.secret_store import SecretsError, is_sealed, unseal_file
 from smcp_computer.reshaping import mapper_problems, vrl_problem
 from smcp_computer.settings import DEFAULTS, HostSettings
+from smcp_proto.jsonc import plain_json
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     SERVER_INPUT,
@@ -28,7 +29,6 @@ from smcp_proto.schemas.config import (
     MCPServerInput,
     MCPServerStdioConfig,
 )
-from smcp_proto.text import plain_json
 from smcp_service.files import stamp
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024

@@ -32,6 +32,7 @@ from smcp_computer.config.lint import (
 from smcp_computer.config.secret_store import SecretsError, SecretStore
 from smcp_computer.redaction import Redactor, is_secret_value, secrets_of, secrets_of_input
 from smcp_computer.terminal import YES_OR_NO, Terminal, TerminalGone
+from smcp_proto.printable import printable
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     MCPServerCommandInput,
@@ -40,7 +41,6 @@ from smcp_proto.schemas.config import (
     MCPServerPickStringInput,
     MCPServerPromptStringInput,
 )
-from smcp_proto.text import printable
 
 _log = logging.getLogger("smcp_computer.config")
 

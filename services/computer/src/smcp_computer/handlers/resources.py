@@ -57,7 +57,7 @@ from smcp_proto.schemas.resources import (
     SubscribeResourceReq,
     UnsubscribeResourceReq,
 )
-from smcp_proto.text import server_order
+from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import with_meta
 from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of, without_query
 from smcp_proto.validation import malformed

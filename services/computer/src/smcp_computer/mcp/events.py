@@ -9,7 +9,7 @@ from typing import Final
 import mcp_types as types
 
 from smcp_computer.redaction import Redactor
-from smcp_proto.text import printable
+from smcp_proto.printable import printable
 from smcp_proto.uris import MAX_URI_LENGTH
 
 _log = logging.getLogger("smcp_computer.mcp")

@@ -25,7 +25,7 @@ from smcp_computer.config.lint import ConfigError
 from smcp_computer.mcp.errors import ServerFailed
 from smcp_computer.redaction import SEARCHED
 from smcp_proto.member_names import encode_name
-from smcp_proto.text import printable
+from smcp_proto.printable import printable
 from smcp_service.lifecycle import counted
 from smcp_service.logging import WRITTEN_BY
 

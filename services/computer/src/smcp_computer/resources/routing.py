@@ -18,7 +18,7 @@ from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.index import Kind, Listing, Names, ResourceIndex
 from smcp_computer.tools import History
 from smcp_proto.errors import Unavailable
-from smcp_proto.text import server_order
+from smcp_proto.sorting import server_order
 from smcp_proto.tool_results import time_limit
 from smcp_proto.uris import (
     DPE,

@@ -14,11 +14,11 @@ from smcp_auth.quotas import CountedIn
 from smcp_bus.callers import CALLER_KEY, Caller
 from smcp_bus.limits import ByteBudget, Grant, Rate
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.http_server import VERSION_PARAMETER
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED, ClientEvent
 from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
 
+VERSION_PARAMETER: Final = "a2c_version"
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""
 

@@ -23,7 +23,7 @@ from smcp_auth.quotas import Quotas, Ticket, Turns
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
-from smcp_gateway.http_server import CONNECT_S, Arrivals, admit, refusal_response, stranger_refusal
+from smcp_gateway.auth import CONNECT_S, Arrivals, admit, refusal_response, stranger_refusal
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     LARGE,

@@ -13,7 +13,7 @@ from smcp_bus.headers import AFTER, CLAIM
 from smcp_bus.registry_contract import Claim
 from smcp_proto.errors import NOT_A_MEMBER, Malformed, NotInOffice, Unavailable
 from smcp_proto.member_names import Role, check_name
-from smcp_registry.admission import record_key
+from smcp_registry.member_records import record_key
 from smcp_registry.members_view import Entry, MembersView
 from smcp_registry.store import Bucket, read_member
 

@@ -54,10 +54,11 @@ from smcp_proto.schemas import (
     UpdateCapabilitiesReq,
 )
 from smcp_proto.schemas.rooms import RESTARTS
-from smcp_registry.admission import Action, Announce, MemberRecord, record_key, time_of
+from smcp_registry.admission import Action
 from smcp_registry.audit import Audit
 from smcp_registry.handlers.caller import Callers, after, check_claim, check_process, claim_of, named
 from smcp_registry.leases import Leases
+from smcp_registry.member_records import Announce, MemberRecord, record_key, time_of
 from smcp_registry.members_view import Entry
 from smcp_registry.seats import Seats
 from smcp_registry.store import StoredMember

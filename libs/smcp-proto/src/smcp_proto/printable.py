@@ -1,0 +1,57 @@
+"""Foreign text, before it is shown: what a terminal obeys, or shows as something else, and what looks like a secret."""
+
+import json
+import re
+from typing import Any, Final
+
+_SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+"""A sequence for a terminal: CSI or OSC of ECMA-48."""
+_LINE_BREAK: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+"""As `str.splitlines` knows them."""
+_INVISIBLE: Final = (
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+INVISIBLE: Final = re.compile(f"[{_INVISIBLE}]")
+"""What is not seen or sets the direction of writing: Unicode's Default_Ignorable_Code_Point, U+2800 and U+FFF9-FFFB. It
+may hide text that a model reads, or show `txt.exe` as `exe.txt`."""
+_UNPRINTABLE: Final = re.compile(
+    rf"(?![\u200c\u200d\ufe0f])[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_INVISIBLE}]"
+)
+"""Control characters but for tab and newline, half characters, and what is `INVISIBLE`, but for joiners and U+FE0F,
+which are parts of words and emoji."""
+_WORD: Final = (
+    r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|passphrase|pwd|credential|cookie|bearer"
+    r"|authorization)"
+)
+SCHEME: Final = r"(?:(?:Bearer|Basic|Token)\s+)?"
+SECRET_WORD: Final = re.compile(_WORD, re.IGNORECASE)
+SECRET_IN_TEXT: Final = (
+    re.compile(
+        # `token=X`, and as a header, in JSON or in VRL: `Authorization: Bearer X`, `"token": "X"`, `.token = "X"`
+        rf"{_WORD}s?(?:[=:]\s*|[\"']?\s*[=:]\s*[\"']){SCHEME}(?P<secret>[^\s&,;\"']+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"\w://(?P<secret>[^/\s@]+)@"),
+    re.compile(
+        r"\b(?P<secret>sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}"
+        # only where a word begins, hyphens included: else a long text takes time by the square of its length
+        r"|AKIA[0-9A-Z]{16}|glpat-[\w-]{16,}|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    ),
+)
+"""The group `secret` is the part that nobody may see."""
+
+
+def printable(text: str, *, newline: str = " ") -> str:
+    """`text` without sequences for terminals, with `newline` for line breaks, and U+FFFD for what cannot be seen."""
+    return _UNPRINTABLE.sub("\ufffd", _LINE_BREAK.sub(newline, _SEQUENCE.sub("", text)))
+
+
+def printable_json(value: Any, *, indent: int | None = 2) -> str:
+    """`value` as JSON for programs that a terminal may get, too: `\\u202e` stands for what `printable` replaces."""
+    return escaped_json(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def escaped_json(text: str) -> str:
+    """The same for JSON that is written already and has no white space between lines but newlines."""
+    return _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], text)

@@ -1,0 +1,162 @@
+"""Lets clients in, and bounds those that are not let in yet.
+
+A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
+`auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed).
+`smcp_auth.authenticator` identifies its holder. The bytes of connections that are not let in, and the TCP connections
+below them, are bounded by `smcp_service.http_limits`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from smcp_auth import client_addresses
+from smcp_auth.authenticator import HEADER, HEADER_FORM, Authenticator, bearer_token, quoted
+from smcp_auth.client_addresses import Network
+from smcp_auth.grants import Principal
+from smcp_bus.callers import DELEGATES
+from smcp_proto.errors import Malformed, NotAllowed, NotAuthenticated, RateLimited, SmcpError, TooLarge, Unavailable
+
+FIELD: Final = "token"
+"""The field of `auth` with the token."""
+CONNECT_S: Final = 10.0
+"""How long a client may take to connect to the namespace, where it has to say who it is."""
+STRANGER_POST: Final = 48 * 1024
+"""Bytes of a stranger's polling request: with its headers it stays below what a stranger may send at all."""
+_PRINCIPAL: Final = web.RequestKey("principal", Principal)
+_PRESENTED: Final = web.RequestKey("token", str)
+"""The token of the request's header."""
+
+
+async def check(authenticator: Authenticator, request: web.Request) -> None:
+    """Check a request that begins a connection. Raises what `admit` raises."""
+    token = bearer_token(request.headers.get(HEADER, ""))
+    if token is not None:  # else the token comes with CONNECT
+        request[_PRINCIPAL] = await _authenticate(authenticator, request, token)
+        request[_PRESENTED] = token
+
+
+async def admit(authenticator: Authenticator, request: web.Request, auth: object) -> Principal:
+    """Authenticate a client that connects to the namespace.
+
+    Args:
+        request: the one that began the connection.
+        auth: from CONNECT.
+
+    Raises:
+        NotAuthenticated: no token, or one that is not accepted.
+        NotAllowed: the client says that it will call for users, and its token may not.
+        RateLimited: too many wrong tokens from this address. `details.retry_after_s`
+        Malformed: `auth.token` is not a string, or differs from the header's.
+        Unavailable: the token cannot be checked now.
+    """
+    token = auth.get(FIELD) if isinstance(auth, Mapping) else None
+    details = {"field": f"auth.{FIELD}"}
+    if token is not None and not isinstance(token, str):
+        raise Malformed(f"auth.{FIELD}: is not a string", details=details)
+    known: Principal | None = request.get(_PRINCIPAL)
+    if known is None:
+        known = await _authenticate(authenticator, request, token)
+    elif token is not None and token != request.get(_PRESENTED):
+        raise Malformed(f"auth.{FIELD}: is not the token of the header {HEADER}", details=details)
+    elif (over := authenticator.ended(known)) is not None:
+        raise NotAuthenticated(over)
+    if isinstance(auth, Mapping) and auth.get(DELEGATES) is True and not known.grants.delegates:
+        raise NotAllowed("the token may not call for users: its grants need `delegates`", details={"field": DELEGATES})
+    return known
+
+
+async def _authenticate(authenticator: Authenticator, request: web.Request, token: str | None) -> Principal:
+    sent_in = f"auth.{FIELD} of Socket.IO's CONNECT, or {HEADER_FORM}"
+    return await authenticator.authenticate(token, source_of(request, authenticator.proxies), sent_in=sent_in)
+
+
+def refusal_response(error: SmcpError) -> web.Response:
+    """The HTTP response to a refusal: the flat error with HTTP's headers."""
+    headers = {"Cache-Control": "no-store"}
+    match error:
+        case NotAuthenticated():
+            description = quoted(error.message)
+            headers["WWW-Authenticate"] = f'Bearer error="invalid_token", error_description="{description}"'
+        case RateLimited(details={"retry_after_s": wait}):
+            headers["Retry-After"] = str(wait)
+        case Unavailable():
+            headers["Retry-After"] = "1"
+    body: dict[str, Any] = error.body().model_dump()
+    return web.json_response(body, status=int(error.code), headers=headers)
+
+
+def stranger_refusal(request: web.Request) -> web.Response | None:
+    """The refusal of a polling request of a client that is not let in, if it is too large."""
+    size = request.content_length or 0
+    if size <= STRANGER_POST:
+        return None
+    details = {"limit": STRANGER_POST, "size": size}
+    return refusal_response(TooLarge("connect to the namespace first", details=details))
+
+
+def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
+    """The address that a request is counted under."""
+    return client_addresses.source_of(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
+
+
+class Arrivals:
+    """The connections that are not let in yet: each has a deadline, and each address may have so many. Made once for a
+    gateway.
+
+    Args:
+        most: connections of one address; 0: any number.
+        close: ends a connection whose time is up, if it still is not let in.
+    """
+
+    def __init__(self, most: int, close: Callable[[str], None]) -> None:
+        self._most = most
+        self._close = close
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._sources: dict[str, str] = {}
+        self._of: Counter[str] = Counter()
+
+    def refusal(self, request: web.Request, source: str) -> web.Response | None:
+        """The refusal of a new connection from there, if there is a reason for one."""
+        is_upgrade = "upgrade" in request.headers.get("Connection", "").lower()
+        if request.query.get("transport") == "websocket" and not is_upgrade:
+            why = "Connection: a WebSocket begins with `Connection: Upgrade` and `Upgrade: websocket`"
+            return refusal_response(Malformed(why, details={"field": "Connection"}))
+        if self._most and self._of[source] >= self._most:
+            why = "too many connections of this address are not authenticated yet"
+            return refusal_response(RateLimited(why, details={"retry_after_s": 1}))
+        return None
+
+    def opened(self, engine_id: str, source: str) -> None:
+        self._sources[engine_id] = source
+        self._of[source] += 1
+        self.expect(engine_id, CONNECT_S)
+
+    def expect(self, engine_id: str, seconds: float) -> None:
+        """It has that many seconds from now, or less where it was so before."""
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(engine_id)
+        if timer is None or timer.when() > loop.time() + seconds:
+            self._stop(engine_id)
+            self._timers[engine_id] = loop.call_later(seconds, self._late, engine_id)
+
+    def ended(self, engine_id: str) -> None:
+        """It is let in, or gone. Idempotent."""
+        self._stop(engine_id)
+        source = self._sources.pop(engine_id, None)
+        if source is not None:
+            self._of[source] -= 1
+            if not self._of[source]:
+                del self._of[source]
+
+    def _stop(self, engine_id: str) -> None:
+        timer = self._timers.pop(engine_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _late(self, engine_id: str) -> None:
+        del self._timers[engine_id]
+        self._close(engine_id)
