@@ -162,6 +162,14 @@ async def test_a_call_is_not_repeated_after_an_answer_that_is_final(answers: lis
         assert len(gateway.seen("client:tool_call")) == len(answers)
 
 
+async def test_a_refused_repeat_has_what_happened_to_the_first_try_as_its_cause() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        answers_in_turn(gateway, MAY_HAVE_RUN, REFUSED)
+        with pytest.raises(SmcpError, match="not known") as caught:
+            await agent.call_tool("red", "pay", timeout=30)
+        assert str(caught.value.__cause__) == "the connection broke"
+
+
 async def test_the_repeats_of_a_call_end_with_its_own_time() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
