@@ -131,7 +131,8 @@ async def follow(js: JetStreamContext, bucket: str, view: View) -> None:
             if not info.num_pending and reader.received >= expected:
                 reader.caught_up()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(reader.failed.wait(), CHECK_S)
+                async with asyncio.timeout(CHECK_S):  # unlike `wait_for`, it makes no task
+                    await reader.failed.wait()
                 raise nats.errors.Error(f"messages of the bucket {bucket} were dropped")
     finally:
         with contextlib.suppress(nats.errors.Error):
