@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from smcp_bus import owner as module
 from smcp_bus.bus import Bus
+from smcp_bus.callers import Caller
+from smcp_bus.dispatch import Call, Dispatcher, RawJson
 from smcp_bus.owner import Keeping, Owner
 from smcp_bus.ownership import Ownership, RunningCall, Seat, Stop
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
-from smcp_proto.errors import Malformed, NotFound, Unavailable
+from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import Malformed, NotFound, TooLarge, Unavailable
 from smcp_proto.schemas.tools import ToolCallReq
 from smcp_testing.waiting import eventually
 
@@ -39,6 +42,10 @@ class Tool:
         self.seat = seat or Seat("lab", "pc")
         self.calls: list[RunningCall] = []
         self.stopped: list[str] = []
+        self.dispatcher = Dispatcher({"client:tool_call": self._dispatched})
+
+    async def _dispatched(self, request: ToolCallReq, call: Call) -> RawJson:
+        return RawJson(await self.owner.call(self.seat, request, 30.0, self.start))
 
     async def call(
         self, req_id: str = "r1", agent: str = "alice", limit: float = 30.0, subject: str = "", **given: Any
@@ -76,7 +83,8 @@ class Tool:
         return self.owner.cancel([self.seat], self.seat.office, agent, req_id, subject)
 
     def pending(self, *req_ids: str) -> PendingAnswer:
-        return self.owner.pending(self.seat, PendingQuestion(calls=[("alice", req_id) for req_id in req_ids]), ())
+        question = PendingQuestion(calls=[("alice", req_id) for req_id in req_ids])
+        return self.owner.pending(self.seat, question, self.dispatcher)
 
 
 @pytest.mark.rule("answers.calls.dedup.once")
@@ -351,6 +359,26 @@ async def test_pending_reports_unknown_and_recently_ended_calls() -> None:
         tool.end()
         assert tool.pending("r1") == PendingAnswer(unknown=[], ended=[])
         await eventually(lambda: tool.pending("r1").ended == [("alice", "r1")])
+
+
+@pytest.mark.parametrize("size", [1024, 4 * 1024 * 1024])
+async def test_a_call_is_not_unknown_while_it_is_read_and_begun_or_refused(size: int) -> None:
+    def refuse(call: RunningCall) -> Stop:
+        raise TooLarge("its socket does not take it")
+
+    with owning() as owner:
+        tool = Tool(owner)
+        tool.start = refuse  # type: ignore[method-assign]
+        request = {"agent": "alice", "req_id": "r1", "computer": "pc", "tool_name": "echo", "timeout": 30}
+        body = json.dumps({**request, "params": {"text": "x" * size}}).encode()
+        caller = Caller(role="agent", office="lab", name="alice")
+        dispatched = asyncio.create_task(tool.dispatcher.dispatch(CATALOG["client:tool_call"], caller, body))
+        await asyncio.sleep(0)  # it has arrived
+        while not dispatched.done():
+            assert tool.pending("r1").unknown == []
+            await asyncio.sleep(0)
+        assert (await dispatched).error == 413
+        assert tool.pending("r1").unknown == [("alice", "r1")]
 
 
 async def test_calls_of_a_departed_agent_are_cancelled_unless_it_returns_or_may_have_or_repeats_them(

@@ -239,6 +239,8 @@ class Dispatcher:
     max_values: int = exact_json.MAX_VALUES
     """How many values a request may hold (`exact_json.check_cost`)."""
     running: set[Call] = field(default_factory=set, init=False)
+    reading: int = field(default=0, init=False)
+    """Large requests whose id is not known yet."""
 
     async def dispatch(
         self,
@@ -309,9 +311,13 @@ class Dispatcher:
         if row.size is SizeClass.SMALL:
             raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
         authorize_sender(row, caller)
-        await exact_json.check_cost(body, self.max_values, "the request")
-        payload = exact_json.read_object(body)
-        await asyncio.sleep(0)  # what 8 MiB of it cost to read and to write anew is not one step
+        self.reading += 1
+        try:
+            await exact_json.check_cost(body, self.max_values, "the request")
+            payload = exact_json.read_object(body)
+            await asyncio.sleep(0)  # what 8 MiB of it cost to read and to write anew is not one step
+        finally:
+            self.reading -= 1
         return payload
 
     async def _handle(self, call: Call, request: Any) -> Answer:

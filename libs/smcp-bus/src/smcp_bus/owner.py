@@ -20,7 +20,7 @@ from xxhash import xxh3_128_digest
 
 from smcp_bus import exact_json
 from smcp_bus.bus import Note
-from smcp_bus.dispatch import Call
+from smcp_bus.dispatch import Dispatcher
 from smcp_bus.limits import Key, surplus
 from smcp_bus.ownership import FREED, MAX_CANCELLERS, CallKey, EndedCall, Ownership, RunningCall, Seat, Stop
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
@@ -257,22 +257,24 @@ class Owner:
         call = self._running.get((seat.office, seat.computer, agent, req_id))
         return call is not None and _is_of_another(call, subject)
 
-    def pending(self, seat: Seat, question: PendingQuestion, running: Iterable[Call]) -> PendingAnswer:
-        """Which of these calls are not known here, which have ended, and which queries are not among the `running`.
+    def pending(self, seat: Seat, question: PendingQuestion, dispatcher: Dispatcher) -> PendingAnswer:
+        """Which of these calls are not known here, which have ended, and which queries the `dispatcher` does not run.
 
-        In no list: what runs, and calls that ended just now, whose answer is on its way.
+        In no list: what runs or begins, what may be in a request that is being read (a large one takes longer than the
+        gateway waits before it asks), and calls that ended just now, whose answer is on its way.
         """
         self._tidy()
-        ids = {each.req_id for each in running} if question.queries else set()
-        lost = [each for each in question.queries if each not in ids]
+        ids = {each.req_id for each in dispatcher.running}
+        lost = [] if dispatcher.reading else [each for each in question.queries if each not in ids]
         answer = PendingAnswer(unknown=[], ended=[], lost_queries=lost)
         for agent, req_id in question.calls:
             key = (seat.office, seat.computer, agent, req_id)
-            if key in self._running:
+            if key in self._running or req_id in ids:
                 continue
             ended = self._ended.get(key)
             if ended is None:
-                answer.unknown.append((agent, req_id))
+                if not dispatcher.reading:
+                    answer.unknown.append((agent, req_id))
             elif self._loop.time() - ended.at > ANSWERED_S:
                 answer.ended.append((agent, req_id))
         return answer

@@ -228,7 +228,7 @@ class Computer:
             self.outbox.changed(TOOL_LIST)
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
-        return self.owner.pending(self.seat, question, self.dispatcher.running)
+        return self.owner.pending(self.seat, question, self.dispatcher)
 
     def follow_file(self) -> None:
         """From now on, run what the configuration file says: whenever that changes, and on SIGHUP."""

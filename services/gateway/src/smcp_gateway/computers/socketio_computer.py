@@ -166,7 +166,7 @@ class SocketIoComputer:
         return self._table.owner.knows(self.seat, request.agent, request.req_id)
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
-        return self._table.owner.pending(self.seat, question, self._dispatcher.running)
+        return self._table.owner.pending(self.seat, question, self._dispatcher)
 
     async def _query(self, request: Any, call: Call) -> RawJson:
         """Any `client:*` except a tool call."""
