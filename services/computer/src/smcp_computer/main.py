@@ -208,7 +208,7 @@ def _programs(configuration: ComputerConfig) -> Iterator[str]:
     for given in configuration.inputs.values():
         if isinstance(given, MCPServerCommandInput):
             program = f"this Computer would run {given.command!r} as a program"
-            yield f"input {given.id!r}: {program}; VS Code runs a command of the editor of that name"
+            yield f"input {given.id!r}: {program}; in VS Code it is the name of an editor command"
 
 
 def _say(kind: str, path: Path, sentences: Iterable[str]) -> None:
