@@ -260,16 +260,17 @@ class Owner:
     def pending(self, seat: Seat, question: PendingQuestion, dispatcher: Dispatcher) -> PendingAnswer:
         """Which of these calls are not known here, which have ended, and which queries the `dispatcher` does not run.
 
-        In no list: what runs or begins, what may be in a request that is being read (a large one takes longer than the
-        gateway waits before it asks), and calls that ended just now, whose answer is on its way.
+        In no list: what runs or begins, what may be in a large request that is being read, and calls that ended just
+        now, whose answer is on its way.
         """
         self._tidy()
-        ids = {each.req_id for each in dispatcher.running}
+        begun = {(each.payload.get("agent"), each.req_id) for each in dispatcher.running}
+        ids = {req_id for _, req_id in begun}
         lost = [] if dispatcher.reading else [each for each in question.queries if each not in ids]
         answer = PendingAnswer(unknown=[], ended=[], lost_queries=lost)
         for agent, req_id in question.calls:
             key = (seat.office, seat.computer, agent, req_id)
-            if key in self._running or req_id in ids:
+            if key in self._running or (agent, req_id) in begun:
                 continue
             ended = self._ended.get(key)
             if ended is None:
