@@ -32,8 +32,9 @@ def socket_channel(messages: Iterable[str]) -> Document:
             "it may have (`max_message`); one that says nothing is taken to have 4 MiB. A client that reads a flat "
             "error in place of a tool's result says so (`flat_errors`); any other one gets a `CallToolResult` with "
             "`isError` and `meta.a2c_error`, but for the codes that the published Agent reads (404, 4006-4008, "
-            "4014-4019). A Computer that says `caller_key` is told who calls: requests and cancels have `a2c_caller`, "
-            "`{key, subject, rights}`, with that key, and with the gateway's `traceparent` if the request is traced."
+            "4014-4019), and no details of a refused join or leave. A Computer that says `caller_key` is told who "
+            "calls: requests and cancels have `a2c_caller`, `{key, subject, rights}`, with that key, and with the "
+            "gateway's `traceparent` if the request is traced."
         ),
         "servers": [{"$ref": "#/servers/gateway"}],
         "messages": _messages(messages),

@@ -20,6 +20,12 @@ SCHEMAS: Final = "#/components/schemas/{model}"
 ERROR: Final = "error"
 NULL: Final = "done.null"
 PAIR: Final = "done.pair"
+TAKEN: Final = [
+    False,
+    "403 the office has an Agent already: 'anna', since 2026-01-31T12:00:00Z",
+    {"holder": "anna", "since": "2026-01-31T12:00:00Z"},
+]
+"""What a second Agent of an office is answered with."""
 
 INTERNAL: Final = (
     *registry_contract.SERVER_ROWS.values(),
@@ -100,7 +106,12 @@ def _shared() -> Document:
     pair: Document = {
         "oneOf": [
             {"type": "array", "items": [{"const": True}, {"type": "null"}], "minItems": 2, "maxItems": 2},
-            {"type": "array", "items": [{"const": False}, {"type": "string"}], "minItems": 2, "maxItems": 2},
+            {
+                "type": "array",
+                "items": [{"const": False}, {"type": "string"}, {"type": "object"}],
+                "minItems": 2,
+                "maxItems": 3,
+            },
         ]
     }
     return {
@@ -121,7 +132,7 @@ def _shared() -> Document:
             "name": "joined or left, or not",
             "summary": words.ACKS[Ack.DONE],
             "payload": pair,
-            "examples": [{"payload": [True, None]}, {"payload": [False, "there is an Agent already"]}],
+            "examples": [{"payload": [True, None]}, {"payload": TAKEN[:2]}, {"payload": TAKEN}],
         },
         ERROR: {
             "name": "flat error",

@@ -140,16 +140,20 @@ async def test_no_gateway_ends_with_1_and_says_what_to_do() -> None:
 async def test_a_refused_join_ends_with_1_and_explains_that_there_is_one_agent_per_office() -> None:
     async with fake_gateway() as gateway:
         gateway.refusal = "an Agent is in the office"
+        gateway.details = {"holder": "anna", "since": None}
         code, _, err = await run(gateway, "--office", "the token lab", "list")
         assert code == 1
         assert "an Agent is in the office" in err
         assert "one Agent per office" in err
 
 
-@pytest.mark.parametrize("why", ["for this office", "for the role 'agent'", "for this name"])
-async def test_the_error_for_an_insufficient_token_does_not_blame_another_agent(why: str) -> None:
+@pytest.mark.parametrize(
+    ("why", "field"), [("for this office", "office_id"), ("for the role 'agent'", "role"), ("for this name", "name")]
+)
+async def test_the_error_for_an_insufficient_token_does_not_blame_another_agent(why: str, field: str) -> None:
     async with fake_gateway() as gateway:
         gateway.refusal = f"403 the token is not {why}"
+        gateway.details = {"field": field}
         code, _, err = await run(gateway, "list")
         assert code == 1
         assert f"the token is not {why}" in err

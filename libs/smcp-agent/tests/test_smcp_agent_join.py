@@ -3,7 +3,16 @@ from typing import Any
 
 import pytest
 
-from smcp_agent import ConnectionLost, Disconnected, JoinRefused, Reconnected, RejoinRefused, SmcpAgent, Unavailable
+from smcp_agent import (
+    ConnectionLost,
+    Disconnected,
+    JoinRefused,
+    Reconnected,
+    RejoinRefused,
+    SmcpAgent,
+    Unavailable,
+    may_have_run,
+)
 from smcp_agent.errors import BadReply, Malformed, NotAllowed, SmcpError
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 from smcp_testing.waiting import eventually
@@ -25,6 +34,8 @@ async def enter(gateway: FakeGateway) -> None:
         ([False, "503 no registry answered"], Unavailable),
         ([False, "400 name: too long"], Malformed),
         ([False, "99 bottles"], JoinRefused),
+        ([False, "503 no registry answered", {"may_have_run": True}], Unavailable),
+        ([False, "403 taken", "by whom?"], JoinRefused),
         ({"code": 403, "message": "no", "details": {}}, NotAllowed),
         ("yes", BadReply),
         (None, BadReply),
@@ -50,6 +61,22 @@ async def test_the_reason_of_a_refused_join_is_shown_without_its_code() -> None:
         with pytest.raises(Unavailable, match="now: no registry answered") as caught:
             await enter(gateway)
         assert caught.value.details == {"why": "no registry answered"}
+
+
+async def test_the_details_of_a_refused_join_are_those_of_its_error() -> None:
+    async with fake_gateway() as gateway:
+        gateway.refusal, gateway.details = "403 taken", {"holder": "anna", "since": "2026-01-31T12:00:00Z"}
+        with pytest.raises(JoinRefused) as caught:
+            await enter(gateway)
+        assert caught.value.details == {"why": "taken", **gateway.details}
+
+
+async def test_a_join_that_may_have_run_is_no_tool_that_may_have_run() -> None:
+    async with fake_gateway() as gateway:
+        gateway.refusal, gateway.details = "503 no registry answered", {"may_have_run": True}
+        with pytest.raises(Unavailable) as caught:
+            await enter(gateway)
+        assert not may_have_run(caught.value)
 
 
 async def test_an_ack_with_two_arguments_is_a_list() -> None:

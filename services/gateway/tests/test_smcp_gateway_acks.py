@@ -8,7 +8,8 @@ from smcp_gateway.sockets.packet import ack_argument
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotAllowed, Unavailable
 
-JOIN, CALL, UPDATE = CATALOG["server:join_office"], CATALOG["client:tool_call"], CATALOG["server:update_config"]
+JOIN, LEAVE = CATALOG["server:join_office"], CATALOG["server:leave_office"]
+CALL, UPDATE = CATALOG["client:tool_call"], CATALOG["server:update_config"]
 REFUSED = failed(NotAllowed("taken").body())
 LARGE = 1 << 22
 
@@ -28,6 +29,17 @@ def test_joining_and_leaving_answer_with_one_array() -> None:
 def test_a_refused_join_names_its_error_code() -> None:
     unavailable = failed(Unavailable("no registry answered", details={"may_have_run": False}).body())
     assert ack_argument(JOIN, unavailable, LARGE, flat_errors=False) == b'[false,"503 no registry answered"]'
+
+
+@pytest.mark.rule("answers.acks.details")
+def test_a_client_that_reads_flat_errors_gets_the_details_of_a_refused_join_or_leave() -> None:
+    details = {"holder": "anna", "since": "2026-01-31T12:00:00Z"}
+    taken = failed(NotAllowed("taken", details=details).body())
+    for row in (JOIN, LEAVE):
+        assert orjson.loads(ack_argument(row, taken, LARGE, flat_errors=True)) == [False, "403 taken", details]
+        assert ack_argument(row, taken, LARGE, flat_errors=False) == b'[false,"403 taken"]'
+        assert ack_argument(row, REFUSED, LARGE, flat_errors=True) == b'[false,"403 taken",{}]'
+        assert ack_argument(row, Answer(b""), LARGE, flat_errors=True) == b"[true,null]"
 
 
 @pytest.mark.rule("answers.acks.update")

@@ -29,10 +29,11 @@ def token(**claims: Any) -> dict[str, str]:
 
 
 def refused(answer: Any, about: str) -> None:
-    done, why = answer
+    done, why, details = answer
     assert done is False
     assert why.startswith("403 ")
     assert about in why
+    assert details == {"field": "office_id" if about == "office" else about}
 
 
 @pytest.mark.rule("answers.connect.token.place")
@@ -160,7 +161,7 @@ async def test_a_moving_members_seat_is_kept_only_for_its_own_subject(nats_url: 
         await gone(box)
         await in_time(left)
         async with connected(staying.url, auth=token(sub="somebody else")) as thief:
-            done, why = await thief.join("computer", "box", "office")
+            done, why, *_ = await thief.join("computer", "box", "office")
             assert done is False
             assert "already" in why
         # another token of the same holder

@@ -84,7 +84,7 @@ async def opened(nats_url: str) -> AsyncIterator[Scene]:
 
 def refused(event: str, answer: Any, *codes: int, naming: str | None = None) -> None:
     if event in DONE:
-        done, why = answer
+        done, why, *_ = answer
         assert done is False, event
         assert why
         return

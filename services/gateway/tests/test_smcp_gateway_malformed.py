@@ -101,12 +101,17 @@ async def _result(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def check_shape(row: Row, answer: Any) -> int | None:
-    """The answer is of the event's shape; the code of its error, 0 for a `[false, "why"]`, None for a success."""
+    """The answer is of the event's shape; the code of its error, 0 for a refused join or leave, None for a success."""
     if row.ack is Ack.DONE:
         assert isinstance(answer, list), answer
-        done, why = answer
-        assert (done is True and why is None) or (done is False and isinstance(why, str) and why), answer
-        return None if done else 0
+        if answer == [True, None]:
+            return None
+        done, why, details = answer
+        assert done is False
+        assert why
+        assert isinstance(why, str)
+        assert isinstance(details, dict)
+        return 0
     if isinstance(answer, dict) and "code" in answer:
         assert set(answer) == {"code", "message", "details"}, answer
         assert isinstance(answer["message"], str)

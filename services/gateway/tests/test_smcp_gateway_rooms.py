@@ -152,6 +152,7 @@ async def test_members_on_two_gateways_get_each_enter_and_leave_once(open_world:
     "events.join_office.reply.refused",
     "events.join_office.agent.only-one",
     "answers.acks.join.refused",
+    "answers.acks.details",
     "answers.rooms.one-agent",
     "answers.rooms.refused.no-member",
     "answers.rooms.refused.hears-nothing",
@@ -163,9 +164,10 @@ async def test_an_office_has_one_agent_across_gateways(open_world: OpenWorld) ->
         answers = await asyncio.gather(
             *(agent.join("agent", f"agent-{number}", "office") for number, agent in enumerate(agents))
         )
-        assert sorted(done for done, _ in answers) == [False] * 19 + [True]
-        assert all(why for done, why in answers if not done)
-        winner = next(number for number, (done, _) in enumerate(answers) if done)
+        assert sorted(done for done, *_ in answers) == [False] * 19 + [True]
+        assert all(why for done, why, *_ in answers if not done)
+        winner = next(number for number, (done, *_) in enumerate(answers) if done)
+        assert {details["holder"] for done, _, *rest in answers if not done for details in rest} == {f"agent-{winner}"}
         assert await names(agents[winner], f"agent-{winner}", "office") == {("agent", f"agent-{winner}")}
         refused = (winner + 1) % 20
         answer = await agents[refused].call(
@@ -231,7 +233,7 @@ async def test_a_computer_switches_and_an_agent_does_not(open_world: OpenWorld) 
         await anna.join("agent", "anna", "one")
         await bert.join("agent", "bert", "two")
         await box.join("computer", "box", "one")
-        done, why = await anna.join("agent", "anna", "two")
+        done, why, *_ = await anna.join("agent", "anna", "two")
         assert done is False
         assert why
         assert await box.join("computer", "box", "two") == [True, None]
@@ -254,7 +256,7 @@ async def test_a_refused_switch_changes_nothing(open_world: OpenWorld) -> None:
         await anna.join("agent", "anna", "one")
         await other.join("computer", "box", "two")
         await box.join("computer", "box", "one")
-        done, why = await box.join("computer", "box", "two")
+        done, why, *_ = await box.join("computer", "box", "two")
         assert done is False
         assert "box" in why
         assert await names(box, "box", "one") == {("agent", "anna"), ("computer", "box")}
@@ -274,7 +276,7 @@ async def test_only_the_own_office_can_be_left(open_world: OpenWorld) -> None:
     async with open_world() as world, connected(world.url) as anna, connected(world.url) as bert:
         await anna.join("agent", "anna", "one")
         await bert.join("agent", "bert", "two")
-        done, why = await anna.call("server:leave_office", {"office_id": "two"})
+        done, why, *_ = await anna.call("server:leave_office", {"office_id": "two"})
         assert done is False
         assert why
         assert await names(bert, "bert", "two") == {("agent", "bert")}

@@ -94,6 +94,7 @@ async def test_a_parameter_header_that_contradicts_the_arguments_is_refused() ->
 async def test_a_seat_that_another_agent_holds_is_an_error_that_names_it(era: str) -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
         gateway.refusal = "the office has an Agent already: 'cook', since 2026-11-26T10:00:00Z"
+        gateway.details = {"holder": "cook", "since": "2026-11-26T10:00:00Z"}
         for _ in range(2):
             with pytest.raises(Exception) as raised:  # noqa: PT011 -- a group of the MCP SDK's errors
                 async with office_client(service.office(), era) as client:

@@ -14,7 +14,7 @@ from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.mcp_service import mcp_service, office_client
 from smcp_testing.ports import Ports
 
-TAKEN = "the office has an Agent already: 'smcp-mcp', since 2026-11-26T10:00:00Z"
+TAKEN = [False, "403 the office has an Agent already", {"holder": "smcp-mcp", "since": "2026-11-26T10:00:00Z"}]
 CALL = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "echo"}}
 HEADERS = {"Accept": "application/json, text/event-stream", "Mcp-Session-Id": "of-a-peer"}
 UNKNOWN = {"code": -32603, "message": "the replica that held the office is gone", "data": {"may_have_run": True}}
@@ -28,7 +28,7 @@ async def gateway_with_one_seat() -> AsyncIterator[FakeGateway]:
 
     async def join(data: dict[str, Any]) -> Any:
         if data["office_id"] in held:
-            return [False, TAKEN]
+            return TAKEN
         held.add(data["office_id"])
         return [True, None]
 

@@ -99,12 +99,12 @@ class BareMember:
     async def join(self) -> None:
         """Raises Refused."""
         request = {"role": self.role, "name": self.name, "office_id": self.office}
-        joined, why = await self.ask("server:join_office", request)
+        joined, why, *_ = await self.ask("server:join_office", request)
         if joined is not True:
             raise Refused(why)
 
     async def leave(self) -> None:
-        left, why = await self.ask("server:leave_office", {"office_id": self.office})
+        left, why, *_ = await self.ask("server:leave_office", {"office_id": self.office})
         if left is not True:
             raise Refused(why)
 

@@ -121,9 +121,9 @@ def _read(answer: Any) -> tuple[Outcome, str]:
             return Outcome.OPEN, "the connection ended"
         case [True, None]:
             return Outcome.DONE, ""
-        case [False, str(why)] if why.startswith("503 "):
+        case [False, str(why), *_] if why.startswith("503 "):
             return Outcome.OPEN, why
-        case [False, str(why)] if why.startswith(("403 ", "4103 ")):
+        case [False, str(why), *_] if why.startswith(("403 ", "4103 ")):
             return Outcome.REFUSED, why
         case _:
             raise Wrong(f"the answer is {answer!r}")

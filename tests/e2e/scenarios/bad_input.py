@@ -29,7 +29,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """A good request of each event; all fields are required."""
 DONE: Final = frozenset({"server:join_office", "server:leave_office"})
-"""Events that are acknowledged with `[true, null]` or `[false, "why"]`."""
+"""Events that are acknowledged with `[true, null]` or `[false, "why", details]`."""
 
 NO_STRING: Final = (None, 7, 1.5, True, ["x"], {"x": "y"})
 NO_NAME: Final = (*NO_STRING, "", "x" * 129, "x" * 10_000, "a\nb", "\x00")
@@ -223,11 +223,12 @@ async def _refused(caller: BareMember, event: str, *arguments: Any, naming: str 
 
 def _check_done(answer: Any, word: str) -> None:
     assert isinstance(answer, list), answer
-    done, why = answer
+    done, why, details = answer
     assert done is False
     assert isinstance(why, str)
     assert word in why
     assert 0 < len(why) < 1000
+    assert isinstance(details, dict)
 
 
 @asynccontextmanager

@@ -41,7 +41,11 @@ class TokenUnavailable(Unavailable):
 
 
 class JoinRefused(NotAllowed):
-    """The office did not take the Agent in; `message` says why. There is one Agent per office."""
+    """The office did not take the Agent in; `message` says why. There is one Agent per office.
+
+    If another one has the seat, `details` has its name (`holder`) and the time of its join (`since`, RFC 3339). If the
+    token does not allow the join, `details` has `field`: `office_id`, `role` or `name`.
+    """
 
 
 class ConnectionLost(Unavailable):

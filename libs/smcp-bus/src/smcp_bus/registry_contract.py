@@ -4,7 +4,7 @@ On `smcp.v1.<office>.server.<role>.<name>.<verb>` (the sender is the member name
 
 | verb | body | header | reply |
 |---|---|---|---|
-| `join_office` | EnterOfficeReq | `Smcp-Claim` | `Joined`; 403 refused (its message is the ack's "why"); 503 |
+| `join_office` | EnterOfficeReq | `Smcp-Claim` | `Joined`; 403 refused (the ack has its message and details); 503 |
 | `leave_office` | LeaveOfficeReq | `Smcp-Claim` | `Left`, or 4103 where it is not in that office, 503 |
 | `list_room` | ListRoomReq | `Smcp-After` | ListRoomRet |
 | `confirm` | empty | `Smcp-Claim` | `Confirmed`: read from the view, so it works without quorum |

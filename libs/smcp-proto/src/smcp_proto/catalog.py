@@ -34,7 +34,8 @@ class Ack(Enum):
     REPLY = "reply"
     """One argument: the reply model's JSON, or the flat error."""
     DONE = "done"
-    """One argument: the array `[true, null]` or `[false, "why"]` (join_office, leave_office)."""
+    """One argument: the array `[true, null]` or `[false, "why"]` (join_office, leave_office). A client that reads flat
+    errors gets `[false, "why", details]`."""
     NOTHING = "nothing"
     """`null`, or the flat error."""
     NONE = "none"

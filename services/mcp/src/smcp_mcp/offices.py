@@ -34,8 +34,6 @@ REFUSED_S: Final = 2.0
 """For so long the refusal of a seat is remembered: a client that asks again and again does not load the registries."""
 MAX_SESSIONS: Final = 1000
 """Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
-_TAKEN: Final = "the office has an Agent already: "
-"""How the registry's refusal begins; the name of the Agent follows, quoted."""
 
 _log = get_logger(__name__)
 
@@ -173,10 +171,9 @@ class Offices:
         try:
             return await asyncio.shield(self._joining[office])
         except JoinRefused as error:
-            why = str(error.details.get("why", error.message))
-            if not why.startswith(_TAKEN):
+            if (name := error.details.get("holder")) is None:
                 raise
-            taken = SeatTaken(why, ours=why.startswith(f"{_TAKEN}{self._settings.mcp_name!r}"))
+            taken = SeatTaken(error.details["why"], ours=name == self._settings.mcp_name)
             if not taken.ours:
                 self._refused[office] = (now + REFUSED_S, taken)
             raise taken from None

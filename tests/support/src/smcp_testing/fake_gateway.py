@@ -34,6 +34,8 @@ class FakeGateway:
     ) -> None:
         self.computers: dict[str, list[Json]] = {}
         self.refusal: str | None = None
+        """Why joins are refused, with these details."""
+        self.details: Json = {}
         self.ready = True
         """What `/readyz` says."""
         self.readiness_asked = 0
@@ -148,7 +150,7 @@ class FakeGateway:
             return await self.answers[event](data)
         match event:
             case "server:join_office":
-                return [True, None] if self.refusal is None else [False, self.refusal]
+                return [True, None] if self.refusal is None else [False, self.refusal, self.details]
             case "server:leave_office":
                 return [True, None]
             case "server:list_room":

@@ -214,7 +214,7 @@ def run(
 
 def _hint(error: SmcpError, chosen: Options) -> str:
     match error:
-        case JoinRefused(details={"why": str(why)}) if why.startswith("the token "):
+        case JoinRefused(details={"field": _}):
             return (
                 "A token says for which offices, roles and names it is: choose with --office (SMCP_OFFICE) and --name "
                 "(SMCP_AGENT_NAME), or ask for another token."

@@ -281,8 +281,8 @@ class Link:
 def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
     """Raises SmcpError for an ack that is not `[true, null]`.
 
-    For `[false, why]` that is JoinRefused if the seat is another's or the "why" has no code; else the code's own
-    class: Unavailable where the gateway could not find out.
+    For `[false, why, details]` that is JoinRefused if the seat is another's or the "why" has no code; else the code's
+    own class: Unavailable where the gateway could not find out. Other servers say no details.
     """
     match ack:
         case [True, *_]:
@@ -290,8 +290,10 @@ def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
         case [False, *rest]:
             office, member = f"the office {place.office_id!r}", f"the {place.role.capitalize()} {place.name!r}"
             code, why = read_refusal(str(rest[0]) if rest and rest[0] else "no reason given")
+            details = {**rest[1], "why": why} if len(rest) > 1 and isinstance(rest[1], dict) else {"why": why}
+            details.pop("may_have_run", None)  # it is about the join: no tool ran
             kind = ERRORS.get(code or ErrorCode.NOT_ALLOWED, NotAllowed)
             if kind is NotAllowed:
-                raise JoinRefused(f"{office} refused {member}: {why}", details={"why": why})
-            raise kind(f"{office} cannot be joined by {member} now: {why}", details={"why": why})
+                raise JoinRefused(f"{office} refused {member}: {why}", details=details)
+            raise kind(f"{office} cannot be joined by {member} now: {why}", details=details)
     raise flat_error(ack) or BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")

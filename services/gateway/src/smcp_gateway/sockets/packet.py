@@ -252,7 +252,8 @@ def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_erro
     Args:
         row: None where no event of that name exists: then it is a flat error.
         max_message: bytes that one message to this client may have.
-        flat_errors: whether the client reads a flat error of a tool call; else it gets a failed `CallToolResult`.
+        flat_errors: whether the client reads a flat error of a tool call, else it gets a failed `CallToolResult`; and
+            the details of a refused join or leave, as a third element.
     """
     if len(answer.body) > largest_reply(max_message):
         error = TooLarge(
@@ -262,12 +263,16 @@ def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_erro
         answer = failed(error.body())
     shape = Ack.REPLY if row is None else row.ack
     if shape is Ack.DONE:
-        return DONE if answer.error is None else orjson.dumps([False, refusal(_error(answer.body))])
+        return DONE if answer.error is None else _not_done(_error(answer.body), with_details=flat_errors)
     if answer.error is None and shape is not Ack.REPLY:
         return NULL
     if answer.error is None or flat_errors or row is None or row.event != TOOL_CALL:
         return answer.body or NULL
     return answer.body if answer.error in READ_BY_PUBLISHED else _failed_result(_error(answer.body))
+
+
+def _not_done(error: ErrorBody, *, with_details: bool) -> bytes:
+    return orjson.dumps([False, refusal(error), *([error.details] if with_details else [])])
 
 
 def _failed_result(error: ErrorBody) -> bytes:
