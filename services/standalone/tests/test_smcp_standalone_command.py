@@ -162,7 +162,8 @@ async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_othe
 
 
 def test_up_says_at_once_what_is_wrong_with_any_of_its_parts(tmp_path: Path) -> None:
-    config = tmp_path / "none.json"
+    config = tmp_path / "broken.json"
+    config.write_text("[")
     told = smcp(
         "up",
         "--check-config",
@@ -254,7 +255,7 @@ async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["up", "--config", "nowhere.json"], "--config: nowhere.json: cannot be read"),
+        (["up", "--config", "nowhere.json"], "nowhere.json' does not exist"),
         (["up", "--office", ""], "--office"),
         (["up", "--name", "x" * 129], "--name"),
         (["up", "--office", "", "--check-config"], "--office"),

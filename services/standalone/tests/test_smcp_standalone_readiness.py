@@ -10,8 +10,8 @@ import pytest
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_standalone import app
-from smcp_standalone.app import COMPUTER, open_system
-from smcp_standalone.settings import UpOptions, load_up_settings
+from smcp_standalone.app import open_system
+from smcp_standalone.settings import COMPUTER, UpOptions, load_up_settings
 from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
 

@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from smcp_standalone.app import up_model
 from smcp_standalone.nats_server_conf import credential_path
-from smcp_standalone.settings import UpOptions
+from smcp_standalone.settings import UpOptions, up_model
 from smcp_testing.ports import Ports
 from tests.e2e.worlds.layout import ALPHA, BETA, OTHER_ALPHA, Place, command
 from tests.e2e.worlds.process import Process

@@ -3,15 +3,12 @@
 Each has its own credential and connection, with the permissions that it would have on a machine of its own.
 """
 
-import fcntl
 import logging
 import os
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import quote
 
 from smcp_agent.connecting.options import shared_key
@@ -33,20 +30,9 @@ from smcp_service.health import Readiness
 from smcp_service.lifecycle import Failure, background
 from smcp_service.metrics import Metrics
 from smcp_service.settings import ServiceSettings
-from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_server import NatsServer, open_nats_server
-from smcp_standalone.nats_server_conf import read_model
 from smcp_standalone.operator_commands import advertise_run
-from smcp_standalone.settings import UpOptions, UpSettings
-
-REGISTRY: Final = "up-registry"
-GATEWAY: Final = "up-gateway"
-COMPUTER: Final = "up-computer"
-OPERATOR: Final = "up-operator"
-"""The credentials of the parts in this process."""
-_OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER, OPERATOR})
-
-MCP_PORT: Final = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--no-mcp)"
+from smcp_standalone.settings import COMPUTER, GATEWAY, MCP_PORT, OPERATOR, REGISTRY, UpOptions, UpSettings, up_model
 
 _log = logging.getLogger("smcp_standalone.app")
 
@@ -68,49 +54,6 @@ class System:
     """What becomes of tool calls, and why."""
     warnings: tuple[str, ...]
     """About the MCP servers' configuration: tools that they do not have."""
-
-
-@contextmanager
-def up_directory(options: UpOptions) -> Iterator[Path]:
-    """The directory of this run: `options.data`, held by this process alone, or a temporary one."""
-    if options.data is None:
-        with tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True) as directory:
-            yield Path(directory)
-        return
-    try:
-        options.data.mkdir(parents=True, exist_ok=True)
-        lock = (options.data / "lock").open("w")
-    except OSError as error:
-        raise Failure(f"--data: {options.data} cannot be used: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Failure(f"--data: another smcp up runs in {options.data}") from error
-        yield options.data
-
-
-def up_model(options: UpOptions) -> NatsModel:
-    """The permissions of this run's nats-server: for its own parts and the hosts that `--hosts` names."""
-    model = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
-    if options.hosts is not None:
-        model = read_model(options.hosts)
-    given = [*model.registries, *model.gateways, *model.operators, *(host.credential for host in model.computers)]
-    if taken := [name for name in given if name.casefold() in _OWN]:
-        raise NatsConfigError(
-            *(f"{options.hosts}: {name!r} is a credential of smcp up itself: choose another name" for name in taken)
-        )
-    local = {"credential": COMPUTER, "office": options.office, "names": [options.name]}
-    return model_of(
-        {
-            **model.model_dump(),
-            "offices": list(dict.fromkeys([options.office, *model.offices])),
-            "registries": [REGISTRY, *model.registries],
-            "gateways": [GATEWAY, *model.gateways],
-            "operators": [OPERATOR, *model.operators],
-            "computers": [local, *(host.model_dump() for host in model.computers)],
-        }
-    )
 
 
 @asynccontextmanager
@@ -155,7 +98,7 @@ async def open_system(
             asker = None if terminal is None else AtTerminal(terminal)
             front.stats.add("gateway", gateway.held)
             async with (
-                _open_mcp(settings.mcp, gateway.url, front.metrics) as mcp_url,
+                _open_mcp(settings.served_mcp, gateway.url, front.metrics) as mcp_url,
                 open_computer(
                     settings.computer,
                     computer_bus,
@@ -210,8 +153,8 @@ async def _http_server(settings: GatewaySettings, *, computer: Readiness) -> Asy
 
 @asynccontextmanager
 async def _open_mcp(settings: McpSettings | None, gateway_url: str, metrics: Metrics) -> AsyncIterator[str | None]:
-    """The URL for MCP clients; None: there is none, as nobody wants it, or it has no token for the gateway."""
-    if settings is None or (settings.auth_configured and settings.gateway_token is None):
+    """The URL for MCP clients; None: there is none."""
+    if settings is None:
         yield None
         return
     from smcp_mcp.app import open_mcp  # noqa: PLC0415 -- the MCP SDK's server takes a quarter of a second to load

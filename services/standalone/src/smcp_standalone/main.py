@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -68,7 +69,11 @@ def run_up(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="The Computer's MCP servers (JSON). Without it: mcp-server-time, where uvx is there."),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="The Computer's MCP servers (JSON). Without it: mcp-server-time, where uvx is there.",
+        ),
     ] = None,
     office: Annotated[str, typer.Option(help="The office that the Computer joins.")] = "home",
     name: Annotated[str, typer.Option(help="The Computer's name there.")] = "computer",
@@ -98,10 +103,7 @@ def run_up(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
-    from smcp_computer.config.inputs import take_secrets  # noqa: PLC0415 -- as the next one
-    from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as the next one
-    from smcp_standalone import app as system_app  # noqa: PLC0415 -- it takes seconds to load, and other commands need none of it
-    from smcp_standalone import settings as up  # noqa: PLC0415 -- as the previous one
+    from smcp_standalone import settings as up  # noqa: PLC0415 -- it takes a second to load, and other commands need none of it
 
     chosen = up.UpOptions(
         office=office,
@@ -116,10 +118,18 @@ def run_up(
     )
     if check_config:
         chosen = up.without_data(chosen)
-    with system_app.up_directory(chosen) as directory:
+    with up.up_directory(chosen) as directory:
+        temporary = directory if chosen.data is None else None
+        _remove_when_interrupted(temporary)
         settings = up.load_up_settings(chosen, directory)
-        system_app.up_model(chosen)  # what is wrong with the hosts is said before anything starts
-        settings = settings if check_config else up.with_key(settings, directory)
+        up.up_model(chosen)  # what is wrong with the hosts is said before anything starts
+        if not check_config:
+            up.check_ports(settings)
+            settings = up.with_key(settings, directory)
+        from smcp_computer.config.inputs import take_secrets  # noqa: PLC0415 -- as the next one
+        from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as the next one
+        from smcp_standalone import app as system_app  # noqa: PLC0415 -- takes seconds to load; what is wrong is said before
+
         hide_memory()
         environ = take_secrets()
 
@@ -140,7 +150,7 @@ def run_up(
             parts=tuple(each for each in (settings.registry, settings.computer, settings.mcp) if each is not None),
             also_read=up.read_variables(),
             options=up.OPTIONS,
-            at_once=partial(_end, directory if chosen.data is None else None),
+            at_once=partial(_end, temporary),
         )
 
 
@@ -195,6 +205,18 @@ def nats_config(
         typer.echo(f"{path}  (SMCP_NATS_CREDS for {name})")
     for path in written.orphaned:
         typer.echo(f"{path} is no longer in {file}: it opens nothing any more, remove it", err=True)
+
+
+def _remove_when_interrupted(directory: Path | None) -> None:
+    """Until `serve_command` listens for signals, they end the process at once; no credential stays behind."""
+
+    def end(number: int, _: object) -> None:
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+        os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
 
 
 def _end(directory: Path | None) -> None:

@@ -1,8 +1,12 @@
 """The options and settings of `smcp up`, and those of the parts that it runs."""
 
+import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +23,21 @@ from smcp_computer.settings import ComputerSettings
 from smcp_gateway.settings import GatewaySettings
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_registry.settings import RegistrySettings
+from smcp_service.lifecycle import Failure, cannot_listen
 from smcp_service.settings import SettingsError, load_settings, variables
 from smcp_service.telemetry import wrong_endpoints
+from smcp_standalone.nats_config_file import NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_server import find_command
+from smcp_standalone.nats_server_conf import read_model
+
+REGISTRY: Final = "up-registry"
+GATEWAY: Final = "up-gateway"
+COMPUTER: Final = "up-computer"
+OPERATOR: Final = "up-operator"
+"""The credentials of the parts in this process."""
+_OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER, OPERATOR})
+
+MCP_PORT: Final = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--no-mcp)"
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
@@ -76,6 +92,32 @@ class UpSettings:
     key: str | None = field(default=None, repr=False)
     """See `with_key`: neither a web page nor another user of this machine can join without it."""
 
+    @property
+    def served_mcp(self) -> McpSettings | None:
+        """None: nobody wants MCP clients, or there is no token for the gateway."""
+        mcp = self.mcp
+        return None if mcp is None or (mcp.auth_configured and mcp.gateway_token is None) else mcp
+
+
+@contextmanager
+def up_directory(options: UpOptions) -> Iterator[Path]:
+    """The directory of this run: `options.data`, held by this process alone, or a temporary one."""
+    if options.data is None:
+        with tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True) as directory:
+            yield Path(directory)
+        return
+    try:
+        options.data.mkdir(parents=True, exist_ok=True)
+        lock = (options.data / "lock").open("w")
+    except OSError as error:
+        raise Failure(f"--data: {options.data} cannot be used: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Failure(f"--data: another smcp up runs in {options.data}") from error
+        yield options.data
+
 
 def without_data(options: UpOptions) -> UpOptions:
     """The same for a run that leaves no trace: the configuration in `options.data` counts, nothing is written there."""
@@ -109,6 +151,24 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     return UpSettings(registry, gateway, computer, configuration, mcp)
 
 
+def check_ports(settings: UpSettings) -> None:
+    """Raises Failure: a port is taken. The parts would notice one by one, after the others have started."""
+    gateway, mcp = settings.gateway, settings.served_mcp
+    wanted = [
+        (gateway.gateway_host, gateway.gateway_port, "--port / SMCP_GATEWAY_PORT"),
+        (gateway.health_host, gateway.health_port, "SMCP_HEALTH_PORT"),
+    ]
+    if mcp is not None:
+        wanted.append((mcp.mcp_host, mcp.mcp_port, MCP_PORT))
+    with ExitStack() as stack:
+        for host, port, choose in wanted:
+            try:
+                family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+                stack.enter_context(socket.create_server(address[:2], family=family))
+            except OSError as error:
+                raise cannot_listen(error, host, port, choose=choose) from error
+
+
 def with_key(settings: UpSettings, directory: Path) -> UpSettings:
     """The settings with keys that are made for this run, unless they say who may connect, or let everybody in.
 
@@ -128,6 +188,29 @@ def with_key(settings: UpSettings, directory: Path) -> UpSettings:
     changed = {"auth_keys": path, "allowed_hosts": hosts}
     mcp = settings.mcp and settings.mcp.model_copy(update={**changed, "token": SecretStr(mcp_key)})
     return replace(settings, gateway=settings.gateway.model_copy(update=changed), mcp=mcp, key=key)
+
+
+def up_model(options: UpOptions) -> NatsModel:
+    """The permissions of this run's nats-server: for its own parts and the hosts that `--hosts` names."""
+    model = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
+    if options.hosts is not None:
+        model = read_model(options.hosts)
+    given = [*model.registries, *model.gateways, *model.operators, *(host.credential for host in model.computers)]
+    if taken := [name for name in given if name.casefold() in _OWN]:
+        raise NatsConfigError(
+            *(f"{options.hosts}: {name!r} is a credential of smcp up itself: choose another name" for name in taken)
+        )
+    local = {"credential": COMPUTER, "office": options.office, "names": [options.name]}
+    return model_of(
+        {
+            **model.model_dump(),
+            "offices": list(dict.fromkeys([options.office, *model.offices])),
+            "registries": [REGISTRY, *model.registries],
+            "gateways": [GATEWAY, *model.gateways],
+            "operators": [OPERATOR, *model.operators],
+            "computers": [local, *(host.model_dump() for host in model.computers)],
+        }
+    )
 
 
 def _audit_default() -> str | None:
