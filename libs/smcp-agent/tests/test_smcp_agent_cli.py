@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from smcp_testing.agent_command import COMMAND, PATIENCE_S, ended, start
+from smcp_testing.agent_command import COMMAND, PATIENCE_S, at_a_terminal, ended, start
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.terminal_user import terminal_user
 from smcp_testing.waiting import eventually
@@ -58,9 +58,7 @@ async def test_call_prints_the_tools_text_or_the_result_as_json() -> None:
         code, out, err = await run(gateway, *arguments)
         assert (code, out) == (0, "echo\n")
         (req_id,) = [data["req_id"] for data in gateway.seen("client:tool_call")]
-        assert re.fullmatch(rf"\d+\.\d{{3}} s; if .*OTEL_EXPORTER_OTLP_ENDPOINT.*: smcp trace {req_id}\n", err), (
-            "also where nobody looks at a terminal"
-        )
+        assert re.fullmatch(rf"\d+\.\d{{3}} s; trace id {req_id}\n", err), "also where nobody looks at a terminal"
         (request,) = gateway.seen("client:tool_call")
         assert (request["params"], request["timeout"]) == ({"x": [1]}, 9)
         code, out, _ = await run(gateway, "--json", *arguments)
@@ -81,6 +79,20 @@ async def test_a_failing_tool_ends_with_1_and_its_output() -> None:
         code, out, err = await run(gateway, "call", "red", "echo")
         assert (code, out) == (1, "no disk\n")
         assert "the call failed" in err
+
+
+async def test_a_terminal_gets_the_beginning_of_a_long_failure_and_a_pipe_all_of_it() -> None:
+    async with fake_gateway() as gateway:
+        why = "x" * 1_000_000
+
+        async def answer(data: JsonObject) -> Any:
+            return {"content": [{"type": "text", "text": why}], "isError": True}
+
+        gateway.answers["client:tool_call"] = answer
+        assert (await run(gateway, "call", "red", "echo"))[1] == f"{why}\n"
+        code, shown, _ = await at_a_terminal(gateway, "call", "red", "echo")
+        assert (code, len(shown) < 2_200) == (1, True)
+        assert shown.endswith(b"x \xe2\x80\xa6 (998000 characters are left out: --json prints all)\r\n")
 
 
 async def test_a_terminal_gets_no_control_characters_and_a_program_gets_them_all() -> None:

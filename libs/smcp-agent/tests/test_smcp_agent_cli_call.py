@@ -10,8 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from smcp_agent.cli.call_command import read_parameters, typed, unknown
 from smcp_agent.cli.main import app
+from smcp_agent.cli.parameters import read_parameters, typed, unknown
 from smcp_testing.agent_command import ended, run, start
 from smcp_testing.fake_gateway import fake_gateway, tool
 

@@ -220,7 +220,7 @@ async def test_the_terminal_names_the_user_for_whom_an_agent_calls() -> None:
 def test_control_characters_of_an_agent_do_not_reach_the_terminal() -> None:
     text = approval_text(REF, "al\x1b[2Jice\n", {"x": "\x1b]0;title\x07", "y": "ü读\u202e"})
     assert printable(text) == text
-    assert "ü读" in text
+    assert r'{"x": "\u001b]0;title\u0007", "y": "ü读\u202e"}' in text
 
 
 @pytest.mark.rule("answers.tools.confirm.policy")

@@ -77,11 +77,15 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
         called = await command("call", "add", "--params", '{"a": 40, "b": 2}')
         assert (called.exit_code, called.stdout.strip()) == (0, "42")
         assert (await command("call", "boom")).exit_code == 1
+        words = await command("call", "add", "a=40", "-", typed='{"b": 2}')
+        assert (words.exit_code, words.stdout.strip()) == (0, "42")
+        wrong = await command("call", "add", "a=x", "b=2")
+        assert (wrong.exit_code, "'x' is no integer" in wrong.stderr) == (2, True)
         assert LOCAL in {record.__dict__.get("agent") for record in caplog.records}
         whole = json.loads((await command("call", "add", "--params", '{"a": 1, "b": 1}', "--json")).stdout)
         assert whole["structuredContent"] == {"result": 2}
         calls = json.loads((await command("history", "box", "--json")).stdout)["servers"]["box"]
-        assert [(call["tool"], call["agent"], call["outcome"]) for call in calls] == [("add", LOCAL, "ok")] * 2
+        assert [(call["tool"], call["agent"], call["outcome"]) for call in calls] == [("add", LOCAL, "ok")] * 3
         told = json.loads((await command("history", "--json")).stdout)["servers"]
         [unknown] = told[""]
         assert (unknown["tool"], unknown["outcome"], unknown["why"]) == (

@@ -255,7 +255,7 @@ async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["up", "--config", "nowhere.json"], "nowhere.json' does not exist"),
+        (["up", "--config", "nowhere.json"], "--config: nowhere.json: cannot be read"),
         (["up", "--office", ""], "--office"),
         (["up", "--name", "x" * 129], "--name"),
         (["up", "--office", "", "--check-config"], "--office"),

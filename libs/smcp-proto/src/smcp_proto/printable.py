@@ -20,6 +20,8 @@ _UNPRINTABLE: Final = re.compile(
 )
 """Control characters but for tab and newline, half characters, and what is `INVISIBLE`, but for joiners and U+FE0F,
 which are parts of words and emoji."""
+MAX_FAILURE: Final = 2_000
+"""Characters of a failed tool's text that a terminal gets: a screen."""
 _WORD: Final = (
     r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|passphrase|pwd|credential|cookie|bearer"
     r"|authorization)"
@@ -55,3 +57,9 @@ def printable_json(value: Any, *, indent: int | None = 2) -> str:
 def escaped_json(text: str) -> str:
     """The same for JSON that is written already and has no white space between lines but newlines."""
     return _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def failure_excerpt(text: str) -> str:
+    """The beginning of what a failed tool said, for a terminal, and how to read the rest."""
+    left_out = len(text) - MAX_FAILURE
+    return text if left_out <= 0 else f"{text[:MAX_FAILURE]} … ({left_out} characters are left out: --json prints all)"

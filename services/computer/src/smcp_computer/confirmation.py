@@ -30,7 +30,7 @@ from smcp_computer.terminal import Terminal, TerminalGone
 from smcp_computer.tools import Target, ToolRef
 from smcp_proto import tool_results
 from smcp_proto.catalog import trace_id
-from smcp_proto.printable import printable
+from smcp_proto.printable import printable, printable_json
 from smcp_proto.schemas.tools import ToolCallReq
 
 _log = logging.getLogger("smcp_computer.confirmation")
@@ -383,7 +383,7 @@ class ByProgram:
 def approval_text(ref: ToolRef, agent: str, params: Mapping[str, Any], user: str | None = None) -> str:
     """What is shown: each parameter, at any depth, with its name. The Agent's text cannot move the cursor or colour
     anything."""
-    shown = printable(json.dumps(_cut(params), ensure_ascii=False))
+    shown = printable_json(_cut(params), indent=None)
     who = f"The Agent {printable(agent)!r}" if user is None else f"The user {printable(user)!r}"
     return f"{who} wants to run {printable(ref.tool)!r} of {printable(ref.server)!r} with {shown}"
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import typer
 
 from smcp_computer.settings import LOGS, SOCKET, seat_directory, states_directory
-from smcp_proto.printable import printable, printable_json
+from smcp_proto.printable import failure_excerpt, printable, printable_json
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, did_you_mean
 
@@ -254,6 +254,14 @@ _asks("inputs", _show_inputs, "The inputs, and where their values come from; no 
 @app.command()
 def call(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="As `tools` lists it")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE|@FILE|-]...",
+            help="Its parameters, typed by its schema; KEY=@FILE reads a value from a file. @FILE has a JSON object "
+            "with many, and `-` is standard input",
+        ),
+    ] = None,
     params: Annotated[str, typer.Option(metavar="JSON", help="Its parameters, a JSON object")] = "{}",
     timeout: Annotated[int, typer.Option(min=1, max=3600, metavar="SECONDS", help="How long it may take")] = 60,
     office: Office = None,
@@ -261,12 +269,15 @@ def call(
     as_json: Json = False,
 ) -> None:
     """Call a tool as an Agent does: it is confirmed, and stands in the history. ctrl-C cancels it."""
-    try:
-        parsed = json.loads(params)
-    except ValueError as error:
-        raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from None
+    from smcp_agent.cli.parameters import read_parameters, typed, unknown  # noqa: PLC0415 -- as `print_table` does
+
+    given, texts = read_parameters(params, words or ())
     computer = find(office, name)
-    asked = {"tool_name": tool, "params": parsed, "timeout": timeout}
+    listed = computer.ask("GET", "tools")["tools"] if texts else []
+    schema: Said = next((each["params_schema"] for each in listed if each["name"] == tool), {})
+    for warning in unknown(texts, schema):
+        warn(warning)
+    asked = {"tool_name": tool, "params": given | typed(texts, schema), "timeout": timeout}
     result = computer.ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
     print_answer(result, as_json, print_result)
     if result.get("isError"):
@@ -281,7 +292,7 @@ def print_result(result: Said) -> None:
             from smcp_agent.results import content_block  # noqa: PLC0415
 
             text = as_text(content_block(block))
-        typer.echo(plain(text))
+        typer.echo(plain(failure_excerpt(text) if result.get("isError") and sys.stdout.isatty() else text))
 
 
 @app.command()

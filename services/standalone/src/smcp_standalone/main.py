@@ -20,6 +20,7 @@ from rich.console import Console
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
+from smcp_service.settings import SettingsError
 from smcp_service.telemetry import open_telemetry
 from smcp_standalone import audit_command, keys_command, nats_server_conf, operator_commands, trace_command
 
@@ -69,11 +70,7 @@ def run_up(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="The Computer's MCP servers (JSON). Without it: mcp-server-time, where uvx is there.",
-        ),
+        typer.Option(help="The Computer's MCP servers (JSON). Without it: mcp-server-time, where uvx is there."),
     ] = None,
     office: Annotated[str, typer.Option(help="The office that the Computer joins.")] = "home",
     name: Annotated[str, typer.Option(help="The Computer's name there.")] = "computer",
@@ -103,6 +100,8 @@ def run_up(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
+    if config is not None and not config.exists():
+        raise SettingsError(f"--config: {config}: cannot be read: there is no such file")
     from smcp_standalone import settings as up  # noqa: PLC0415 -- it takes a second to load, and other commands need none of it
 
     chosen = up.UpOptions(

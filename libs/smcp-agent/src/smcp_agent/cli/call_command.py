@@ -1,35 +1,28 @@
-"""`smcp-agent call`: reads the parameters, calls the tool, and asks the user what the tool or its Computer elicits.
-
-Parameters are KEY=VALUE, typed by the tool's schema, and JSON objects of files or standard input. What is wrong ends
-the command with 2 and names the parameter. The Computer validates all of them.
-"""
+"""`smcp-agent call`: calls the tool, and asks the user what the tool or its Computer elicits."""
 
 import asyncio
-import json
 import os
 import select
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from uuid import uuid4
 
 import typer
 from rich.progress import Progress
 
 from smcp_agent.cli.app import Computer, app, complete_tool, parse_directory, parse_limit
-from smcp_agent.cli.output import json_types, plain, print_hint, print_result, save_binaries, show_progress, working
+from smcp_agent.cli.output import plain, print_hint, print_result, save_binaries, show_progress, working
+from smcp_agent.cli.parameters import WORDS, read_parameters, typed, unknown
 from smcp_agent.cli.run_command import Answer, Options, ask, no_tools
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import did_you_mean
 from smcp_agent.results import InputAnswer, InputRequest
 from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S
 from smcp_proto.catalog import trace_id
 from smcp_proto.elicitation_dialogue import ACTIONS, ask_user
 
-WORDS: Final = "KEY=VALUE|@FILE|-"
-_KINDS: Final = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 POLL_S: Final = 0.1
 """How often an open elicitation looks for its answer: a thread that reads could not be cancelled."""
 MAX_LINE: Final = 4096
@@ -99,72 +92,6 @@ def call(
         return Answer(found, lambda: print_result(result, why, files), failed=result.is_error)
 
     ask(chosen, shown, query, ids=ids)
-
-
-def read_parameters(params: str, words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The parameters that are JSON already, and the texts of the others by key."""
-    whole, texts = _object(params, "--params"), dict[str, str]()
-    for word in words:
-        key, equals, value = word.partition("=")
-        if word == "-" or word.startswith("@"):
-            whole |= _object(_read(word.removeprefix("@"), word), word)
-        elif not equals or not key or key in texts:
-            _refuse(word, "is given twice" if key in texts else f"is not of the form {WORDS}")
-        else:
-            text = value.removeprefix("@")
-            texts[key] = _read(text, key) if value.startswith("@") and not text.startswith("@") else text
-    return whole, texts
-
-
-def typed(texts: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the texts for a tool with this schema, which is empty where it is not known."""
-    properties, definitions = schema.get("properties"), schema.get("$defs")
-    about = properties if isinstance(properties, dict) else {}
-    return {key: _typed(key, text, json_types(about.get(key), definitions)) for key, text in texts.items()}
-
-
-def unknown(keys: Iterable[str], schema: Mapping[str, Any]) -> Iterator[str]:
-    """A warning for each key that the tool's schema has no property for, unless it says that it takes others."""
-    properties = schema.get("properties")
-    if isinstance(properties, dict) and not (schema.get("additionalProperties") or schema.get("patternProperties")):
-        for key in sorted(set(keys) - properties.keys()):
-            yield f"warning: the tool has no parameter {key!r}.{did_you_mean(key, properties)}"
-
-
-def _typed(key: str, text: str, kinds: set[str]) -> Any:
-    """The value that the text is: JSON of a type that the schema allows, else the text itself where that may be."""
-    if kinds != {"string"}:
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value, kind = text, "string"
-        else:
-            kind = _KINDS.get(type(value), "object")
-        if not kinds or kind in kinds or (kind == "integer" and "number" in kinds):
-            return value
-        if "string" not in kinds:
-            _refuse(key, f"{text[:80]!r} is no {' or '.join(sorted(kinds))}, as the tool's schema wants")
-    return text
-
-
-def _read(name: str, hint: str) -> str:
-    """The text of a file; `-` is standard input."""
-    try:
-        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        _refuse(hint, f"{name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}")
-
-
-def _object(text: str, hint: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        _refuse(hint, f"not JSON: {error}")
-    return found if isinstance(found, dict) else _refuse(hint, "not a JSON object")
-
-
-def _refuse(hint: str, why: str) -> NoReturn:
-    raise typer.BadParameter(why, param_hint=hint)
 
 
 def is_there() -> bool:

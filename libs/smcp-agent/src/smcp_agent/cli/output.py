@@ -1,6 +1,7 @@
 """The output of the commands: tables and texts for people, JSON for programs; diagnostics go to standard error."""
 
 import json
+import os
 import re
 import sys
 from base64 import b64decode
@@ -21,13 +22,14 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from rich.table import Table
 
 from smcp_agent import events
+from smcp_agent.cli.parameters import json_types
 from smcp_agent.desktop import Desktop, windows
 from smcp_agent.errors import BadReply, ErrorCode, SmcpError, may_have_run
 from smcp_agent.finder import Finder
 from smcp_agent.resources import Completion, Resource, ResourceTemplate
 from smcp_agent.result_formats import as_text
 from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents
-from smcp_proto.printable import printable, printable_json
+from smcp_proto.printable import failure_excerpt, printable, printable_json
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
 NO_TOOLS: Final = "No tools: {}."
@@ -93,20 +95,6 @@ def parameters(schema: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def json_types(schema: Any, definitions: Any) -> set[str]:
-    """The JSON types that a schema allows; empty where it does not say."""
-    match schema:
-        case {"$ref": str(ref)} if isinstance(definitions, dict):
-            return json_types(definitions.get(ref.removeprefix("#/$defs/")), None)  # no further: there may be a cycle
-        case {"type": str(kind)}:
-            return {kind}
-        case {"type": list(members)} | {"anyOf": list(members)} | {"oneOf": list(members)}:
-            kinds = [{each} if isinstance(each, str) else json_types(each, definitions) for each in members]
-            return set().union(*kinds) if all(kinds) else set()
-        case _:
-            return set()
-
-
 def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | None]:
     """Write the pictures and other binary contents of a result; the file of each content, None where it is text.
 
@@ -143,8 +131,9 @@ def print_result(result: CallResult, why: str = "", files: Sequence[str | None] 
     texts = [path or as_text(block) for block, path in zip_longest(result.content, files)]
     if not texts and result.structured_content is not None:
         texts = [printable_json(result.structured_content)]
+    bounded = result.is_error and sys.stdout.isatty()
     for text in texts:
-        typer.echo(plain(text))
+        typer.echo(plain(failure_excerpt(text) if bounded else text))
     if result.timed_out:
         print_failure("the tool was stopped: its time was up")
     elif result.is_error:
@@ -158,12 +147,13 @@ def print_result(result: CallResult, why: str = "", files: Sequence[str | None] 
 
 
 def trace_command(trace_id: str) -> str:
-    """Whether calls are traced, this side does not know."""
-    return f"if the services export traces (OTEL_EXPORTER_OTLP_ENDPOINT): smcp trace {trace_id}"
+    """How to find the call: as a command where this environment says that traces are exported."""
+    return f"{'smcp trace' if any(map(os.environ.get, _TRACED)) else 'trace id'} {trace_id}"
 
 
+_TRACED: Final = ("SMCP_TRACES_URL", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_EXPORTER")
 _GIVEN_AS: Final = {
-    **{name: f"--{name}" for name in ("name", "url", "token", "params", "timeout", "window", "offset", "limit")},
+    **{name: f"--{name}" for name in ("name", "url", "token", "timeout", "window", "offset", "limit")},
     "office_id": "--office", "desktop_size": "--size", "keywords": "--keyword", "file_type": "--type",
     "serverId": "--server", "computer": "COMPUTER", "computerId": "COMPUTER", "tool_name": "TOOL",
     "payload.params.uri": "URI",

@@ -1,0 +1,98 @@
+"""The parameters of a call at the command line, of `smcp-agent call` and of `smcp-computer call`.
+
+They are KEY=VALUE, typed by the tool's schema, and JSON objects of files or standard input. What is wrong ends the
+command with 2 and names the parameter. The Computer validates all of them.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import typer
+
+from smcp_agent.errors import did_you_mean
+
+WORDS: Final = "KEY=VALUE|@FILE|-"
+_KINDS: Final = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+
+
+def read_parameters(params: str, words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The parameters that are JSON already, and the texts of the others by key."""
+    whole, texts = _object(params, "--params"), dict[str, str]()
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word == "-" or word.startswith("@"):
+            whole |= _object(_read(word.removeprefix("@"), word), word)
+        elif not equals or not key or key in texts:
+            _refuse(word, "is given twice" if key in texts else f"is not of the form {WORDS}")
+        else:
+            text = value.removeprefix("@")
+            texts[key] = _read(text, key) if value.startswith("@") and not text.startswith("@") else text
+    return whole, texts
+
+
+def typed(texts: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the texts for a tool with this schema, which is empty where it is not known."""
+    properties, definitions = schema.get("properties"), schema.get("$defs")
+    about = properties if isinstance(properties, dict) else {}
+    return {key: _typed(key, text, json_types(about.get(key), definitions)) for key, text in texts.items()}
+
+
+def unknown(keys: Iterable[str], schema: Mapping[str, Any]) -> Iterator[str]:
+    """A warning for each key that the tool's schema has no property for, unless it says that it takes others."""
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and not (schema.get("additionalProperties") or schema.get("patternProperties")):
+        for key in sorted(set(keys) - properties.keys()):
+            yield f"warning: the tool has no parameter {key!r}.{did_you_mean(key, properties)}"
+
+
+def json_types(schema: Any, definitions: Any) -> set[str]:
+    """The JSON types that a schema allows; empty where it does not say."""
+    match schema:
+        case {"$ref": str(ref)} if isinstance(definitions, dict):
+            return json_types(definitions.get(ref.removeprefix("#/$defs/")), None)  # no further: there may be a cycle
+        case {"type": str(kind)}:
+            return {kind}
+        case {"type": list(members)} | {"anyOf": list(members)} | {"oneOf": list(members)}:
+            kinds = [{each} if isinstance(each, str) else json_types(each, definitions) for each in members]
+            return set().union(*kinds) if all(kinds) else set()
+        case _:
+            return set()
+
+
+def _typed(key: str, text: str, kinds: set[str]) -> Any:
+    """The value that the text is: JSON of a type that the schema allows, else the text itself where that may be."""
+    if kinds != {"string"}:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value, kind = text, "string"
+        else:
+            kind = _KINDS.get(type(value), "object")
+        if not kinds or kind in kinds or (kind == "integer" and "number" in kinds):
+            return value
+        if "string" not in kinds:
+            _refuse(key, f"{text[:80]!r} is no {' or '.join(sorted(kinds))}, as the tool's schema wants")
+    return text
+
+
+def _read(name: str, hint: str) -> str:
+    """The text of a file; `-` is standard input."""
+    try:
+        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        _refuse(hint, f"{name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}")
+
+
+def _object(text: str, hint: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        _refuse(hint, f"not JSON: {error}")
+    return found if isinstance(found, dict) else _refuse(hint, "not a JSON object")
+
+
+def _refuse(hint: str, why: str) -> NoReturn:
+    raise typer.BadParameter(why, param_hint=hint)
