@@ -171,10 +171,10 @@ def test_a_server_named_twice_is_refused() -> None:
     [
         ({"servers": {"git": {**STDIO, "forbiden_tools": []}}}, "servers.git.forbiden_tools: .*'forbidden_tools'?"),
         ({"servers": {"a b": {**STDIO, "forbiddenTools": []}}}, "servers.\"a b\".forbiddenTools: .*'forbidden_tools'?"),
-        ({"servers": {"git": {**STDIO, "command": "x"}}}, "servers.git.command: is not a known field and is ignored$"),
+        ({"servers": {"git": {**STDIO, "command": "x"}}}, "servers.git.command: is not a known field$"),
         ({"git": {**STDIO, "tool_meta": {"x": {"auto_aply": True}}}}, "git.tool_meta.x.auto_aply: .*'auto_apply'?"),
         ({"git": {**STDIO, "default_tool_meta": {"tag": []}}}, "git.default_tool_meta.tag: .*'tags'?"),
-        ({"git": {**STDIO, "xyzzy": 1}}, "git.xyzzy: is not a known field and is ignored$"),
+        ({"git": {**STDIO, "xyzzy": 1}}, "git.xyzzy: is not a known field$"),
         (
             {"git": {"type": "stdio", "server_parameters": {"command": "x", "arg": []}}},
             "git.server_parameters.arg: .*'args'?",
@@ -194,8 +194,8 @@ def test_a_server_named_twice_is_refused() -> None:
             },
             r"git.args.1: \${input:toke}: did you mean 'token'\? It is the id of no input",
         ),
-        ({}, "names no MCP servers"),
-        ({"servers": {}}, "names no MCP servers"),
+        ({}, "names no MCP servers, so none runs"),
+        ({"servers": {}}, "names no MCP servers, so none runs"),
     ],
 )
 def test_an_unknown_field_is_a_warning_with_its_place_and_a_suggestion(document: object, said: str) -> None:
@@ -243,9 +243,9 @@ def test_all_problems_are_reported_at_once() -> None:
     for said in (
         "servers.one.disabled: ",
         "servers.one.server_parameters.command: is missing",
-        "servers.one.server_parameters.comand: did you mean 'command'? It is not a known field and is ignored",
+        "servers.one.server_parameters.comand: did you mean 'command'? It is not a known field",
         "servers.two.name: ",
-        "servers.two.vlr: did you mean 'vrl'? It is not a known field and is ignored",
+        "servers.two.vlr: did you mean 'vrl'? It is not a known field",
         "servers.three.type: unknown or missing type",
         "inputs[0].type: unknown or missing type",
         "inputs[1]",
@@ -256,7 +256,7 @@ def test_all_problems_are_reported_at_once() -> None:
 def test_a_misplaced_field_is_not_suggested_as_its_own_replacement() -> None:
     with pytest.raises(ConfigError) as raised:
         parse({"mcpServers": {"web": {"type": "pipe", "command": "x", "headers": {}}}})
-    assert "mcpServers.web.headers: is not a known field and is ignored" in raised.value.warnings
+    assert "mcpServers.web.headers: is not a known field" in raised.value.warnings
 
 
 @pytest.mark.parametrize("key", ["server", "Servers"])

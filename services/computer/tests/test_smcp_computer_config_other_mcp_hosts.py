@@ -198,8 +198,8 @@ def test_what_would_approve_or_confine_tools_and_is_not_read_is_a_warning(field:
 def test_an_unknown_field_is_a_warning_that_validate_refuses_and_one_that_resembles_ours_has_a_hint() -> None:
     config = flat({"command": "x", "autoStart": True, "forbiden_tools": ["a"]})
     assert sorted(config.warnings) == [
-        "mcpServers.x.autoStart: is not a known field and is ignored",
-        "mcpServers.x.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field and is ignored",
+        "mcpServers.x.autoStart: is not a known field",
+        "mcpServers.x.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field",
     ]
     assert sorted(config.mistakes) == sorted(config.warnings)
 
@@ -214,8 +214,8 @@ def test_an_unknown_field_is_a_warning_that_validate_refuses_and_one_that_resemb
         ("${input:}", "write ${input:ID} or ${env:NAME}"),
         ("${inputs.token}", "write ${input:ID} or ${env:NAME}"),
         ("${}", "write ${input:ID} or ${env:NAME}"),
-        ("${file}", "this host has no variable 'file'"),
-        ("${config:a.b}", "this host has no variable 'config'"),
+        ("${file}", "${file} is a variable of an editor and is not replaced"),
+        ("${config:a.b}", "${config:a.b} is a variable of an editor and is not replaced"),
         ("${env.token}", "write ${env:token}"),
         ("Bearer $TOKEN", "write ${env:TOKEN}"),
         ("%APPDATA%/x", "write ${env:APPDATA}"),

@@ -64,6 +64,11 @@ async def test_status_shows_the_computer_and_all_its_servers(nats_url: str) -> N
         assert all(each in shown.stdout for each in ("box", "ready", "off", "disabled", "MB"))
 
 
+async def test_status_names_the_file_that_names_no_servers(nats_url: str) -> None:
+    async with controlled(nats_url):
+        assert f"No MCP servers: {Path('unused').absolute()} names none" in (await command("status")).stderr
+
+
 async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

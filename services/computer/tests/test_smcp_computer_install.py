@@ -84,7 +84,7 @@ def test_a_warning_beside_a_mistake_is_told_as_one(config: Path) -> None:
     assert [each.partition(": servers")[2] for each in refused.problems] == [
         ".a.args.0: must be a string: put quotes around it"
     ]
-    assert list(refused.warnings) == [f"--config: {config}: servers.a.colour: is not a known field and is ignored"]
+    assert list(refused.warnings) == [f"--config: {config}: servers.a.colour: is not a known field"]
 
 
 def test_what_would_keep_the_service_from_running_is_said_at_once(config: Path) -> None:

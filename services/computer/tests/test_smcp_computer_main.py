@@ -118,6 +118,14 @@ async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
     assert "abcdef" not in err + out
 
 
+async def test_a_placeholder_of_a_shell_gets_one_warning_and_is_no_literal_secret(tmp_path: Path) -> None:
+    web = {"type": "http", "url": "http://x/mcp", "headers": {"Authorization": "Bearer $TOKEN"}}
+    code, _, err = await run("validate", write(tmp_path / "c.json", web=web))
+    assert code == 0
+    (warning,) = err.splitlines()
+    assert warning.endswith(".Authorization: write ${env:TOKEN}: this form is not replaced")
+
+
 async def test_names_in_a_file_cannot_control_the_terminal(tmp_path: Path) -> None:
     code, out, err = await run("validate", write(tmp_path / "c.json", **{"a\x1b[31m\u202eb": {"command": 1}}))
     assert code == 2
@@ -144,7 +152,7 @@ DOUBTFUL: dict[str, Any] = {
     ],
 }
 DOUBTS = (
-    "servers.git.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field and is ignored",
+    "servers.git.forbiden_tools: did you mean 'forbidden_tools'? It is not a known field",
     "servers.web.server_parameters.url: ${input:hots}: did you mean 'host'? It is the id of no input",
 )
 
@@ -191,7 +199,7 @@ async def test_a_file_without_servers_is_refused_by_a_strict_validate(tmp_path: 
     file = tmp_path / "c.json"
     file.write_text("{}")
     code, _, err = await run("validate", "--config", str(file), "--strict")
-    assert (code, err) == (2, f"error: {file}: names no MCP servers\n")
+    assert (code, err) == (2, f"error: {file}: names no MCP servers, so none runs\n")
 
 
 @pytest.mark.parametrize("strict", [False, True])

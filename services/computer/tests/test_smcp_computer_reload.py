@@ -128,6 +128,23 @@ async def test_a_file_that_cannot_be_read_for_a_fault_of_ours_changes_nothing(
         assert await tools(here) == before
 
 
+async def test_a_file_without_servers_removes_them_and_the_log_says_so_and_an_empty_file_changes_nothing(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    file = tmp_path / "computer.json"
+    async with world(nats_url, {"config": file}, box=configs.stdio()) as here:
+        file.write_text("")
+        await here.computer.reload()
+        assert "is empty" in (await here.ask("get_status"))["config_problem"]
+        assert await tools(here)
+        file.write_text("{}")
+        await here.computer.reload()
+        assert await tools(here) == set()
+        assert "configuration: names no MCP servers, so none runs" in caplog.messages
+        assert "the configuration changed (removed: box)" in caplog.messages
+
+
 async def test_the_same_file_again_is_no_change(nats_url: str, tmp_path: Path) -> None:
     file, box = tmp_path / "computer.json", configs.stdio()
     file.write_text(json.dumps({"servers": {"box": box}}, indent=8))

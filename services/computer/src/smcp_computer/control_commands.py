@@ -183,7 +183,7 @@ def print_status(said: Said) -> None:
         for each in said["servers"]
     ]
     columns = ("Server", "State", "Since", "Restarts", "Tools", "Running", "PID", "CPU", "Memory", "Reason")
-    print_table(columns, rows, "No MCP servers: `smcp-computer servers add` adds one.")
+    print_table(columns, rows, f"No MCP servers: {said['config']} names none; `smcp-computer servers add` adds one.")
     for each in said["servers"]:
         for warning in each["warnings"]:
             warn(f"{each['name']}: {warning}")

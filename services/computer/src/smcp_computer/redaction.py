@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, Final
 
 from smcp_computer.config.file import ComputerConfig
-from smcp_computer.config.lint import PARAMETERS, Placeholder, changed, is_pure, strings
+from smcp_computer.config.lint import PARAMETERS, Placeholder, changed, is_foreign, is_pure, strings
 from smcp_proto.printable import SCHEME, SECRET_IN_TEXT, SECRET_WORD
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
@@ -279,7 +279,7 @@ def _named_secrets(server: MCPServerConfig) -> Iterator[str]:
     for kind in sorted(_SECRET_MAPS & parameters.keys()):
         for name, value in (parameters[kind] or {}).items():
             is_named = SECRET_WORD.search(name) or name.lower() in _CREDENTIALS
-            literals = [word for word in str(value).split() if "${" not in word]
+            literals = [word for word in str(value).split() if "${" not in word and not is_foreign(word)]
             if (is_named and not _is_public(" ".join(literals))) or _secret_parts(str(value), "", wide=False):
                 yield f".{PARAMETERS}.{kind}.{name}"
 

@@ -242,7 +242,7 @@ def _read(raw: bytes | str, variables: Mapping[str, str]) -> ComputerConfig:
             servers[name] = server
         problems += found
     if not bodies:
-        warned.append("names no MCP servers")
+        warned.append("names no MCP servers, so none runs")
     return ComputerConfig(servers, inputs, host, tuple(warned), tuple(mistakes), places, tuple(problems))
 
 

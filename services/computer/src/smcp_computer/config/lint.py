@@ -134,6 +134,11 @@ class Placeholder:
         return f"${{{self.kind}:{self.name}}}"
 
 
+def is_foreign(text: str) -> bool:
+    """Whether `text` is a placeholder that is not replaced."""
+    return _FOREIGN.fullmatch(text) is not None
+
+
 def is_pure(text: str) -> bool:
     """Whether `text` is made of placeholders alone, so that it tells no secret."""
     return bool(text) and not _PLACEHOLDER.sub("", text).strip()
@@ -240,7 +245,7 @@ def unknown_fields(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
         parts += [(f"tool_meta.{tool}", part, meta) for tool, part in body["tool_meta"].items()]
     for path, part, known in parts:
         for key in _unknown(part, known):
-            yield _ignored(place.field(f"{path}.{key}" if path else key), key, known if path else fields | inner)
+            yield _no_field(place.field(f"{path}.{key}" if path else key), key, known if path else fields | inner)
 
 
 def lint_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[str]:
@@ -257,7 +262,7 @@ def lint_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection
             form = f"${{env:{name}}}" if is_named else "${input:ID} or ${env:NAME}"
             why = f"write {form}: this form is not replaced"
             if is_named and name[0].islower() and (found["braces"] or "").startswith(f"${{{name}"):  # an editor's
-                why = f"this host has no variable {name!r}: it replaces ${{input:ID}} and ${{env:NAME}}"
+                why = f"{found[0]} is a variable of an editor and is not replaced: write its value"
             yield f"{place.field(path)}: {why}"
 
 
@@ -307,7 +312,7 @@ def unusable(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def lint_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
     fields = {name for model in _of_type(body.get("type"), INPUT_MODELS) for name in model.model_fields}
     for key in _unknown(body, fields):
-        yield _ignored(f"{place}.{key}", key, fields)
+        yield _no_field(f"{place}.{key}", key, fields)
 
 
 def _of_type(kind: Any, models: Mapping[str, T]) -> list[T]:
@@ -327,5 +332,5 @@ def _unknown(body: Any, known: Iterable[str]) -> list[str]:
     return [key for key in body if key not in {*known, _ANYWHERE}] if isinstance(body, dict) else []
 
 
-def _ignored(place: str, key: str, known: Iterable[str]) -> str:
-    return f"{place}: {hinted(key, known, 'is not a known field and is ignored')}"
+def _no_field(place: str, key: str, known: Iterable[str]) -> str:
+    return f"{place}: {hinted(key, known, 'is not a known field')}"

@@ -125,7 +125,8 @@ def _read_approved(own: OwnServer) -> None:
             if names and isinstance(meta, dict):
                 body["tool_meta"] = {**{str(name): {"auto_apply": True} for name in names}, **meta}
         elif names is not False:
-            own.mistakes.append((key, "names no tools: name each, or set default_tool_meta.auto_apply for all of them"))
+            why = 'approves no tool here: list each, or set "default_tool_meta": {"auto_apply": true} to approve all'
+            own.mistakes.append((key, why))
 
 
 def _read_forbidden(own: OwnServer) -> None:
