@@ -139,6 +139,18 @@ async def test_names_are_shown_whole_however_narrow_the_terminal_is() -> None:
         assert "厨房" * 40 in out
 
 
+async def test_a_table_that_is_too_wide_for_the_terminal_becomes_lines_that_fit() -> None:
+    async with fake_gateway() as gateway:
+        name = "a_tool_with_a_name_of_some_length"
+        gateway.computers["red"] = [tool(name, "Does " + "very " * 20 + "much.", properties={"x": {"type": "string"}})]
+        _, shown, _ = await at_a_terminal(gateway, "tools", "red", columns=60)
+        first, second, *others = shown.decode().splitlines()
+        assert (first, second[:38]) == (name, "  Parameters: x: string   Description:")
+        assert all(len(line) <= 60 for line in (second, *others))
+        _, shown, _ = await at_a_terminal(gateway, "tools", "red", columns=100)
+        assert re.match("┏[━┳]{98}┓\r\n", shown.decode())
+
+
 def test_the_version_is_said_as_all_commands_say_it() -> None:
     said = subprocess.run([COMMAND, "--version"], capture_output=True, check=True, timeout=PATIENCE_S).stdout
     assert re.fullmatch(rb"smcp-agent \d+\.\d+\.\d+\n", said)

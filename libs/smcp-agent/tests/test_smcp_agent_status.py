@@ -143,6 +143,16 @@ async def test_options_of_the_office_may_stand_behind_the_command() -> None:
         assert code == 2, "what stands behind -- is an argument"
 
 
+async def test_options_of_a_command_may_stand_before_it() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo")]
+        code, _, err = await run(gateway, "--timeout", "7", "--json", "call", "red", "echo", "--params={}")
+        assert (code, err) == (0, "")
+        assert gateway.seen("client:tool_call")[-1]["timeout"] == 7
+        code, _, err = await run(gateway, "--size", "7", "list")
+        assert (code, "No such option: --size" in err) == (2, True)
+
+
 async def test_the_404_of_a_computer_names_it_and_those_that_are_there() -> None:
     async with fake_gateway() as gateway:
         gateway.computers = {"kitchen": [], "bath": []}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,11 +11,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.control import LOCAL, open_control
-from smcp_computer.control_commands import find, print_result, running
+from smcp_computer.control_commands import find, print_result, print_table, running
 from smcp_computer.main import app
 from smcp_computer.settings import SOCKET, ComputerSettings, seat_directory
 from smcp_service.lifecycle import Failure
@@ -121,6 +124,18 @@ async def test_a_tool_that_asks_for_input_is_cancelled_and_the_user_reads_where_
 def test_what_is_no_text_in_a_result_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     print_result({"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]})
     assert capsys.readouterr().out == "[image/png, 3 bytes, not shown]\n"
+
+
+@pytest.mark.parametrize(("columns", "first"), [(30, "box"), (60, "┏")])
+def test_a_table_that_is_too_wide_for_the_terminal_becomes_lines_that_fit(
+    columns: int, first: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_table(("Server", "State", "Reason"), [("box", "backoff", "its process ended " * 3)], "")
+    shown = capsys.readouterr().out
+    assert shown.startswith(first)
+    assert max(cell_len(Text.from_ansi(line).plain) for line in shown.splitlines()) <= columns
 
 
 async def test_a_server_is_restarted_by_hand(nats_url: str) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import textwrap
+from collections.abc import Sequence
 from typing import Any, Final
 
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
@@ -63,3 +65,14 @@ def failure_excerpt(text: str) -> str:
     """The beginning of what a failed tool said, for a terminal, and how to read the rest."""
     left_out = len(text) - MAX_FAILURE
     return text if left_out <= 0 else f"{text[:MAX_FAILURE]} … ({left_out} characters are left out: --json prints all)"
+
+
+def stacked_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+    """A table for a terminal that is too narrow for it: the first cell of each row, and below it the others with the
+    names of their columns. `width` is in characters."""
+    lines = []
+    for first, *cells in rows:
+        named = "   ".join(f"{name}: {cell}" for name, cell in zip(columns[1:], cells, strict=True) if cell)
+        indented = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+        lines += [printable(first), *indented.wrap(printable(named, newline=", "))]
+    return "\n".join(lines)

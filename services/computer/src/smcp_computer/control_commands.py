@@ -21,7 +21,7 @@ from urllib.parse import quote
 import typer
 
 from smcp_computer.settings import LOGS, SOCKET, seat_directory, states_directory
-from smcp_proto.printable import failure_excerpt, printable, printable_json
+from smcp_proto.printable import failure_excerpt, printable, printable_json, stacked_rows
 from smcp_service.lifecycle import Failure, counted
 from smcp_service.settings import SettingsError, did_you_mean
 
@@ -37,6 +37,7 @@ CALL_GRACE_S: Final = 5.0
 COLOURS: Final = {
     "ready": "green", "starting": "yellow", "degraded": "yellow", "backoff": "yellow", "failed": "red",
 }  # fmt: skip
+LAST_COLUMN: Final = 20
 BYTES_PER_MB: Final = 1_000_000
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
@@ -197,19 +198,24 @@ def print_warnings(said: Said) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """The first column is never broken, since people copy it. Without rows, `empty` says so."""
+    """The first column is never broken, since people copy it. Without rows, `empty` says so. A terminal where only the
+    last column could be broken, and had less than `LAST_COLUMN` characters, gets `stacked_rows`."""
     if not rows:
         typer.echo(empty, err=True)
         return
-    from rich import console, markup, table  # noqa: PLC0415 -- take memory that a Computer which runs does not need
+    from rich import cells, console, markup, table  # noqa: PLC0415 -- take memory that a Computer which runs does not need
 
+    out = console.Console()
+    widths = [max(cells.cell_len(plain(cell)) for cell in column) for column in zip(columns, *rows, strict=True)]
+    if sys.stdout.isatty() and out.width < sum(widths[:-1]) + min(widths[-1], LAST_COLUMN) + 3 * len(columns) + 1:
+        typer.echo(stacked_rows(columns, rows, out.width))
+        return
     shown = table.Table()
     for number, column in enumerate(columns):
         shown.add_column(column, overflow="fold", no_wrap=not number)
     for row in rows:
-        cells = [markup.escape(plain(cell)) for cell in row]
-        shown.add_row(*(f"[{COLOURS[cell]}]{cell}[/]" if cell in COLOURS else cell for cell in cells))
-    out = console.Console()
+        escaped = [markup.escape(plain(cell)) for cell in row]
+        shown.add_row(*(f"[{COLOURS[cell]}]{cell}[/]" if cell in COLOURS else cell for cell in escaped))
     if not sys.stdout.isatty():
         out.width = max(out.width, 200)  # a pipe has no edge
     out.print(shown)

@@ -55,11 +55,11 @@ async def run(gateway: FakeGateway, *arguments: str) -> Ended:
     return await ended(await start(gateway, *arguments, forked=True))
 
 
-async def at_a_terminal(gateway: FakeGateway, *arguments: str) -> Ended:
+async def at_a_terminal(gateway: FakeGateway, *arguments: str, columns: int = 120) -> Ended:
     """As `run`, where standard output is a terminal; it may print some kilobytes."""
     ours, theirs = pty.openpty()
     try:
-        process = await start(gateway, *arguments, stdout=theirs, forked=True)
+        process = await start(gateway, *arguments, stdout=theirs, columns=columns, forked=True)
         os.close(theirs)
         code, _, err = await ended(process)
         try:

@@ -4,7 +4,7 @@ The commands are in `main`, `call_command` and `mcp_command`.
 """
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version as version_of
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -20,28 +20,35 @@ from smcp_agent.connecting.options import MAX_PAYLOAD
 
 
 class OptionsAnywhere(TyperGroup):
-    """A group whose own options (`--office`, `--url`, …) may also stand behind the command."""
+    """A group whose own options (`--office`, `--url`, …) may also stand behind the command, and those of the command
+    (`--timeout`, …) before it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Move them before the command, unless the command has an option of that name."""
-        ours = {name: not getattr(each, "is_flag", False) for each in self.get_params(ctx) for name in each.opts}
+        """Move options to where they belong; one that both have stays."""
         at = next((at for at, each in enumerate(args) if each in self.commands), len(args))
-        before, command, behind = args[:at], args[at : at + 1], iter(args[at + 1 :])
-        for name in command:
-            theirs = {name for each in self.commands[name].get_params(ctx) for name in each.opts}
-            ours = {name: takes_value for name, takes_value in ours.items() if name not in theirs}
-        rest: list[str] = []
-        for each in behind:
-            if each == "--":
-                rest.append(each)
-                break
-            name, equals, _ = each.partition("=")
-            if name in ours and name.startswith("--"):
-                before.append(each)
-                before.extend([next(behind, "")] if ours[name] and not equals else [])
-            else:
-                rest.append(each)
-        return super().parse_args(ctx, [*before, *command, *rest, *behind])
+        ours, theirs = _options(self, ctx), dict[str, bool]()
+        for name in args[at : at + 1]:
+            theirs = _options(self.commands[name], ctx)
+        down, before = _taken(args[:at], {name: value for name, value in theirs.items() if name not in ours})
+        up, behind = _taken(args[at + 1 :], {name: value for name, value in ours.items() if name not in theirs})
+        return super().parse_args(ctx, [*before, *up, *args[at : at + 1], *down, *behind])
+
+
+def _options(command: Any, context: Any) -> dict[str, bool]:
+    """The options of a command, and whether each takes a value."""
+    return {name: not getattr(each, "is_flag", False) for each in command.get_params(context) for name in each.opts}
+
+
+def _taken(args: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Those of `args` that are `options`, with their values, and the rest; behind `--` there are none."""
+    taken, rest, left = list[str](), list[str](), iter(args)
+    for each in left:
+        name, equals, _ = each.partition("=")
+        if name in options and name.startswith("--"):
+            taken += [each, *([next(left, "")] if options[name] and not equals else [])]
+        else:
+            rest += [each, *(left if each == "--" else ())]
+    return taken, rest
 
 
 def parse_limit(text: str) -> float:

@@ -29,7 +29,7 @@ from smcp_agent.finder import Finder
 from smcp_agent.resources import Completion, Resource, ResourceTemplate
 from smcp_agent.result_formats import as_text
 from smcp_agent.results import AudioContent, CallResult, Content, ImageContent, ResourceContents
-from smcp_proto.printable import failure_excerpt, printable, printable_json
+from smcp_proto.printable import failure_excerpt, printable, printable_json, stacked_rows
 from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 
 NO_TOOLS: Final = "No tools: {}."
@@ -66,21 +66,24 @@ def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
 def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]], empty: str = "") -> None:
     """A table whose first column is never cut, since people copy it; `others` are columns and their least widths.
 
-    Where that is wider than the terminal, the terminal breaks the lines. `empty` is printed where there are no rows.
+    A terminal that is narrower than that gets `stacked_rows`. `empty` is printed where there are no rows.
     """
     if not rows and empty:
         print_hint(empty)
         return
     longest = max((cell_len(plain(row[0])) for row in rows), default=0)
+    console = Console()
+    least = longest + sum(others.values()) + BORDER * (len(others) + 1) + 1
+    if sys.stdout.isatty() and console.width < least:
+        typer.echo(stacked_rows([first, *others], rows, console.width))
+        return
+    console.width = max(console.width, least)
     table = Table()
     table.add_column(first, no_wrap=True, min_width=longest)
     for name in others:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(escape(plain(cell)) for cell in row))
-    console = Console()
-    least = longest + sum(others.values()) + BORDER * (len(others) + 1) + 1
-    console.width = max(console.width, least)
     console.print(table)
 
 
