@@ -11,6 +11,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, ResourceLink, TextContent, TextResourceContents
 from pydantic import ValidationError
+from yarl import URL
 
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import OfficeTools
@@ -249,11 +250,36 @@ async def test_a_wrong_way_to_list_tools_is_400_and_named() -> None:
         assert (error["message"], error["data"]) == ("tools: has to be one of auto, all, search", {"field": "tools"})
 
 
-async def test_an_office_whose_name_is_too_long_is_400_and_says_where_the_name_was() -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a" * 200, "a name has 1 to 128 characters, this one has 200"),
+        ("", "a name has 1 to 128 characters, this one has 0"),
+        ("lab%0Ax", "a name holds no control characters"),
+        ("%ff", "is not UTF-8"),
+        ("%ED%A0%80", "is not UTF-8"),  # a lone surrogate
+    ],
+)
+async def test_an_office_whose_name_is_wrong_is_400_and_says_why(name: str, why: str) -> None:
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
-        async with http.post(service.office("a" * 200), json=INITIALIZE, headers=HEADERS) as response:
+        async with http.post(URL(service.office(name), encoded=True), json=INITIALIZE, headers=HEADERS) as response:
             assert response.status == 400
-            assert (await response.json())["error"]["message"].startswith("the office in the URL: ")
+            error = (await response.json())["error"]
+        assert error["message"] == f"the office in the URL: {why}"
+        assert error["data"] == {"field": "the office in the URL"}
+        assert not gateway.seen("server:join_office")
+
+
+async def test_both_unicode_forms_of_a_name_are_one_office() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
+        for name in ("Bu%CC%88ro", "B%C3%BCro", "Bu%CC%88ro"):
+            async with (
+                asyncio.timeout(20),
+                http.post(URL(service.office(name), encoded=True), json=INITIALIZE, headers=HEADERS) as response,
+            ):
+                assert response.status == 200
+        (join,) = gateway.seen("server:join_office")
+        assert join["office_id"] == "B\u00fcro"
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Final, cast
+from urllib.parse import unquote_to_bytes
 
 import uvicorn
 from mcp_types import INVALID_REQUEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError
@@ -29,6 +30,8 @@ from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, check_query
 from smcp_mcp.peers import Peers, open_peers
 from smcp_mcp.settings import McpSettings
 from smcp_proto.backoff import Backoff
+from smcp_proto.member_names import check_name
+from smcp_proto.validation import refused
 from smcp_service.health import Readiness
 from smcp_service.http_limits import forbidden_header
 from smcp_service.lifecycle import background, cannot_listen
@@ -42,10 +45,23 @@ LONGEST_PAUSE_S: Final = 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
 KEEP_ALIVE_S: Final = 75
 """How long a connection may be silent between two requests, as at the gateway."""
+_PATH: Final = "/mcp/"
 
 
-class McpEndpoint:
-    """The ASGI application at `/mcp/{office}`."""
+def office_of(scope: Scope) -> str:
+    """The name of the office in a request's URL, in NFC. Raises Malformed: it is not UTF-8, or no name."""
+    why = "is not UTF-8"
+    try:
+        return check_name(unquote_to_bytes(scope["raw_path"])[len(_PATH) :].decode())
+    except UnicodeDecodeError:
+        pass
+    except ValueError as error:
+        why = str(error)
+    raise refused("the office in the URL", why)
+
+
+class McpEndpoint(BaseRoute):
+    """The route `/mcp/{office}`. A pattern of Starlette's would not match a name with a line break."""
 
     def __init__(
         self, settings: McpSettings, access: Authorization, offices: Offices, peers: Peers, quotas: Quotas
@@ -60,27 +76,32 @@ class McpEndpoint:
         self.requests: Counter[str] = Counter(dict.fromkeys(("here", "peer", "refused", "failed"), 0))
         """By who answered: this process as an MCP server, a peer, or this process with an error."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = BufferedRequest(scope, receive, send)
-        office = str(scope["path_params"]["office"])
-        with bind_call(office=office):
-            self.requests[await self._answer(exchange, office)] += 1
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.FULL if scope["path"].startswith(_PATH) else Match.NONE), {}
 
-    async def _answer(self, exchange: BufferedRequest, office: str) -> str:
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.requests[await self._answer(BufferedRequest(scope, receive, send))] += 1
+
+    async def _answer(self, exchange: BufferedRequest) -> str:
         request = exchange.request
-        settings = self._settings
-        if (refusal := forbidden_header(request.headers, self._hosts, settings.origins)) is not None:
+        if (refusal := forbidden_header(request.headers, self._hosts, self._settings.origins)) is not None:
             await exchange.refuse(403, refusal[1], code=INVALID_REQUEST, data={"field": refusal[0]})
             return "refused"
-        if (response := await self._access.refusal(request, office)) is not None:
-            await response(request.scope, exchange.receive, exchange.send)
-            return "refused"
-        let_in(request.scope)
         try:
+            office = office_of(request.scope)
             check_query(request)
         except Malformed as error:
             await exchange.refuse(400, error.message, code=INVALID_REQUEST, data={"field": error.details["field"]})
             return "refused"
+        with bind_call(office=office):
+            return await self._answer_for(exchange, office)
+
+    async def _answer_for(self, exchange: BufferedRequest, office: str) -> str:
+        request = exchange.request
+        if (response := await self._access.refusal(request, office)) is not None:
+            await response(request.scope, exchange.receive, exchange.send)
+            return "refused"
+        let_in(request.scope)
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             await exchange.refuse(415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST)
             return "refused"
@@ -158,27 +179,28 @@ class McpEndpoint:
         loop = asyncio.get_running_loop()
         backoff, deadline = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), loop.time() + HANDOVER_S
         while True:
-            if (held := self._offices.held(office)) is not None:
-                await held.answer(exchange)
-                return "here"
-            if exchange.passed_on:
-                await exchange.refuse(421, "this replica does not hold the seat of the office")
-                return "refused"
-            known = self._peers.known.get(office)
-            if known is not None and await self._peers.pass_on(exchange, office, known):
-                return "peer"
-            exchange.check_beginning()
-            try:
-                await self._offices.join(office, self._access.holder(exchange.request, office))
-            except SeatTaken as taken:
-                if not taken.ours:
-                    raise
-                for peer in await self._peers.addresses():
-                    if await self._peers.pass_on(exchange, office, peer):
-                        return "peer"
-                if loop.time() > deadline:
-                    raise
-                await asyncio.sleep(backoff.next())
+            if (held := self._offices.held(office)) is None:
+                if exchange.passed_on:
+                    await exchange.refuse(421, "this replica does not hold the seat of the office")
+                    return "refused"
+                known = self._peers.known.get(office)
+                if known is not None and await self._peers.pass_on(exchange, office, known):
+                    return "peer"
+                exchange.check_beginning()
+                try:
+                    held = await self._offices.join(office, self._access.holder(exchange.request, office))
+                except SeatTaken as taken:
+                    if not taken.ours:
+                        raise
+                    for peer in await self._peers.addresses():
+                        if await self._peers.pass_on(exchange, office, peer):
+                            return "peer"
+                    if loop.time() > deadline:
+                        raise
+                    await asyncio.sleep(backoff.next())
+                    continue
+            await held.answer(exchange)
+            return "here"
 
 
 class _Server(uvicorn.Server):
@@ -239,7 +261,7 @@ async def open_mcp(
         server = _Server(
             uvicorn.Config(
                 Starlette(
-                    routes=[Route("/mcp/{office:path}", endpoint), *access.routes],
+                    routes=[endpoint, *access.routes],
                     middleware=[pages] if settings.origins else [],
                 ),
                 http=cast("type[asyncio.Protocol]", partial(LimitedProtocol, strangers)),

@@ -148,10 +148,11 @@ class Offices:
         """Take the seat of the office. Requests that come at the same time wait for one join.
 
         Args:
+            office: as `check_name` gives it.
             holder: of the request. Where it is the first one, the office counts as a connection of its subject.
 
         Raises:
-            SeatTaken: an Agent has it.
+            SeatTaken: an Agent has it, or this process has left it again.
             RateLimited: the subject has reached its quota `sockets`.
             SmcpError: the gateway cannot be reached, or refuses the name of the office or this service's token.
         """
@@ -169,7 +170,7 @@ class Offices:
             task.add_done_callback(self._holding.pop)
             task.add_done_callback(lambda _: self._quotas.disconnected(holder))
         try:
-            return await asyncio.shield(self._joining[office])
+            held = await asyncio.shield(self._joining[office])
         except JoinRefused as error:
             if (name := error.details.get("holder")) is None:
                 raise
@@ -177,6 +178,9 @@ class Offices:
             if not taken.ours:
                 self._refused[office] = (now + REFUSED_S, taken)
             raise taken from None
+        if held.ended.is_set():
+            raise SeatTaken("this replica has left the office again", ours=True)
+        return held
 
     async def close(self) -> None:
         """Leave all offices, so that another replica can take them, and join none any more."""
