@@ -180,6 +180,18 @@ async def test_the_next_record_says_how_many_were_lost(monkeypatch: pytest.Monke
     assert [record["seq"] for record in sink.records()] == [1, 2, 3]
 
 
+async def test_required_says_that_a_record_without_room_is_lost_also_to_a_caller_that_waits_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_bus.audit.MOST_WAITING", 0)
+    written, _ = trail(required=True)
+    written.write(Event("approval", "withdrawn"))  # what it returns is not awaited
+    lost = written.write(Event("call", "ok"))
+    assert lost is not None
+    assert not await lost
+    assert (written.lost, written.failures) == (2, 2)
+
+
 async def test_bytes_that_wait_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("smcp_bus.audit.MOST_WAITING_BYTES", 1)
     written, sink = trail()

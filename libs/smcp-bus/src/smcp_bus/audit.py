@@ -166,10 +166,13 @@ class Trail:
         self._say(record)
         if self.sink is None:
             return None
+        future = self._loop.create_future() if self.required else None
         if len(self._waiting) >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
             self.lost += 1
             self.failures += 1
-            return _never() if self.required else None
+            if future is not None:
+                future.set_result(False)
+            return future
         if self.lost:
             record["lost"] = self.lost
         self._number = number = self._number + 1
@@ -177,7 +180,6 @@ class Trail:
         written = exact_json.written(record)
         self._prev = sha256(written)
         subject = _subject(event.office or "", event.kind)
-        future = self._loop.create_future() if self.required else None
         self._waiting[number] = _Waiting(subject, written, self._loop.time(), written=future)
         self._waiting_bytes += len(written)
         self.sink.send(number, subject, written)
@@ -317,10 +319,6 @@ _IN_REFUSAL: Final = {**_IN_LINE, "event": "refused"}
 
 def sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
-
-
-async def _never() -> bool:
-    return False
 
 
 def _text(value: object, longest: int = LONGEST_TEXT) -> str | None:
