@@ -185,8 +185,7 @@ class Owner:
                 answer.exception()  # marks it as seen, where who asked goes now
             else:
                 answer.set_result(outcome)
-        body = None if isinstance(outcome, Exception) else outcome
-        self._keep(call, body, outcome if isinstance(outcome, SmcpError) else None)
+        self._keep(call, outcome)
 
     def progressed(self, seat: Seat, request: ToolProgressReq) -> None:
         """A Computer on Socket.IO says how far a call is: it counts if the call runs there, and its Agent reads it."""
@@ -260,22 +259,21 @@ class Owner:
     def pending(self, seat: Seat, question: PendingQuestion, dispatcher: Dispatcher) -> PendingAnswer:
         """Which of these calls are not known here, which have ended, and which queries the `dispatcher` does not run.
 
-        In no list: what runs or begins, what may be in a large request that is being read, and calls that ended just
-        now, whose answer is on its way.
+        In no list: what runs or begins, queries that may be in a large request that is being read, and calls that ended
+        just now, whose answer is on its way.
         """
         self._tidy()
         begun = {(each.payload.get("agent"), each.req_id) for each in dispatcher.running}
         ids = {req_id for _, req_id in begun}
         lost = [] if dispatcher.reading else [each for each in question.queries if each not in ids]
-        answer = PendingAnswer(unknown=[], ended=[], lost_queries=lost)
+        answer = PendingAnswer(unknown=[], reading=[], ended=[], lost_queries=lost)
         for agent, req_id in question.calls:
             key = (seat.office, seat.computer, agent, req_id)
             if key in self._running or (agent, req_id) in begun:
                 continue
             ended = self._ended.get(key)
             if ended is None:
-                if not dispatcher.reading:
-                    answer.unknown.append((agent, req_id))
+                (answer.reading if dispatcher.reading else answer.unknown).append((agent, req_id))
             elif self._loop.time() - ended.at > ANSWERED_S:
                 answer.ended.append((agent, req_id))
         return answer
@@ -337,10 +335,10 @@ class Owner:
             return False
         return held_since < self._loop.time() - age - HELD_BEFORE_S
 
-    def _keep(self, call: RunningCall, body: bytes | None, error: SmcpError | None) -> None:
-        kept = body if body is not None and len(body) <= self._keeping.results_bytes else None
-        at, again = self._loop.time(), _again(error) if error else None
-        ended = self._ended[call.key] = EndedCall(call.digest, call.subject, at, kept, again)
+    def _keep(self, call: RunningCall, outcome: bytes | Exception) -> None:
+        kept = outcome if isinstance(outcome, bytes) and len(outcome) <= self._keeping.results_bytes else None
+        error = _again(outcome) if isinstance(outcome, SmcpError) else None
+        ended = self._ended[call.key] = EndedCall(call.digest, call.subject, self._loop.time(), kept, error)
         if kept is not None:
             if self.kept_bytes + len(kept) > (most := self._keeping.results_bytes):
                 sizes = [(key, len(each.body or b"")) for key, each in self._kept.items()]
