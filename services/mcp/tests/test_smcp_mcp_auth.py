@@ -132,6 +132,8 @@ async def test_keys_are_accepted_and_name_no_issuer(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as http:
             async with http.get(f"{service.url}/.well-known/oauth-protected-resource/mcp/lab-1") as answer:
                 assert answer.status == 404
+            async with http.get(service.url) as answer:
+                assert (answer.status, await answer.json()) == (200, {"serves": ["/mcp/{office}"]})
 
 
 async def test_wrong_tokens_are_throttled_and_right_ones_are_not() -> None:

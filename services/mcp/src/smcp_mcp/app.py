@@ -15,7 +15,9 @@ from mcp_types import INVALID_REQUEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute, Match
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError
@@ -203,6 +205,10 @@ class McpEndpoint(BaseRoute):
             return "here"
 
 
+async def _index(request: Request) -> JSONResponse:
+    return JSONResponse({"serves": ["/mcp/{office}"]})
+
+
 class _Server(uvicorn.Server):
     """uvicorn, which leaves the signals to the process that it runs in."""
 
@@ -261,7 +267,7 @@ async def open_mcp(
         server = _Server(
             uvicorn.Config(
                 Starlette(
-                    routes=[endpoint, *access.routes],
+                    routes=[Route("/", _index), endpoint, *access.routes],
                     middleware=[pages] if settings.origins else [],
                 ),
                 http=cast("type[asyncio.Protocol]", partial(LimitedProtocol, strangers)),
