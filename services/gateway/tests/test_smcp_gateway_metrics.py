@@ -104,7 +104,7 @@ async def test_gauges_return_to_zero_when_the_clients_disconnect(nats_url: str) 
         await eventually(nothing_is_left)
 
 
-async def test_metrics_allow_only_get_on_their_own_path_and_the_root_of_each_port_names_its_paths(nats_url: str) -> None:
+async def test_metrics_allow_only_get_on_their_own_path_and_the_root_names_the_paths(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, aiohttp.ClientSession() as http:
         async with http.post(f"{world.health_url}/metrics") as posted:
             assert posted.status == 405
