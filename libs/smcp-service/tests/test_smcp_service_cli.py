@@ -1,6 +1,5 @@
 """The shared part of all service commands, run as users run them."""
 
-import sys
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -9,13 +8,14 @@ import pytest
 
 from smcp_service.cli import parse_time
 from smcp_service.settings import SettingsError
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.service_process import ServiceProcess, service_process
 
 SAMPLE = Path(__file__).with_name("sample_service.py")
 
 
 async def run(*arguments: str, **variables: str) -> tuple[int, ServiceProcess]:
-    async with service_process(sys.executable, SAMPLE, *arguments, env=variables) as service:
+    async with service_process(*born(SAMPLE, *arguments, knows=COMMANDS), env=variables) as service:
         return await service.exit_code(), service
 
 
@@ -75,7 +75,7 @@ async def test_an_unknown_variable_of_ours_is_only_warned_about() -> None:
 
 
 async def test_a_health_port_that_is_taken_is_a_sentence_and_ends_it_with_1() -> None:
-    async with service_process(sys.executable, SAMPLE) as first:
+    async with service_process(*born(SAMPLE, knows=COMMANDS)) as first:
         url = (await first.logged("serving"))["url"]
         port = url.rpartition(":")[2]
 

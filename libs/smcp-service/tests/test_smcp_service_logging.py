@@ -5,7 +5,6 @@ import io
 import json
 import logging
 import signal
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ import structlog
 
 from smcp_service.logging import WRITTEN_BY, bind_call, configure_logging, get_logger
 from smcp_service.settings import LogFormat
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.service_process import service_process
 
 SAMPLE = Path(__file__).with_name("sample_service.py")
@@ -238,7 +238,7 @@ def test_a_traceback_shows_no_local_variables(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_process_logs_json_where_no_terminal_is_attached() -> None:
-    async with service_process(sys.executable, SAMPLE, env={"SMCP_MODE": "log"}) as service:
+    async with service_process(*born(SAMPLE, knows=COMMANDS), env={"SMCP_MODE": "log"}) as service:
         await service.logged("serving")
         service.signal(signal.SIGTERM)
         assert await service.exit_code() == 0

@@ -2,7 +2,6 @@
 
 import signal
 import socket
-import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -43,6 +42,7 @@ from smcp_service.telemetry import (
     open_telemetry,
     sampler_from,
 )
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.otlp_process import OtlpReceiver, otlp_receiver
 from smcp_testing.service_process import ServiceProcess, service_process
 
@@ -53,7 +53,7 @@ TRACE_ID = "11112222333344445555666677778888"
 @asynccontextmanager
 async def traced_sample(**variables: str) -> AsyncIterator[ServiceProcess]:
     """The sample service, after it has recorded its spans and ended."""
-    async with service_process(sys.executable, SAMPLE, env={"SMCP_MODE": "spans", **variables}) as service:
+    async with service_process(*born(SAMPLE, knows=COMMANDS), env={"SMCP_MODE": "spans", **variables}) as service:
         await service.logged("serving")
         service.signal(signal.SIGTERM)
         assert await service.exit_code() == 0

@@ -1,7 +1,6 @@
 """`smcp_testing.otlp_receiver` as a child process of the test run."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.waiting import eventually
 
 _START_S = 20.0
@@ -50,7 +50,7 @@ class OtlpReceiver:
 async def otlp_receiver() -> AsyncIterator[OtlpReceiver]:
     """Start a receiver on a free port of 127.0.0.1, and end it with the body."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "smcp_testing.otlp_receiver",
+        *born("smcp_testing.otlp_receiver", knows=COMMANDS),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
