@@ -84,6 +84,7 @@ def copies_of_buckets(monitoring_url: str) -> dict[str, int]:
     return {stream["name"]: stream["num_replicas"] for stream in streams}
 
 
+@pytest.mark.timeout(300)  # eight processes start, one after the other in part: 120 s were too few at a load of 14
 async def test_services_run_on_a_three_node_cluster_with_the_certificates_of_the_readme(
     tmp_path: Path, secrets: dict[str, dict[str, str]]
 ) -> None:

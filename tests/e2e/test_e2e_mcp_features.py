@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -35,6 +36,7 @@ EVERYTHING: Final[dict[str, Any]] = {
     "cwd": str(npm_servers.NPM),
 }
 WAIT_S: Final = 240.0
+BLOB: Final = re.compile(r'"blob": "([^"]+)"')
 CLOCK: Final = re.compile(r"\d{1,2}:\d{2}:\d{2} [AP]M")
 LONG: Final = "trigger-long-running-operation"
 TEXT: Final = "demo://resource/dynamic/text/1"
@@ -314,7 +316,13 @@ async def outcome(ask: Ask, user: User) -> str:
             found = await ask(user)
     except MCPError as error:
         return f"error {error.error.code}: {error.error.message}"
-    return CLOCK.sub("<time>", json.dumps(found, ensure_ascii=False, sort_keys=True))
+    told = BLOB.sub(_text, json.dumps(found, ensure_ascii=False, sort_keys=True))
+    return CLOCK.sub("<time>", told)
+
+
+def _text(blob: re.Match[str]) -> str:
+    """A blob in clear: the server writes the time into some."""
+    return f'"blob": {b64decode(blob[1])}'
 
 
 def row(feature: str, directly: str, *ways: str) -> str:

@@ -66,12 +66,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect garbage neither while tests are collected (a sixth of that time, for objects that stay) nor among them
-    afterwards."""
+    afterwards. The first worker of a run collects before the others: it compiles the tests, and they read what it
+    wrote. In a clean clone each would compile all of them."""
     gc.disable()
     try:
-        return (yield)
+        with (session.config.rootpath / "conftest.py").open() as lock:
+            if "PYTEST_XDIST_WORKER" in os.environ:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    fcntl.flock(lock, fcntl.LOCK_SH)
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()
