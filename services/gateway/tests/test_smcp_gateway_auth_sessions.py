@@ -11,6 +11,8 @@ from socketio.exceptions import ConnectionError as Refused
 from smcp_auth import api_keys as key_file
 from smcp_auth.api_keys import KeyEntry, new_key
 from smcp_bus import subjects
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import Assertion, AssertionResult
 from smcp_testing import issuer
 from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.issuer import shared_token
@@ -90,6 +92,30 @@ async def test_the_seat_of_an_expired_token_is_kept_for_its_subject_and_nothing_
             assert await listed(car, "car") == {"car", "box"}
             assert car.told("notify:leave_office") == []
             assert len(car.told("notify:enter_office")) == 1
+
+
+async def test_a_seat_that_takes_long_to_keep_delays_the_end_of_no_other_session(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering = asyncio.Event()
+    assert_members = RegistryClient.assert_members
+
+    async def slowly(registry: RegistryClient, assertion: Assertion, **how: Any) -> AssertionResult:
+        await answering.wait()
+        return await assert_members(registry, assertion, **how)
+
+    until = time.time() + VALID_S
+    async with (
+        gateway_world(nats_url, settings=SETTINGS) as world,
+        connected(world.url, auth=token(exp=until)) as box,
+        connected(world.url, auth=token(exp=until + 2)) as later,
+    ):
+        assert await box.join("computer", "box", "office") == [True, None]
+        monkeypatch.setattr(RegistryClient, "assert_members", slowly)
+        await gone(later)
+        assert not box.gone.is_set()
+        answering.set()
+        await gone(box)
 
 
 def changed(path: Path, entry: KeyEntry, **fields: Any) -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from smcp_bus.exact_json import SMALL_BYTES
 from smcp_gateway.computers.subscriptions import MAX_SUBSCRIPTIONS, Subscriptions, granted
-from smcp_proto.errors import RateLimited
+from smcp_proto.errors import RateLimited, TooLarge
 
 URI = "file:///深"
 
@@ -71,6 +72,33 @@ def test_a_subscription_that_is_not_granted_does_not_count() -> None:
     table.add("anna", None, URI)(False)
     assert who(table) == []
     assert len(table) == 0
+
+
+def test_a_refused_repeat_does_not_end_what_another_request_was_granted() -> None:
+    table = Subscriptions()
+    first, second = table.add("anna", None, URI), table.add("anna", None, URI)
+    second(True)
+    first(False)
+    assert who(table) == ["anna"]
+    table.end("anna", None, URI)
+    assert who(table) == []
+
+
+def test_a_subscription_that_is_granted_after_an_unsubscribe_is_counted_once() -> None:
+    counted = 0
+
+    def count(change: int) -> None:
+        nonlocal counted
+        counted += change
+
+    table = Subscriptions(count=count)
+    for granted_at_last in (True, False):
+        settle = table.add("anna", None, URI)
+        table.end("anna", None, URI)
+        settle(granted_at_last)
+        assert counted == len(table) == granted_at_last
+        table.end("anna", None, URI)
+        assert counted == len(table) == 0
 
 
 @pytest.mark.rule("answers.resources.subscribers.server")
@@ -159,3 +187,8 @@ def test_the_number_of_granted_and_pending_subscriptions_is_bounded() -> None:
 )  # fmt: skip
 def test_only_a_result_grants(answer: bytes, is_granted: bool) -> None:
     assert granted(answer) is is_granted
+
+
+def test_an_answer_that_is_too_large_to_be_read_at_once_grants_nothing() -> None:
+    with pytest.raises(TooLarge, match=str(SMALL_BYTES)):
+        granted(b" " * (SMALL_BYTES + 1))

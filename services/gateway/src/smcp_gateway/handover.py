@@ -90,6 +90,8 @@ class Moves:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _going: set[Session] = field(default_factory=set, init=False)
     """Those above the fair share whose seat is being kept."""
+    _ending: set[Session] = field(default_factory=set, init=False)
+    """Those whose token is over."""
     _draining: bool = field(default=False, init=False)
     _share: int | None = field(default=None, init=False)
 
@@ -181,21 +183,28 @@ class Moves:
             self.calls.settle(call, Unavailable("the gateway is stopping", details=details))
 
     async def end_expired(self, authenticator: Authenticator) -> None:
-        """End sessions whose token has expired or was revoked, or whose key was removed, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await authenticator.refresh()
-            async with asyncio.TaskGroup() as ending:
+        """End sessions whose token has expired or was revoked, or whose key was removed, until cancelled. Registries
+        that are slow to keep the seat of one hold up the end of no other."""
+        async with asyncio.TaskGroup() as ends:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                await authenticator.refresh()
                 for session in self.sessions:
                     principal = session.principal
-                    if principal is not None and (why := authenticator.ended(principal)) is not None:
-                        ending.create_task(self._end(session, why, may_return=authenticator.may_return(principal)))
+                    if principal is None or session in self._ending:
+                        continue
+                    if (why := authenticator.ended(principal)) is not None:
+                        self._ending.add(session)
+                        ends.create_task(self._end(session, why, may_return=authenticator.may_return(principal)))
 
     async def _end(self, session: Session, why: str, *, may_return: bool) -> None:
-        if may_return:
-            session.leaving = True  # nothing new is begun for it
-            await self.keep_seat(session)
-        await self.hang_up(session, why)
+        session.leaving = True  # nothing new is begun for it
+        try:
+            if may_return:
+                await self.keep_seat(session)
+            await self.hang_up(session, why)
+        finally:
+            self._ending.discard(session)
 
     def renewed(self, state: LeaseState) -> None:
         """The lease was renewed: take the fair share that came with it (None: unknown)."""

@@ -6,13 +6,15 @@ interruption: then the Agent is told to subscribe again (ADR 0019).
 """
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
 import orjson
 
 from smcp_bus.dispatch import RawJson
-from smcp_proto.errors import too_many_subscriptions
+from smcp_bus.exact_json import SMALL_BYTES
+from smcp_proto.errors import ANSWER_TOO_LARGE, TooLarge, too_many_subscriptions
 from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.uris import resources_above, without_query
 
@@ -21,6 +23,13 @@ MAX_SUBSCRIPTIONS: Final = 1000
 
 Ask = Callable[[], Awaitable[RawJson]]
 """Passes the request on to the Computer."""
+
+
+@dataclass(slots=True)
+class _Subscription:
+    pending: int = 0
+    """Requests for it that the Computer has not answered yet."""
+    is_granted: bool = False
 
 
 class Subscriptions:
@@ -36,7 +45,7 @@ class Subscriptions:
         self._most = most
         self._count = count
         self._counted = 0
-        self._agents: dict[str, set[tuple[str | None, bytes]]] = {}
+        self._agents: dict[str, dict[tuple[str | None, bytes], _Subscription]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._agents.values()))
@@ -47,33 +56,36 @@ class Subscriptions:
         Raises:
             RateLimited: the Agent has `details.limit` subscriptions already, or its office or Computer has.
         """
-        mine, key = self._agents.setdefault(agent, set()), (server, _digest(uri))
-        is_new = key not in mine
-        if is_new and len(mine) >= self._most:
-            raise too_many_subscriptions(self._most)
-        if is_new:
+        mine, key = self._agents.setdefault(agent, {}), (server, _digest(uri))
+        if key not in mine:
+            if len(mine) >= self._most:
+                raise too_many_subscriptions(self._most)
             self._count(1)
             self._counted += 1
-        mine.add(key)
+        subscription = mine.setdefault(key, _Subscription())
+        subscription.pending += 1
 
         def settle(granted: bool) -> None:
             # `mine` is unused when the Agent has left meanwhile
-            if granted:
-                mine.add(key)
-            elif is_new:
-                mine.discard(key)
+            subscription.pending -= 1
+            subscription.is_granted |= granted
+            if not (subscription.pending or subscription.is_granted):
+                del mine[key]
             self._ended()
 
         return settle
 
     def end(self, agent: str, server: str | None, uri: str) -> None:
-        """The Agent has unsubscribed; `server` None: at any server."""
-        digest, mine = _digest(uri), self._agents.get(agent, set())
-        mine -= {(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)}
+        """The Agent has unsubscribed; `server` None: at any server. What it has asked for again meanwhile stays."""
+        digest, mine = _digest(uri), self._agents.get(agent, {})
+        for key in [(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)]:
+            mine[key].is_granted = False
+            if not mine[key].pending:
+                del mine[key]
         self._ended()
 
     async def subscribe(self, request: SubscribeResourceReq, ask: Ask) -> RawJson:
-        """Ask the Computer, and keep the subscription if it grants it. Raises as `add`, and as `ask`."""
+        """Ask the Computer, and keep the subscription if it grants it. Raises as `add`, `ask` and `granted`."""
         is_granted = False
         settle = self.add(request.agent or "", request.serverId, request.payload.params.uri)
         try:
@@ -119,6 +131,13 @@ class Subscriptions:
 
 
 def granted(answer: bytes) -> bool:
+    """Whether the Computer granted what it was asked.
+
+    Raises:
+        TooLarge: MCP's result of a subscription is empty; reading one of megabytes would hold up everybody else.
+    """
+    if len(answer) > SMALL_BYTES:
+        raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(answer), "limit": SMALL_BYTES})
     try:
         envelope = orjson.loads(answer)
     except orjson.JSONDecodeError:
