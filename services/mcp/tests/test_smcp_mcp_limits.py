@@ -1,6 +1,7 @@
 """What clients may cost over HTTP, while another client is served."""
 
 import asyncio
+import io
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -9,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import orjson
 import pytest
 from mcp.shared.exceptions import MCPError
 
@@ -174,6 +176,24 @@ async def test_unfinished_bodies_of_one_key_share_a_budget_and_another_key_is_se
         for each in fills:
             each.cancel()
         await asyncio.gather(*fills, return_exceptions=True)
+
+
+async def test_a_body_of_a_million_lists_is_refused_for_less_than_it_costs_to_read_it_once(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna")
+    body = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"x":[' + b"[]," * 1_300_000 + b"1]}}"
+    began = time.thread_time()
+    orjson.loads(body)
+    at_once = time.thread_time() - began
+    async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession() as http:
+        began = time.thread_time()
+        async with http.post(service.office("lab-1"), data=io.BytesIO(body), headers=anna) as answer:
+            assert answer.status == 413
+            error = (await answer.json())["error"]
+        assert time.thread_time() - began < at_once
+        assert error["message"] == "the request holds more than 200000 values"
+        assert error["data"] == {"max_values": 200_000, "size": len(body)}
+        async with http.post(service.office("lab-1"), data=io.BytesIO(bytes(4 * MIB + 1)), headers=anna) as answer:
+            assert (answer.status, (await answer.json())["error"]["data"]) == (413, {"limit": 4 * MIB})
 
 
 async def test_a_body_over_http_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

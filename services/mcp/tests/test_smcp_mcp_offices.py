@@ -227,7 +227,7 @@ async def test_a_body_above_the_limit_is_refused() -> None:
             async with http.post(service.office(), data=b" " * 65537, headers=HEADERS) as answer:
                 assert (answer.status, (await answer.json())["error"]["message"]) == (
                     413,
-                    "the body has more than 65536 bytes",
+                    "the request has more than 65536 bytes",
                 )
 
 
@@ -282,20 +282,32 @@ async def test_both_unicode_forms_of_a_name_are_one_office() -> None:
         assert join["office_id"] == "B\u00fcro"
 
 
+SESSION = {"Mcp-Session-Id": "of-nobody"}
+
+
 @pytest.mark.parametrize(
-    ("body", "version", "why"),
+    ("method", "body", "version", "headers", "status", "why"),
     [
-        (b"{bad", "2025-11-25", "method: is missing"),
-        (json.dumps(PING).encode(), "2025-11-25", "method: has to be `initialize`"),
-        (b"[1]", "2026-07-28", "method: is missing"),
-        (b"{bad", "2026-07-28", "method: is missing"),
+        ("POST", b"{bad", "2025-11-25", {}, 400, "method: is missing"),
+        ("POST", json.dumps(PING).encode(), "2025-11-25", {}, 400, "method: has to be `initialize`"),
+        ("POST", b"[1]", "2026-07-28", {}, 400, "method: is missing"),
+        ("POST", b"{bad", "2026-07-28", {}, 400, "method: is missing"),
+        ("GET", json.dumps(INITIALIZE).encode(), "2025-11-25", {}, 400, "method: is missing"),
+        ("POST", json.dumps(PING).encode(), "2026-07-28", {}, 404, "Method not found"),
+        ("POST", json.dumps(INITIALIZE).encode(), "banana", {}, 400, "Unsupported protocol version"),
+        ("POST", json.dumps(INITIALIZE).encode(), "banana", SESSION, 400, "Unsupported protocol version"),
+        ("POST", json.dumps(PING).encode(), "2025-11-25", SESSION, 404, "Session not found"),
+        ("GET", b"", "2025-11-25", SESSION, 404, "Session not found"),
+        ("DELETE", b"", "2025-11-25", SESSION, 404, "Session not found"),
     ],
 )
-async def test_a_request_that_no_client_begins_with_takes_no_seat(body: bytes, version: str, why: str) -> None:
-    headers = {**HEADERS, "Content-Type": "application/json", "Mcp-Protocol-Version": version}
+async def test_a_request_that_no_client_begins_with_takes_no_seat(
+    method: str, body: bytes, version: str, headers: dict[str, str], status: int, why: str
+) -> None:
+    headers = {**HEADERS, "Content-Type": "application/json", "Mcp-Protocol-Version": version, **headers}
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service, aiohttp.ClientSession() as http:
-        async with http.post(service.office(), data=body, headers=headers) as response:
-            assert response.status == 400
+        async with http.request(method, service.office(), data=body, headers=headers) as response:
+            assert response.status == status
             assert (await response.json())["error"]["message"].startswith(why)
         assert not gateway.received
 

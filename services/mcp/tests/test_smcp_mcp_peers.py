@@ -11,12 +11,14 @@ import pytest
 
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
-from smcp_testing.mcp_service import mcp_service, office_client
+from smcp_testing.mcp_service import INITIALIZE, mcp_service, office_client
 from smcp_testing.ports import Ports
 
 TAKEN = [False, "403 the office has an Agent already", {"holder": "smcp-mcp", "since": "2026-11-26T10:00:00Z"}]
 CALL = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "echo"}}
-HEADERS = {"Accept": "application/json, text/event-stream", "Mcp-Session-Id": "of-a-peer"}
+PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+HEADERS = {**ACCEPT, "Mcp-Session-Id": "of-a-peer"}
 UNKNOWN = {"code": -32603, "message": "the replica that held the office is gone", "data": {"may_have_run": True}}
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -85,6 +87,18 @@ async def test_a_replica_passes_requests_on_to_the_one_that_holds_the_seat(era: 
                 assert len(gateway.seen("server:join_office")) == joins == 2
                 assert other.counted("smcp_mcp_requests_total", by="here") == 0
                 assert other.counted("smcp_mcp_passed_on_total", outcome="unreachable") == 1
+
+
+async def test_a_session_is_known_at_a_replica_that_never_joined_its_office() -> None:
+    async with gateway_with_one_seat() as gateway, mcp_service(gateway.url) as holder, aiohttp.ClientSession() as http:
+        async with http.post(holder.office(), json=INITIALIZE, headers=ACCEPT) as answer:
+            session = answer.headers["Mcp-Session-Id"]
+        async with mcp_service(gateway.url, mcp_peers=holder.url) as other:
+            for known, status in ((session, 200), ("of-nobody", 404)):
+                headers = {**ACCEPT, "Mcp-Session-Id": known}
+                async with http.post(other.office(), json=PING, headers=headers) as answer:
+                    assert answer.status == status
+        assert len(gateway.seen("server:join_office")) == 1
 
 
 async def test_a_replica_takes_the_seat_that_its_peer_leaves() -> None:

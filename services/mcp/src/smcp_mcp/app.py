@@ -11,6 +11,8 @@ from typing import Final, cast
 from urllib.parse import unquote_to_bytes
 
 import uvicorn
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import INVALID_REQUEST
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -20,7 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError
+from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError, TooLarge
 from smcp_agent.mcp.resources import as_sent
 from smcp_auth.client_addresses import counted_as
 from smcp_auth.quotas import Quotas
@@ -139,10 +141,10 @@ class McpEndpoint(BaseRoute):
         settings = self._settings
         with self._bodies.of(self._access.subject(exchange.request)) as hold:
             try:
-                if not await exchange.read(settings.max_request, hold):
-                    why = f"the body has more than {settings.max_request} bytes"
-                    await exchange.refuse(413, why, code=INVALID_REQUEST)
-                    return "refused"
+                await exchange.read(settings.max_request, settings.max_values, hold)
+            except TooLarge as error:
+                await exchange.refuse(int(error.code), error.message, code=INVALID_REQUEST, data=error.details)
+                return "refused"
             except TimeoutError:
                 await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
                 return "refused"
@@ -161,6 +163,9 @@ class McpEndpoint(BaseRoute):
             return await self._served(exchange, office)
         except SeatTaken as taken:
             await exchange.refuse(409, str(taken))
+        except MCPError as error:
+            said = error.error
+            await exchange.refuse(ERROR_CODE_HTTP_STATUS[said.code], said.message, code=said.code, data=said.data)
         except Malformed as error:
             await exchange.refuse(400, as_sent(error).message, code=INVALID_REQUEST)
         except NotAllowed as error:
@@ -188,21 +193,36 @@ class McpEndpoint(BaseRoute):
                 known = self._peers.known.get(office)
                 if known is not None and await self._peers.pass_on(exchange, office, known):
                     return "peer"
+                if exchange.in_session:
+                    return await self._session_elsewhere(exchange, office)
                 exchange.check_beginning()
                 try:
                     held = await self._offices.join(office, self._access.holder(exchange.request, office))
                 except SeatTaken as taken:
                     if not taken.ours:
                         raise
-                    for peer in await self._peers.addresses():
-                        if await self._peers.pass_on(exchange, office, peer):
-                            return "peer"
+                    if await self._passed_on(exchange, office):
+                        return "peer"
                     if loop.time() > deadline:
                         raise
                     await asyncio.sleep(backoff.next())
                     continue
             await held.answer(exchange)
             return "here"
+
+    async def _session_elsewhere(self, exchange: BufferedRequest, office: str) -> str:
+        """Only the replica that holds the seat can know a session: no seat is taken for one."""
+        if await self._passed_on(exchange, office):
+            return "peer"
+        await exchange.refuse(404, "Session not found", code=INVALID_REQUEST)
+        return "refused"
+
+    async def _passed_on(self, exchange: BufferedRequest, office: str) -> bool:
+        """Have the peer answer that holds the seat. False: none does."""
+        for peer in await self._peers.addresses():
+            if await self._peers.pass_on(exchange, office, peer):
+                return True
+        return False
 
 
 async def _index(request: Request) -> JSONResponse:

@@ -8,13 +8,17 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
-from mcp_types import INTERNAL_ERROR
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import unsupported_protocol_version_rejection
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcp_types.methods import CLIENT_REQUESTS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from smcp_proto.validation import refused
+from smcp_bus import exact_json
+from smcp_proto.errors import TooLarge
 
 PASSED_ON: Final = "smcp-passed-on"
 """The header of a request that comes from a peer."""
@@ -33,9 +37,13 @@ class BufferedRequest:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.request = Request(scope)
         self.body = b""
+        self.method: object = None
+        """Of the JSON-RPC message in the body; None where there is none."""
         self.streams = False
         """The answer is a stream of notifications, open for as long as the client wants, and no call. Known once the
         body was read: a client of MCP 2025-11-25 could write any `Mcp-Method` into its headers."""
+        self._version = self.request.headers.get("mcp-protocol-version", LATEST_HANDSHAKE_VERSION)
+        self._id: str | int | None = None
         self._receive = receive
         self._send = send
         self._body_given = False
@@ -57,24 +65,32 @@ class BufferedRequest:
         """A peer passed it on."""
         return PASSED_ON in self.request.headers
 
-    def check_beginning(self) -> None:
-        """Raises Malformed: no client begins with this request. An office is not joined for it, as nobody would use
-        the seat until it is left."""
-        if "mcp-session-id" in self.request.headers:
-            return
-        version, method = self.request.headers.get("mcp-protocol-version"), self._message().get("method")
-        if not isinstance(method, str):
-            raise refused("method", "is missing: the body is not a request of JSON-RPC")
-        if version in (None, *HANDSHAKE_PROTOCOL_VERSIONS) and method != "initialize":
-            raise refused("method", "has to be `initialize` where there is no session")
+    @property
+    def in_session(self) -> bool:
+        """A client up to MCP 2025-11-25 says that it has begun before."""
+        return "mcp-session-id" in self.request.headers and self._version in HANDSHAKE_PROTOCOL_VERSIONS
 
-    async def read(self, limit: int, hold: Callable[[int], None]) -> bool:
-        """Read the body. False: it has more bytes than `limit`, or the client is gone.
+    def check_beginning(self) -> None:
+        """Raises MCPError: no client begins with this request. An office is not joined for it, as nobody would use
+        the seat until it is left."""
+        handshake = self._version in HANDSHAKE_PROTOCOL_VERSIONS
+        if not handshake and (unknown := unsupported_protocol_version_rejection(self._version)) is not None:
+            raise MCPError(unknown.code, unknown.message, unknown.data)
+        if self.request.method != "POST" or not isinstance(self.method, str):
+            raise MCPError(INVALID_REQUEST, "method: is missing: the body is not a request of JSON-RPC")
+        if handshake and self.method != "initialize":
+            raise MCPError(INVALID_REQUEST, "method: has to be `initialize` where there is no session")
+        if (self.method, self._version) not in CLIENT_REQUESTS:
+            raise MCPError(METHOD_NOT_FOUND, "Method not found")
+
+    async def read(self, limit: int, max_values: int, hold: Callable[[int], None]) -> None:
+        """Read the body.
 
         Args:
             hold: called with the size of each part before it is kept; what it raises is raised.
 
         Raises:
+            TooLarge: it has more bytes than `limit`, or holds more than `max_values`; or the client is gone.
             TimeoutError: the body was not complete within `BODY_S`.
         """
         body = bytearray()
@@ -84,13 +100,17 @@ class BufferedRequest:
                 message = await self._receive()
                 part = message.get("body", b"")
                 if message["type"] == "http.disconnect" or len(body) + len(part) > limit:
-                    return False
+                    raise TooLarge(f"the request has more than {limit} bytes", details={"limit": limit})
                 hold(len(part))
                 body += part
                 more = message.get("more_body", False)
         self.body = bytes(body)
-        self.streams = self.request.method == "GET" or self._message().get("method") == _LISTEN
-        return True
+        await exact_json.check_cost(self.body, max_values, "the request")
+        message = self._message()
+        self.method, given = message.get("method"), message.get("id")
+        self._id = given if isinstance(given, str | int) else None
+        self.streams = self.request.method == "GET" or self.method == _LISTEN
+        await asyncio.sleep(0)  # the MCP SDK reads it once more: not in the same step
 
     async def receive(self) -> Message:
         """ASGI's `receive`, which begins with the body that was read."""
@@ -155,7 +175,7 @@ class BufferedRequest:
         `retry_after_s` in `data` becomes the header `Retry-After`, too, in whole seconds.
         """
         error = {"code": code, "message": message} | ({"data": data} if data else {})
-        body = orjson.dumps({"jsonrpc": "2.0", "id": self._request_id(), "error": error})
+        body = orjson.dumps({"jsonrpc": "2.0", "id": self._id, "error": error})
         if not self._started:
             headers = {
                 "content-type": "application/json",
@@ -177,10 +197,6 @@ class BufferedRequest:
             await self.send_body(b"", more=False)
         else:
             await self.refuse(503, why)
-
-    def _request_id(self) -> str | int | None:
-        found = self._message().get("id")
-        return found if isinstance(found, str | int) else None
 
     def _message(self) -> dict[str, Any]:
         """The JSON-RPC message in the body; empty where there is none."""
