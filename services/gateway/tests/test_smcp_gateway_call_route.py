@@ -11,7 +11,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_gateway.calls import table as call_route
-from smcp_testing.gateway_world import MIB, World, connected, gateway_world
+from smcp_testing.gateway_world import MIB, NAMESPACE, World, connected, gateway_world
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.slow_reader import SlowReader, slow_reader
 from smcp_testing.socketio_pair import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
@@ -185,7 +185,7 @@ async def refusals(anna: SlowReader, calls: int) -> list[dict[str, Any]]:
     return refused
 
 
-@pytest.mark.parametrize(("calls", "bound"), [(20, False), (40, True)], ids=["some", "too many"])
+@pytest.mark.parametrize(("calls", "bound"), [(10, False), (40, True)], ids=["some", "too many"])
 async def test_large_unread_results_wait_within_a_bound(nats_url: str, calls: int, bound: bool) -> None:
     text = "x" * (900 * 1024)
     async with (
@@ -205,7 +205,7 @@ async def test_large_unread_results_wait_within_a_bound(nats_url: str, calls: in
         session = next(session for session in gateway.sessions if session.role == "agent")
         await eventually(lambda: len(asked) == calls and len(gateway.route) == 0, timeout=30)
         assert session.replies.bytes <= 2 * MIB
-        assert 2 * MIB < gateway.route.waiting_bytes <= 16 * MIB
+        assert 2 * MIB < gateway.route.waiting_bytes <= 8 * MIB
         refused = await refusals(anna, calls)
         assert bool(refused) is bound
         assert {error["code"] for error in refused} <= {503}
@@ -213,17 +213,31 @@ async def test_large_unread_results_wait_within_a_bound(nats_url: str, calls: in
         await eventually(lambda: session.replies.bytes == gateway.route.waiting_bytes == 0)
 
 
-async def test_calls_above_the_limit_of_concurrent_calls_are_503_and_not_run(
+async def test_calls_above_the_share_of_an_office_are_503_and_not_run_and_another_office_is_served(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_route, "MAX_REQUESTS", 2)
-    async with couple(nats_url, 1) as pair:
+    monkeypatch.setattr(call_route, "MAX_REQUESTS", 4)
+    async with couple(nats_url, 1) as pair, connected(pair.world.url) as bob, connected(pair.world.url) as car:
         asked = serve(pair.box, CALL, hang(pair.box))
         waiting = [asyncio.create_task(pair.anna.call(CALL, call(number, timeout=60))) for number in range(2)]
         await eventually(lambda: len(asked) == 2)
         refused = await pair.anna.call(CALL, call(2))
         assert (refused["code"], refused["details"]) == (503, {"may_have_run": False})
+        serve(car, CALL, echo)
+        assert await car.join("computer", "car", "elsewhere") == [True, None]
+        assert await bob.join("agent", "bob", "elsewhere") == [True, None]
+        assert (await bob.call(CALL, {**call(), "agent": "bob", "computer": "car"}))["echo"]
         for number in range(2):
             await pair.anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": f"r{number}"})
         assert [answer["meta"] for answer in await asyncio.gather(*waiting)] == [{"a2c_cancelled": True}] * 2
         assert len(asked) == 2
+
+
+async def test_queries_end_with_the_connection_of_their_agent(nats_url: str) -> None:
+    async with couple(nats_url, 1) as pair:
+        asked = serve(pair.box, "client:get_config", hang(pair.box))
+        for _ in range(3):
+            await pair.anna.sio.emit("client:get_config", query(), namespace=NAMESPACE)
+        await eventually(lambda: len(asked) == len(pair.owner.route) == 3)
+        await pair.anna.sio.disconnect()
+        await eventually(lambda: len(pair.owner.route) == len(pair.session.asks) == 0, timeout=15)  # a query has 30 s

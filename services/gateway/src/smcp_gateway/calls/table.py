@@ -1,7 +1,7 @@
 """The calls that wait for Computers here, and the route of each: within this process, or over the bus.
 
 A call costs an entry in `CallTable` and no task or timer of its own: `settle` interrupts the task of its event. A
-request that stays here behaves as on the bus: its handler has its own task and is not cancelled with the caller.
+request that stays here has a task of its own: a tool call goes on without its caller, and a query ends with it.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from smcp_bus.bus import (
     Bus,
     Headers,
     Incoming,
-    Progress,
     Reply,
     RequestHandler,
     RequestTimedOut,
@@ -28,6 +27,7 @@ from smcp_bus.bus import (
 )
 from smcp_bus.dispatch import RawJson
 from smcp_bus.headers import PROGRESS
+from smcp_bus.limits import ByteBudget
 from smcp_bus.nats.client import MAX_CHUNK
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_proto import tool_results
@@ -220,9 +220,10 @@ class CallTable:
 
 
 MAX_REQUESTS: Final = 8192
-"""That run here at a time; above it 503. They outlive who asked, so connections that break do not bound them."""
+"""That run here at a time, shared per office (`ByteBudget`); above it 503. Tool calls outlive who asked, so connections
+that break do not bound them."""
 KEPT: Final = 16
-"""Largest answers that wait until they are admitted, together; above it 503. As many as a bus keeps."""
+"""Largest answers that wait until they are admitted, shared per office; above it 503. As many as a bus keeps."""
 
 _log: Final = logging.getLogger("smcp_gateway.calls.table")
 
@@ -250,13 +251,18 @@ class CallRoute:
         self._here = here
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Reply]] = set()
+        self._slots = ByteBudget(MAX_REQUESTS)
+        self._answers = ByteBudget(KEPT * bus.max_body)
         self.requests = {"here": 0, "bus": 0}
         """Requests to Computers, by where their owners are."""
-        self.waiting_bytes = 0
-        """Bytes of answers that are not admitted yet."""
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of answers that are not admitted yet."""
+        return self._answers.used
 
     async def request(
         self,
@@ -265,7 +271,7 @@ class CallRoute:
         *,
         timeout: float,
         headers: Headers,
-        progress: Progress,
+        progress: PendingCall,
         admit: Admit | None,
         span: Span = INVALID_SPAN,
     ) -> Reply:
@@ -282,7 +288,7 @@ class CallRoute:
             return reply
         if len(body) > self.bus.max_body:
             raise BodyTooLarge(len(body), self.bus.max_body)
-        if len(self._tasks) >= MAX_REQUESTS:
+        if (slot := self._slots.take(1, progress.office)) is None:
             raise TooManyCalls("too many calls run here; ask again", details={"may_have_run": False})
         progress.watched()
         deadline = self._loop.time() + timeout
@@ -290,13 +296,17 @@ class CallRoute:
         task = self._loop.create_task(self._run(handler, Incoming(subject, body, headers, deadline, note)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: slot.release())
         try:
             async with asyncio.timeout_at(deadline):
                 reply = await asyncio.shield(task)
                 if admit is not None and len(reply.body) > MAX_CHUNK:
-                    reply = await self._admitted(reply, admit)
+                    reply = await self._admitted(reply, admit, progress.office)
         except TimeoutError:
             raise RequestTimedOut("no answer in time") from None
+        finally:
+            if not progress.tracked:
+                task.cancel()  # its quota is free again when its caller has gone
         return reply
 
     async def close(self) -> None:
@@ -309,24 +319,23 @@ class CallRoute:
         try:
             return await handler(incoming)
         except asyncio.CancelledError:
-            return error_reply(Unavailable("shutting down"))  # only `close` cancels
+            return error_reply(Unavailable("shutting down"))  # or nobody waits any more
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
             return error_reply(Internal("internal error"))
 
-    async def _admitted(self, reply: Reply, admit: Admit) -> Reply:
+    async def _admitted(self, reply: Reply, admit: Admit, office: str) -> Reply:
         """A large answer waits where it is until its receiver has room for it, as one in parts waits with its owner."""
         size, admitted = len(reply.body), asyncio.Event()
         admit(size, admitted.set)
         if admitted.is_set():
             return reply
-        if self.waiting_bytes + size > KEPT * self.bus.max_body:
+        if (grant := self._answers.take(size, office)) is None:
             _log.warning("a large answer was not taken: %d bytes of others wait", self.waiting_bytes)
             full = "too many large answers are on their way; ask again"
             return error_reply(Unavailable(full, details={"may_have_run": True}))
-        self.waiting_bytes += size
         try:
             await admitted.wait()
         finally:
-            self.waiting_bytes -= size
+            grant.release()
         return reply
