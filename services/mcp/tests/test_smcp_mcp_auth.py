@@ -29,7 +29,7 @@ from smcp_testing.context_computer import WINDOW, computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.issuer import ISSUER, shared_token
-from smcp_testing.mcp_service import INITIALIZE, OfficeClient, Service, mcp_service, office_client
+from smcp_testing.mcp_service import INITIALIZE, META, OfficeClient, Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
 
 SECRET = "a shared secret of the tests, long enough"
@@ -255,6 +255,25 @@ async def test_a_client_lists_calls_and_reads_what_its_token_is_for(era: str) ->
             for uri in (f"smcp://blue/{WINDOW}", f"smcp://nobody/{WINDOW}", "window://nothing"):
                 with pytest.raises(MCPError, match="no Computer that you may ask has this resource"):
                     await anna.client.read_resource(uri)
+
+
+async def test_the_parameters_of_a_tool_that_a_client_may_not_use_decide_nothing_about_its_call() -> None:
+    mine, others = token(sub="anna", smcp={**LAB, "tools": ["echo"]}), token(sub="otto")
+    when = {"type": "string", "x-mcp-header": "When"}
+    async with fake_gateway() as gateway, with_tokens(gateway.url) as service:
+        gateway.computers["red"] = [tool("echo"), tool("wipe", type="object", properties={"when": when})]
+
+        async def call_without_header(name: str, text: str) -> tuple[int, str]:
+            params = {"name": name, "arguments": {"when": "now"}, "_meta": META}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": name}
+            status, _, answer = await post(service.office("lab-1"), body, **headers, **bearer(text))
+            return status, str(answer)
+
+        assert (await call_without_header("wipe", others))[0] == 400
+        status, answer = await call_without_header("wipe", mine)
+        assert (status, answer.replace("wipe", "none")) == await call_without_header("none", mine)
+        assert gateway.seen("client:tool_call") == []
 
 
 @ERAS

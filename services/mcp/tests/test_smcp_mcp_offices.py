@@ -18,16 +18,11 @@ from smcp_agent.mcp.tools import OfficeTools
 from smcp_mcp.settings import McpSettings
 from smcp_testing.bridged import ERAS
 from smcp_testing.fake_gateway import fake_gateway, tool
-from smcp_testing.mcp_service import INITIALIZE, OfficeClient, mcp_service, office_client
+from smcp_testing.mcp_service import INITIALIZE, META, OfficeClient, mcp_service, office_client
 from smcp_testing.waiting import Stopwatch, eventually, within
 
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 HEADERS = {"Accept": "application/json, text/event-stream"}
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 
 
 @ERAS

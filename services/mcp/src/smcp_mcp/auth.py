@@ -6,6 +6,7 @@ To MCP clients this is an OAuth 2.1 resource server: they send API keys, or JWTs
 
 import asyncio
 from collections.abc import Awaitable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,6 +41,8 @@ READS: Final = (
     *("prompts/list", "prompts/get", "completion/complete"),
 )
 """Each asks MCP servers of Computers."""
+_sender: Final[ContextVar[Principal | None]] = ContextVar("sender", default=None)
+"""Who sent the HTTP request that this task answers. In the task of a session it is who opened that."""
 
 
 class _User(AuthenticatedUser):
@@ -99,6 +102,7 @@ class Authorization:
         except SmcpError as error:
             return self._refused(request, error, has_token=token is not None)
         request.scope["user"] = _User(principal)
+        _sender.set(principal)
         return None
 
     def subject(self, request: Request) -> str:
@@ -129,7 +133,14 @@ class Authorization:
 
     def may(self, context: Context, tool: NamedTool) -> bool:
         """Whether the caller of this MCP request may see and call the tool."""
-        rights = self._rights(context)
+        return self._allowed(_user_of(context), tool)
+
+    def may_send(self, tool: NamedTool) -> bool:
+        """The same for who sent the HTTP request that this task answers, before the MCP SDK has a context of it."""
+        return self._allowed(_sender.get(), tool)
+
+    def _allowed(self, principal: Principal | None, tool: NamedTool) -> bool:
+        rights = self._rights(principal)
         return rights is None or (
             rights.may_ask(tool.computer)
             and rights.may_name(tool.tool.name)
@@ -138,7 +149,7 @@ class Authorization:
 
     def may_ask(self, context: Context, computer: str) -> bool:
         """Whether the caller may have resources and prompts of that Computer."""
-        rights = self._rights(context)
+        rights = self._rights(_user_of(context))
         return rights is None or rights.may_ask(computer)
 
     def call_for_users(self, server: Server[Any]) -> None:
@@ -177,11 +188,10 @@ class Authorization:
                 if ended and (streams or not self._authenticator.may_return(principal)):
                     scope.cancel()
 
-    def _rights(self, context: Context) -> Rights | None:
+    def _rights(self, principal: Principal | None) -> Rights | None:
         """None: everything is allowed, without authentication."""
         if self._authenticator is None:
             return None
-        principal = _user_of(context)
         return NOTHING if principal is None else principal.rights
 
     def _source(self, request: Request) -> str:

@@ -226,6 +226,7 @@ class Offices:
         office = OfficeServer(
             agent,
             may=self._access.may,
+            may_send=self._access.may_send,
             may_ask=self._access.may_ask,
             listing=listing,
             max_chars=_max_chars_of,

@@ -25,6 +25,12 @@ INITIALIZE: Final = {
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
 }
 """The first request of a client up to MCP 2025-11-25."""
+META: Final = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+"""Of each request of a client of MCP 2026-07-28."""
 
 
 @dataclass

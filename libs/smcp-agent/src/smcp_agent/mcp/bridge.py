@@ -63,7 +63,9 @@ class OfficeServer:
         agent: has entered the office. All clients are this Agent to the office.
         timeout: seconds that a call may take.
         may: whether who sent a request may use a tool. One that the caller may not use is not listed. None: all may.
-        may_ask: the same of a Computer, by its name, for resources, prompts and completion.
+        may_send: the same of who sent the HTTP request that this task answers. Before the MCP SDK makes a context of a
+            call, it checks the headers of the call by the tool's parameters.
+        may_ask: as `may` of a Computer, by its name, for resources, prompts and completion.
         listing: when the list is a search in place of all tools.
         max_chars: how many characters of a result who sent a request gets; the rest is a resource. None: everything.
         when_gone: calls a function if who sent a request is gone, or goes during the block: nobody answers then what a
@@ -82,6 +84,7 @@ class OfficeServer:
         *,
         timeout: float = MAX_TIMEOUT_S,
         may: Callable[[Context, NamedTool], bool] | None = None,
+        may_send: Callable[[NamedTool], bool] = lambda _: True,
         may_ask: Callable[[Context, str], bool] | None = None,
         listing: ToolListOptions | None = None,
         max_chars: Callable[[Context], int | None] = lambda _: None,
@@ -92,7 +95,7 @@ class OfficeServer:
         self._timeout = timeout
         self._max_chars = max_chars
         self._when_gone = when_gone
-        self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListOptions())
+        self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListOptions(), may_send)
         self.closed = asyncio.Event()
         self._tools: dict[str, Tools] = {}
         self._kept: dict[tuple[str, str], str] = {}
