@@ -129,6 +129,54 @@ async def test_a_client_that_stops_watching_leaves_the_subscription_to_one_that_
             assert red.subscribed == set()
 
 
+async def test_a_client_that_unsubscribes_before_it_is_subscribed_leaves_no_subscription() -> None:
+    async with fake_gateway() as gateway:
+        red = computers_at(gateway, "red")["red"]
+        subscribe, asked, answered = red.answers["client:resources/subscribe"], asyncio.Event(), asyncio.Event()
+
+        async def hold(request: Any) -> Any:
+            asked.set()
+            await answered.wait()
+            return await subscribe(request)
+
+        gateway.answers["client:resources/subscribe"] = hold
+        async with shared_office(gateway) as client, client("legacy") as bridge:
+            async with asyncio.timeout(30):
+                watching = asyncio.create_task(watch(bridge))
+                await asked.wait()
+                await unwatch(bridge)
+                answered.set()
+                await watching
+            assert (red.subscribed, bridge.agent.subscriptions()) == (set(), ())
+
+
+async def test_two_clients_that_subscribe_at_once_at_different_computers_leave_one_subscription() -> None:
+    async with fake_gateway() as gateway:
+        made = computers_at(gateway, "blue", "red")
+        asked, answered = [asyncio.Event(), asyncio.Event()], asyncio.Event()
+        subscribe = gateway.answers["client:resources/subscribe"]
+
+        async def hold(request: Any) -> Any:
+            asked[len(gateway.seen("client:resources/subscribe")) - 1].set()
+            await answered.wait()
+            return await subscribe(request)
+
+        gateway.answers["client:resources/subscribe"] = hold
+        computers = iter(["blue", "red"])
+        turn = next(computers)
+        async with shared_office(gateway, may_ask=lambda _, computer: computer == turn) as client:
+            async with client("legacy") as first, client("legacy") as second, asyncio.timeout(30):
+                watching = asyncio.create_task(watch(first))
+                await asked[0].wait()
+                turn = next(computers)
+                others = asyncio.create_task(watch(second))
+                await asked[1].wait()
+                answered.set()
+                await asyncio.gather(watching, others, return_exceptions=True)
+                assert len(first.agent.subscriptions()) <= 1
+            await eventually(lambda: (made["blue"].subscribed, made["red"].subscribed) == (set(), set()))
+
+
 async def test_a_client_whose_subscription_is_refused_watches_nothing() -> None:
     async with fake_gateway() as gateway:
         red = computers_at(gateway, "red")["red"]

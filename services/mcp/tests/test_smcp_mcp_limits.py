@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import mcp_types as types
 import orjson
 import pytest
 from mcp.shared.exceptions import MCPError
@@ -21,9 +22,11 @@ from smcp_mcp.connection_limits import BodyBudget
 from smcp_proto.errors import RateLimited
 from smcp_service.http_limits import HEAD_S
 from smcp_testing.bridged import ERAS
+from smcp_testing.context_computer import computers_at
 from smcp_testing.fake_gateway import fake_gateway, tool
 from smcp_testing.gateway_world import gateway_world
-from smcp_testing.mcp_service import INITIALIZE, Service, mcp_service, office_client
+from smcp_testing.mcp_servers.shelf import HOST
+from smcp_testing.mcp_service import INITIALIZE, OfficeClient, Service, mcp_service, office_client
 from smcp_testing.waiting import eventually
 
 PATIENCE_S = 20.0
@@ -285,6 +288,54 @@ async def test_a_key_may_ask_mcp_servers_for_resources_and_prompts_as_often_as_i
         assert raised.value.error.data["quota"] == "reads_per_s"
         assert await few.text("echo") == "echo"
         await other.client.list_resources()
+
+
+async def watch(client: OfficeClient, era: str, *names: str) -> None:
+    uris = [f"window://{HOST}/{name}" for name in names]
+    if era == "legacy":
+        for uri in uris:
+            request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
+            await client.client.session.send_request(request, types.EmptyResult)
+    else:
+        async with client.client.listen(resource_subscriptions=uris):
+            pass
+
+
+@ERAS
+async def test_a_key_watches_few_resources_and_another_key_watches_its_own(tmp_path: Path, era: str) -> None:
+    keys = tmp_path / "keys.json"
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", quota=Quota(subscriptions=2))
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(fake_gateway())
+        computers_at(gateway, "red")
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=keys))
+        few, more, other = [
+            await stack.enter_async_context(office_client(service.office("lab-1"), era, **key))
+            for key in (evil, evil, anna)
+        ]
+        await watch(few, era, "1", "1")
+        await watch(more, era, "2")
+        with pytest.raises(MCPError, match="this key has reached its quota subscriptions") as raised:
+            await watch(few, era, "3", "4", "5")
+        assert (raised.value.error.data["quota"], raised.value.error.data["limit"]) == ("subscriptions", 2)
+        await watch(other, era, *map(str, range(100)))
+        with pytest.raises(MCPError, match="error 429"):
+            await watch(other, era, *map(str, range(101)))
+        if era == "legacy":
+            request = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=f"window://{HOST}/1"))
+            await few.client.session.send_request(request, types.EmptyResult)
+            await watch(few, era, "6")
+        assert service.counted("smcp_mcp_quota_refusals_total", quota="subscriptions") == 2
+
+
+async def test_without_authentication_each_connection_watches_few_resources() -> None:
+    async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
+        computers_at(gateway, "red")
+        async with office_client(service.office()) as greedy, office_client(service.office()) as other:
+            await watch(greedy, "legacy", *map(str, range(100)))
+            with pytest.raises(MCPError, match="error 429"):
+                await watch(greedy, "legacy", "100")
+            await watch(other, "legacy", "mine")
 
 
 async def test_a_key_opens_few_offices_as_its_quota_of_sockets_says_and_another_key_is_served(

@@ -38,7 +38,7 @@ class Quota(BaseModel):
     bytes_per_s: PerSecond | None = None
     """Bytes of events and their answers in a second."""
     subscriptions: Count | None = None
-    """To resources of Computers on Socket.IO."""
+    """To resources: at a gateway those of Computers on Socket.IO, at smcp-mcp all."""
     reads_per_s: PerSecond | None = None
     """Requests that make MCP servers work (computer.txt, resources chapter, 4.2)."""
     room_events_per_s: PerSecond | None = None

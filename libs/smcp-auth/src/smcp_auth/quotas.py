@@ -4,7 +4,7 @@ The settings `SMCP_QUOTA_*` are the defaults for both. What a key's entry or a t
 them for that subject, and where it is more, for what it does in its offices. Each process counts by itself.
 
 Gateways count events, connections, joins, reads and subscriptions of Socket.IO clients; smcp-mcp counts requests,
-streams and reads of MCP clients. This module knows nothing of sockets and offices but their number.
+streams, reads and watched resources of MCP clients. This module knows nothing of sockets and offices but their number.
 At gateways, what is below all quotas is begun in turn: see `Turns`.
 """
 

@@ -5,10 +5,11 @@ To MCP clients this is an OAuth 2.1 resource server: they send API keys, or JWTs
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import uuid4
 
 import anyio
 from mcp.server import Server
@@ -41,6 +42,9 @@ READS: Final = (
     *("prompts/list", "prompts/get", "completion/complete"),
 )
 """Each asks MCP servers of Computers."""
+WATCHES: Final = 100
+"""Resources that a key or token without a quota of its own may watch: a tenth of the subscriptions that a Computer
+keeps for one Agent, which all MCP clients of an office are."""
 _sender: Final[ContextVar[Principal | None]] = ContextVar("sender", default=None)
 """Who sent the HTTP request that this task answers. In the task of a session it is who opened that."""
 
@@ -177,6 +181,20 @@ class Authorization:
             return await handler(context, params)
 
         return read
+
+    def watches(self, quotas: Quotas, office: str) -> Callable[[Context], Callable[[int], None]]:
+        """Counts the resources that clients of the office watch, those of a key together. Without authentication each
+        connection has a share of its own."""
+
+        def counter(context: Context) -> Callable[[int], None]:
+            principal = _user_of(context)
+            identity = f"connection {uuid4()}" if principal is None else principal.identity
+            own = None if principal is None else principal.grants.quota
+            most = WATCHES if own is None or own.subscriptions is None else own.subscriptions
+            holder = RequestHolder((office, identity, Quota(subscriptions=most)))
+            return quotas.subscriptions(holder, office)
+
+        return counter
 
     async def _end_invalid(self) -> None:
         assert self._authenticator is not None

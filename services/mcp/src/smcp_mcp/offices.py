@@ -231,6 +231,7 @@ class Offices:
             listing=listing,
             max_chars=_max_chars_of,
             when_gone=_when_gone,
+            count_watches=self._access.watches(self._quotas, agent.office),
             name="smcp-mcp",
         )
         self._access.call_for_users(office.server)

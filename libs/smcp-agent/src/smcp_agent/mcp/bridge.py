@@ -30,7 +30,7 @@ from smcp_agent.errors import ConnectionLost, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
 from smcp_agent.mcp import calls
 from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as_sent, fitting
-from smcp_agent.mcp.subscriptions import ClientSubscriptions
+from smcp_agent.mcp.subscriptions import ClientSubscriptions, CountWatches
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_proto.schemas import MAX_TIMEOUT_S
 
@@ -70,6 +70,7 @@ class OfficeServer:
         max_chars: how many characters of a result who sent a request gets; the rest is a resource. None: everything.
         when_gone: calls a function if who sent a request is gone, or goes during the block: nobody answers then what a
             tool elicits.
+        count_watches: bounds how many resources a client watches: all clients share what one Agent may.
         name: the server's name for its clients.
     """
 
@@ -89,6 +90,7 @@ class OfficeServer:
         listing: ToolListOptions | None = None,
         max_chars: Callable[[Context], int | None] = lambda _: None,
         when_gone: calls.WhenGone = lambda _, __: nullcontext(),
+        count_watches: CountWatches = lambda _: lambda _: None,
         name: str = "smcp-agent",
     ) -> None:
         self._agent = agent
@@ -116,7 +118,7 @@ class OfficeServer:
         )
         resources = OfficeResources(agent, self.server, may_ask or (lambda _, __: True), max_chars)
         OfficePrompts(agent, self.server, resources)
-        self._subscriptions = ClientSubscriptions(agent, self.server, resources)
+        self._subscriptions = ClientSubscriptions(agent, self.server, resources, count_watches)
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:

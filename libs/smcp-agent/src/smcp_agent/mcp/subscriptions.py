@@ -8,6 +8,8 @@ read delays nobody else. Below is `mcp.resources`, which knows the Computer of a
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
@@ -17,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import event_to_notification
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import SmcpError
+from smcp_agent.errors import RateLimited, SmcpError
 from smcp_agent.events import ResourceUpdated
 from smcp_agent.mcp.resources import Context, OfficeResources, no_resource
 from smcp_proto.uris import without_query
@@ -25,23 +27,37 @@ from smcp_proto.uris import without_query
 UNWATCH_S: Final = 5.0
 """How long a disconnect waits for Computers to confirm unsubscribes."""
 
+CountWatches = Callable[[Context], Callable[[int], None]]
+"""Given the first request of a connection, or that of a stream: what counts its watched resources. That is given by how
+many they change, and raises RateLimited where there may be no more."""
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Watcher:
+    """The session of a client of MCP 2025, or a stream of one of 2026."""
+
+    count: Callable[[int], None]
 
 
 class ClientSubscriptions:
     """The part of the office's MCP server that notifies its clients. Forgets a client when its connection ends."""
 
-    def __init__(self, agent: SmcpAgent, server: Server[Any], resources: OfficeResources) -> None:
+    def __init__(
+        self, agent: SmcpAgent, server: Server[Any], resources: OfficeResources, count_watches: CountWatches
+    ) -> None:
         self._agent = agent
         self._resources = resources
+        self._count_watches = count_watches
         self._bus = subscriptions.InMemorySubscriptionBus()
         self._stream = subscriptions.ListenHandler(self._bus)
-        self._sessions: set[int] = set()
+        self._sessions: dict[int, _Watcher] = {}
         """The connections of clients of MCP 2025, by the id of the object with what the client said at `initialize`."""
         self._watched: dict[str, tuple[str, str]] = {}
         """Computer and own URI of each resource that is watched, by the client's URI."""
-        self._watchers: defaultdict[str, set[object]] = defaultdict(set)
-        """The sessions and streams that watch a resource, by the client's URI."""
+        self._watchers: defaultdict[str, set[_Watcher]] = defaultdict(set)
+        """Who watches a resource, or is about to, by the client's URI."""
         server.add_notification_handler("notifications/initialized", types.NotificationParams, self._initialized)
         server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._subscribe)
         server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe)
@@ -62,16 +78,16 @@ class ClientSubscriptions:
         session = id(client)
         if client is None or session in self._sessions:
             return
+        watcher = self._sessions[session] = _Watcher(self._count_watches(context))
         waiting: set[subscriptions.ServerEvent] = set()
         changed = asyncio.Event()
 
         def take(change: subscriptions.ServerEvent) -> None:
-            if not isinstance(change, subscriptions.ResourceUpdated) or session in self._watchers.get(change.uri, ()):
+            if not isinstance(change, subscriptions.ResourceUpdated) or watcher in self._watchers.get(change.uri, ()):
                 waiting.add(change)
                 changed.set()
 
         unsubscribe = self._bus.subscribe(take)
-        self._sessions.add(session)
         try:
             while context.session.client_params is client:  # not after another `initialize` on the same connection
                 while waiting:
@@ -80,64 +96,91 @@ class ClientSubscriptions:
                 await changed.wait()
         finally:
             unsubscribe()
-            self._sessions.discard(session)
-            await self._release(session, [uri for uri, watchers in self._watchers.items() if session in watchers])
+            del self._sessions[session]
+            await self._release(watcher)
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        session = id(context.session.client_params)
-        if session not in self._sessions:
+        watcher = self._sessions.get(id(context.session.client_params))
+        if watcher is None:
             raise MCPError(types.INVALID_REQUEST, "resources/subscribe has to come after notifications/initialized")
-        await self._watch(context, params.uri, session)
+        self._add(params.uri, watcher)
+        await self._watch(context, params.uri, watcher)
         return types.EmptyResult()
 
     async def _unsubscribe(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        await self._unwatch(params.uri, id(context.session.client_params))
+        if (watcher := self._sessions.get(id(context.session.client_params))) is not None:
+            await self._unwatch(params.uri, watcher)
         return types.EmptyResult()
 
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        stream = object()
-        watched: list[str] = []
+        stream = _Watcher(self._count_watches(context))
+        uris = set(params.notifications.resource_subscriptions or ())
         try:
-            for uri in params.notifications.resource_subscriptions or ():
+            for uri in uris:
+                self._add(uri, stream)
+            for uri in uris:
                 try:
                     await self._watch(context, uri, stream)
-                    watched.append(uri)
                 except MCPError as error:
                     logger.warning("%s cannot be watched: %s", uri, error.error.message)
             return await self._stream(context, params)
         finally:  # a client that closes its stream cancels this
-            await self._release(stream, watched)
+            await self._release(stream)
 
-    async def _watch(self, context: Context, uri: str, watcher: object) -> None:
-        self._watchers[uri].add(watcher)  # before the first await: another that stops watching must not unsubscribe
+    def _add(self, uri: str, watcher: _Watcher) -> None:
+        """Add a watcher before the Computer is asked: another that stops watching must not unsubscribe meanwhile.
+
+        Raises MCPError: it watches as many resources as it may.
+        """
+        if watcher in self._watchers.get(uri, ()):
+            return
         try:
-            if uri not in self._watched:
-                self._watched[uri] = await self._resources.subscribe(context, uri)
-            refused = not self._resources.may_ask(context, self._watched[uri][0])  # another client subscribed to it
-        except BaseException:
-            await self._release(watcher, [uri])
-            raise
-        if refused:
-            await self._release(watcher, [uri])
-            raise no_resource(uri)
+            watcher.count(1)
+        except RateLimited as error:
+            said = f"error 429: {uri} cannot be watched: {error.message}; unsubscribe from others first"
+            raise MCPError(types.INTERNAL_ERROR, said, error.details) from None
+        self._watchers[uri].add(watcher)
 
-    async def _unwatch(self, uri: str, watcher: object) -> None:
+    async def _watch(self, context: Context, uri: str, watcher: _Watcher) -> None:
+        """Subscribe for a watcher that `_add` has added. Raises MCPError."""
+        try:
+            if (watched := self._watched.get(uri)) is None:
+                found = await self._resources.subscribe(context, uri)
+                watched = self._watched.setdefault(uri, found)
+                if watched != found:  # another client, which may ask other Computers, was faster
+                    await self._unsubscribe_from(found)
+        except BaseException:
+            await self._release(watcher, uri)
+            raise
+        if not self._resources.may_ask(context, watched[0]):  # another client subscribed to it
+            await self._release(watcher, uri)
+            raise no_resource(uri)
+        if watcher not in self._watchers.get(uri, ()):  # it has unsubscribed meanwhile
+            await self._unwatch(uri, watcher)
+
+    async def _unwatch(self, uri: str, watcher: _Watcher) -> None:
         watchers = self._watchers.get(uri, set())
-        watchers.discard(watcher)
+        if watcher in watchers:
+            watchers.remove(watcher)
+            watcher.count(-1)
         if watchers:
             return
         self._watchers.pop(uri, None)
         if (watched := self._watched.pop(uri, None)) is not None:
-            try:
-                await self._agent.unsubscribe_resource(*watched)
-            except SmcpError as error:
-                logger.warning("%s may still be watched: %s", uri, error.message)
+            await self._unsubscribe_from(watched)
 
-    async def _release(self, watcher: object, uris: list[str]) -> None:
-        """End what a client that is gone watched."""
+    async def _unsubscribe_from(self, watched: tuple[str, str]) -> None:
+        try:
+            await self._agent.unsubscribe_resource(*watched)
+        except SmcpError as error:
+            logger.warning("%s at %r may still be watched: %s", watched[1], watched[0], error.message)
+
+    async def _release(self, watcher: _Watcher, *uris: str) -> None:
+        """End what a client watched that is gone, or one of it."""
+        mine = uris or [uri for uri, watchers in self._watchers.items() if watcher in watchers]
         with anyio.move_on_after(UNWATCH_S, shield=True):
             async with anyio.create_task_group() as group:
-                for uri in uris:
+                for uri in mine:
                     group.start_soon(self._unwatch, uri, watcher)
