@@ -8,12 +8,12 @@ from typing import Literal
 
 import pytest
 
-from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied, ServerNotRunning
+from smcp_computer.mcp.errors import BadAnswer, CallBrokenOff, RequestRefused, ServerDied, ServerNotRunning
 from smcp_computer.mcp.events import State
 from smcp_computer.mcp.supervisor import Limits
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, running, text
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import BOUND_S, eventually
 
 Kind = Literal["streamable", "sse"]
 
@@ -135,6 +135,21 @@ async def test_a_tool_that_ends_its_server_is_an_error_that_names_the_server() -
     async with running(box=configs.stdio(fresh=True)) as servers:
         with pytest.raises(ServerDied, match="MCP server 'box' went away before it answered"):
             await call(servers["box"], "die")
+
+
+async def test_calls_that_begin_while_others_are_broken_off_do_not_delay_the_end() -> None:
+    async with running(box=configs.stdio(fresh=True)) as servers:
+        calls = [asyncio.create_task(call(servers["box"], "sleep", timeout=3600, seconds=3600))]
+        await eventually(lambda: len(servers["box"].calls) == 1)
+        ending = asyncio.create_task(servers["box"].end(0.0))
+        async with asyncio.timeout(BOUND_S):
+            while not all(each.done() for each in (ending, *calls)):
+                if (
+                    not ending.done() and len(calls) < 100
+                ):  # one in each round of the loop: some fall between the breaking off and its effect
+                    calls.append(asyncio.create_task(call(servers["box"], "sleep", timeout=3600, seconds=3600)))
+                await asyncio.sleep(0)
+        assert {type(each.exception()) for each in calls} == {CallBrokenOff, ServerNotRunning}
 
 
 @pytest.mark.rule("answers.errors.tool")

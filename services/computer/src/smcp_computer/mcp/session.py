@@ -255,7 +255,7 @@ class ServerCalls:
             self._decided.clear()
 
     def wait_no_more(self) -> None:
-        """There will be no other connection."""
+        """There will be no other connection, and no call begins."""
         self._is_over = True
         self._decided.set()
 
@@ -298,16 +298,18 @@ class ServerCalls:
                 self._idle.set()
 
     async def break_off(self, drain_s: float) -> None:
-        """Return when none runs. After `drain_s` those that run are broken off."""
+        """Return when none runs. After `drain_s` those that run are broken off, and no other begins."""
         await set_within(drain_s, self._idle)
+        self.wait_no_more()
         for limit in self._running:
             limit.reschedule(asyncio.get_running_loop().time())
         await self._idle.wait()
 
     @property
     def _alive(self) -> Connection | None:
-        """The connection, unless its server has gone."""
-        return None if self.connection is None or self.connection.ended.is_set() else self.connection
+        """The connection for a new call, unless its server has gone."""
+        gone = self._is_over or self.connection is None or self.connection.ended.is_set()
+        return None if gone else self.connection
 
     async def _awaited(self, seconds: float) -> Connection:
         if self.connection is not None and not self._is_over:
