@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
+import psutil
 import pytest
 
 from smcp_agent.results import call_result
@@ -15,6 +18,7 @@ from smcp_computer.reshaping import MAX_BYTES, NotReshaped, Results, mapped
 from smcp_proto.tool_results import with_meta as to_wire
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
 
 OURS = {"a2c_timeout": True, "a2c_cancelled": True, "a2c_forbidden": True, "a2c_result_expired": True}
 
@@ -138,6 +142,21 @@ async def test_a_script_that_takes_too_much_memory_or_gives_too_much_fails_and_t
         await pool.run(script, {"t": "a", "l": [0] * doublings})
     assert await pool.run(". = 1", {}) == 1
     await pool.aclose()
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_a_process_that_is_killed_while_no_script_runs_costs_no_result(
+    results: Results, *, is_noticed: bool
+) -> None:
+    assert await results.run(". = 1", {}) == 1
+    (worker,) = (child for child in psutil.Process().children() if "smcp_computer.vrl_worker" in child.cmdline())
+    worker.kill()
+    if is_noticed:
+        await eventually(lambda: not psutil.pid_exists(worker.pid))
+    else:
+        with suppress(ChildProcessError):  # asyncio's thread has reaped it; the loop has not heard of it
+            os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    assert await results.run(". = 2", {}) == 2
 
 
 async def test_a_regular_expression_that_backtracks_elsewhere_and_a_million_items_do_no_harm() -> None:

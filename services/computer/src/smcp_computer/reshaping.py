@@ -170,21 +170,14 @@ class Results:
         if len(request) > self._max_bytes:
             raise NotReshaped(f"the result has more than {self._max_bytes} bytes")
         async with self._slots:
-            worker = self._idle.pop() if self._idle else await self._started()
             try:
-                async with asyncio.timeout(self._run_s):
-                    answer = orjson.loads(await self._exchange(worker, request))
+                answer = await self._answered(request)
             except TimeoutError:
                 raise NotReshaped(f"the script did not end within {self._run_s:g} s") from None
             except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 raise NotReshaped(
                     "the script took too much memory or gave too much, or its process was ended"
                 ) from None
-            else:
-                self._idle.append(worker)
-            finally:
-                if worker not in self._idle:
-                    await _ended(worker)
         if "error" in answer:
             raise NotReshaped(answer["error"])
         return answer["value"]
@@ -214,11 +207,23 @@ class Results:
             raise
         return worker
 
-    async def _exchange(self, worker: Process, request: bytes) -> bytes:
-        assert worker.stdin is not None
-        worker.stdin.write(request + b"\n")
-        await worker.stdin.drain()
-        return await _line(worker)
+    async def _answered(self, request: bytes) -> Any:
+        while self._idle:
+            with suppress(ConnectionError):  # it has ended since its last script, and has read nothing of this one
+                return await self._exchange(self._idle.pop(), request)
+        return await self._exchange(await self._started(), request)
+
+    async def _exchange(self, worker: Process, request: bytes) -> Any:
+        """Raises ConnectionError: the process did not take the request."""
+        try:
+            async with asyncio.timeout(self._run_s):
+                await _send(worker, request)
+                answer = orjson.loads(await _line(worker))
+        except BaseException:
+            await _ended(worker)
+            raise
+        self._idle.append(worker)
+        return answer
 
 
 def marked(result: dict[str, Any]) -> dict[str, Any]:
@@ -239,6 +244,14 @@ def _mapped_value(result: Mapping[str, Any], mapper: Mapping[str, Any]) -> Any:
 def _is_content(value: Any) -> bool:
     """Whether it is the content of a result, as MCP writes it."""
     return isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value)
+
+
+async def _send(worker: Process, request: bytes) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write(request + b"\n")
+    if worker.stdin.is_closing():  # `drain` raises only two rounds of the loop later
+        raise BrokenPipeError
+    await worker.stdin.drain()
 
 
 async def _line(worker: Process) -> bytes:
