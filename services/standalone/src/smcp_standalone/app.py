@@ -28,7 +28,6 @@ from smcp_mcp.settings import McpSettings
 from smcp_registry import app as registry_app
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Failure, background
-from smcp_service.metrics import Metrics
 from smcp_service.settings import ServiceSettings
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_standalone.operator_commands import advertise_run
@@ -98,7 +97,7 @@ async def open_system(
             asker = None if terminal is None else AtTerminal(terminal)
             front.stats.add("gateway", gateway.held)
             async with (
-                _open_mcp(settings.served_mcp, gateway.url, front.metrics) as mcp_url,
+                _open_mcp(settings.served_mcp, gateway.url, front) as mcp_url,
                 open_computer(
                     settings.computer,
                     computer_bus,
@@ -152,15 +151,16 @@ async def _http_server(settings: GatewaySettings, *, computer: Readiness) -> Asy
 
 
 @asynccontextmanager
-async def _open_mcp(settings: McpSettings | None, gateway_url: str, metrics: Metrics) -> AsyncIterator[str | None]:
-    """The URL for MCP clients; None: there is none."""
+async def _open_mcp(settings: McpSettings | None, gateway_url: str, front: HttpServer) -> AsyncIterator[str | None]:
+    """The URL for MCP clients; None: there is none. `front` says whether they are served, too."""
     if settings is None:
         yield None
         return
     from smcp_mcp.app import open_mcp  # noqa: PLC0415 -- the MCP SDK's server takes a quarter of a second to load
 
     url = gateway_url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    async with open_mcp(settings.model_copy(update={"url": url}), Readiness(), metrics, choose=MCP_PORT) as served:
+    chosen = settings.model_copy(update={"url": url})
+    async with open_mcp(chosen, front.readiness, front.metrics, choose=MCP_PORT) as served:
         yield served
 
 
