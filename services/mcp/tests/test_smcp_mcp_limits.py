@@ -343,7 +343,7 @@ async def test_a_key_opens_few_offices_as_its_quota_of_sockets_says_and_another_
 ) -> None:
     keys = tmp_path / "keys.json"
     own = key_of(keys, "smcp-mcp", delegates=True, quota=Quota(sockets=4))["Authorization"].removeprefix("Bearer ")
-    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", offices=["c-*"], quota=Quota(sockets=2))
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", offices=["c-*"], quota=Quota(sockets=3))
     async with (
         gateway_world(nats_url, settings={"auth_keys": keys}) as world,
         mcp_service(world.url, auth_keys=keys, token=own) as service,
@@ -353,7 +353,7 @@ async def test_a_key_opens_few_offices_as_its_quota_of_sockets_says_and_another_
         assert [await asked(http, service, evil, f"c-{number}") for number in range(2)] == [200, 200]
         for number in range(2, 20):
             _, data = await refused(http, service, evil, f"c-{number}")
-            assert (data["quota"], data["limit"]) == ("sockets", 2)
+            assert (data["quota"], data["limit"]) == ("sockets", 3)
         assert await asked(http, service, anna, "lab-1") == 200
         assert await asked(http, service, anna, "c-0") == 200  # which evil opened
 
@@ -366,7 +366,7 @@ async def test_a_tenant_at_its_quota_leaves_room_in_the_services_own_key_for_ano
     anna, evil = key_of(keys, "anna"), key_of(keys, "evil")
     async with (
         gateway_world(nats_url, settings={"auth_keys": keys, "quota_sockets": 3}) as world,
-        mcp_service(world.url, auth_keys=keys, token=own, quota_sockets=3) as service,
+        mcp_service(world.url, auth_keys=keys, token=own, quota_sockets=4) as service,
         aiohttp.ClientSession() as http,
     ):
         assert [await asked(http, service, evil, f"c-{number}") for number in range(4)] == [200, 200, 200, 429]
@@ -404,7 +404,7 @@ async def test_a_handshake_client_that_calls_one_after_the_other_never_has_two_c
 
 
 async def test_an_office_that_was_left_does_not_count_for_the_quota_of_sockets(tmp_path: Path) -> None:
-    anna = key_of(tmp_path / "keys.json", "anna", quota=Quota(sockets=1))
+    anna = key_of(tmp_path / "keys.json", "anna", quota=Quota(sockets=2))
     async with with_keys(tmp_path / "keys.json", mcp_idle_s=0.2) as service, aiohttp.ClientSession() as http:
         assert await asked(http, service, anna, "lab-1") == 200
         async with asyncio.timeout(PATIENCE_S):
@@ -431,3 +431,76 @@ async def test_bytes_of_requests_and_answers_count_for_the_quota_of_a_key(
     async with with_keys(tmp_path / "keys.json") as service, aiohttp.ClientSession() as http:
         assert await asked(http, service, evil) == 200
         assert (await refused(http, service, evil))[1]["quota"] == "bytes_per_s"
+
+
+async def test_bytes_of_a_notification_stream_count_for_the_quota_of_a_key(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    evil = key_of(keys, "evil", quota=Quota(bytes_per_s=200.0))  # 429 above 35 s of them
+    accept = {"Accept": "application/json, text/event-stream"}
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(fake_gateway())
+        service = await stack.enter_async_context(mcp_service(gateway.url, auth_keys=keys))
+        http = await stack.enter_async_context(aiohttp.ClientSession(headers=accept | evil))
+        url = service.office("lab-1")
+        async with http.post(url, json=INITIALIZE) as answer:
+            session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+            await answer.read()
+        started = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        async with http.post(url, json=started, headers=session) as answer:
+            assert answer.status == 202
+        stream = await stack.enter_async_context(http.get(url, headers=session))
+        sent = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while sent < 12_000:
+                await gateway.enter("red", [tool("echo")])
+                sent += len(await stream.content.readuntil(b"\r\n\r\n"))
+                await gateway.leave("red")
+                sent += len(await stream.content.readuntil(b"\r\n\r\n"))
+        assert (await refused(http, service, evil))[1]["quota"] == "bytes_per_s"
+
+
+async def kept(on: Line, key: dict[str, str]) -> bool:
+    """Whether a connection is kept after the answer to a request."""
+    reader, writer = on
+    writer.write(upload(key, 2) + b"{}")
+    async with asyncio.timeout(PATIENCE_S):
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+    return b"connection: close" not in head
+
+
+async def test_a_key_keeps_as_many_connections_as_its_quota_of_sockets_says(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil", quota=Quota(sockets=2, calls_per_s=1.0))
+    async with with_keys(keys) as service, AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(line(service)) for _ in range(20)]
+        assert [await kept(each, evil) for each in lines] == [True] * 2 + [False] * 18
+        for reader, _ in lines[2:]:
+            assert await ended(reader) == b""
+        assert await kept(lines[0], evil)
+        other = await stack.enter_async_context(line(service))
+        assert await kept(other, anna)
+        assert not await kept(await stack.enter_async_context(line(service)), evil)
+        lines[1][1].close()
+
+        async def has_room() -> bool:
+            return await kept(await stack.enter_async_context(line(service)), evil)
+
+        await eventually(has_room)
+
+
+async def test_a_connection_counts_for_the_subject_of_its_latest_request(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    anna, bert = (key_of(keys, name, quota=Quota(sockets=1)) for name in ("anna", "bert"))
+    async with with_keys(keys) as service, line(service) as first, line(service) as second:
+        assert await kept(first, anna)
+        assert await kept(first, bert)
+        assert await kept(second, anna)
+        assert not await kept(first, anna)
+
+
+async def test_connections_of_a_trusted_proxy_are_kept(tmp_path: Path) -> None:
+    anna = key_of(tmp_path / "keys.json", "anna", quota=Quota(sockets=1))
+    async with with_keys(tmp_path / "keys.json", auth_proxies="127.0.0.1") as service, AsyncExitStack() as stack:
+        for _ in range(3):
+            assert await kept(await stack.enter_async_context(line(service)), anna)

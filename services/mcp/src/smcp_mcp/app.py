@@ -26,7 +26,7 @@ from smcp_agent.errors import Malformed, NotAllowed, RateLimited, SmcpError, Too
 from smcp_agent.mcp.resources import as_sent
 from smcp_auth.client_addresses import counted_as
 from smcp_auth.quotas import Quotas
-from smcp_mcp.auth import Authorization
+from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BODY_S, BufferedRequest
 from smcp_mcp.connection_limits import BodyBudget, LimitedProtocol, Strangers, let_in
 from smcp_mcp.gateway_check import GatewayCheck
@@ -105,39 +105,47 @@ class McpEndpoint(BaseRoute):
         if (response := await self._access.refusal(request, office)) is not None:
             await response(request.scope, exchange.receive, exchange.send)
             return "refused"
-        let_in(request.scope)
+        holder = self._access.holder(request, office)
+        connected = let_in(request.scope, self._quotas, holder)
+        if exchange.passed_on and self._offices.held(office) is None:
+            return await self._not_held(exchange)  # and neither counted nor read here
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             await exchange.refuse(415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST)
             return "refused"
         try:
-            with self._counted(exchange, office) as count_as_connection:
-                return await self._answer_counted(exchange, office, count_as_connection)
+            with self._counted(exchange, holder, connected=connected) as count_as_stream:
+                return await self._answer_counted(exchange, office, count_as_stream)
         except RateLimited as error:
             await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
             return "refused"
 
+    async def _not_held(self, exchange: BufferedRequest) -> str:
+        await exchange.refuse(421, "this replica does not hold the seat of the office")
+        return "refused"
+
     @contextmanager
-    def _counted(self, exchange: BufferedRequest, office: str) -> Iterator[Callable[[], None]]:
+    def _counted(
+        self, exchange: BufferedRequest, holder: RequestHolder, *, connected: bool
+    ) -> Iterator[Callable[[], None]]:
         """Counts a request until its answer goes out, as the client may send the next one then, or until the body calls
-        the function that it is given: from then on as a connection. Both raise RateLimited."""
-        quotas, holder = self._quotas, self._access.holder(exchange.request, office)
+        the function that it is given: from then on as a connection, unless that is `connected`. Both raise
+        RateLimited."""
+        quotas = self._quotas
         ticket = quotas.begin(holder, 0, in_room=False)
-        with ExitStack() as ending, ExitStack() as in_flight:
+        with ExitStack() as streaming, ExitStack() as in_flight:
             in_flight.callback(quotas.end, ticket, 0)
-            ending.callback(lambda: quotas.arrived(holder, len(exchange.body) + exchange.sent))
             exchange.before_answer = in_flight.close
+            exchange.count = partial(quotas.arrived, holder)
 
-            def count_as_connection() -> None:
-                quotas.connected(holder)
+            def count_as_stream() -> None:
+                if not connected:
+                    quotas.connected(holder)
+                    streaming.callback(quotas.disconnected, holder)
                 in_flight.close()
-                ending.close()
-                ending.callback(quotas.disconnected, holder)
 
-            yield count_as_connection
+            yield count_as_stream
 
-    async def _answer_counted(
-        self, exchange: BufferedRequest, office: str, count_as_connection: Callable[[], None]
-    ) -> str:
+    async def _answer_counted(self, exchange: BufferedRequest, office: str, count_as_stream: Callable[[], None]) -> str:
         settings = self._settings
         with self._bodies.of(self._access.subject(exchange.request)) as hold:
             try:
@@ -149,7 +157,7 @@ class McpEndpoint(BaseRoute):
                 await exchange.refuse(408, f"the body did not come within {BODY_S:g} s", code=INVALID_REQUEST)
                 return "refused"
             if exchange.streams:
-                count_as_connection()
+                count_as_stream()
             return await self._answer_read(exchange, office)
 
     async def _answer_read(self, exchange: BufferedRequest, office: str) -> str:
@@ -188,8 +196,7 @@ class McpEndpoint(BaseRoute):
         while True:
             if (held := self._offices.held(office)) is None:
                 if exchange.passed_on:
-                    await exchange.refuse(421, "this replica does not hold the seat of the office")
-                    return "refused"
+                    return await self._not_held(exchange)
                 known = self._peers.known.get(office)
                 if known is not None and await self._peers.pass_on(exchange, office, known):
                     return "peer"
@@ -262,7 +269,10 @@ async def open_mcp(
         metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices))
         metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
         metrics.counter(
-            "smcp_mcp_quota_refusals", "Requests and streams above a quota", lambda: quotas.refused, label="quota"
+            "smcp_mcp_quota_refusals",
+            "Requests, streams and connections above a quota",
+            lambda: quotas.refused,
+            label="quota",
         )
         metrics.counter(
             "smcp_mcp_passed_on",

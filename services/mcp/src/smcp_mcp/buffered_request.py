@@ -52,8 +52,8 @@ class BufferedRequest:
         """The answer is a stream of events."""
         self.before_answer: Callable[[], None] = lambda: None
         """Called before the client gets the answer: what comes first on a stream of events is none. Idempotent."""
-        self.sent = 0
-        """Bytes of the answer's body."""
+        self.count: Callable[[int], object] = lambda size: None
+        """Called with the size of the request's body, and of each part of the answer's."""
         self._whole = True
         """No event is sent by half."""
         self._gone = False
@@ -105,6 +105,7 @@ class BufferedRequest:
                 body += part
                 more = message.get("more_body", False)
         self.body = bytes(body)
+        self.count(len(body))
         await exact_json.check_cost(self.body, max_values, "the request")
         message = self._message()
         self.method, given = message.get("method"), message.get("id")
@@ -158,7 +159,7 @@ class BufferedRequest:
             if self._events and _RESPONSE.search(body, 0, 4096):
                 self.before_answer()
             self._whole = body.endswith(_EVENT_ENDS)
-            self.sent += len(body)
+            self.count(len(body))
         await self._send(message)
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:

@@ -1,18 +1,20 @@
 """Bounds what MCP clients cost before their requests are allowed: connections, and the time for a request's headers.
 
-A connection is a stranger's until a request of it is allowed (`let_in`). uvicorn has no deadline for headers and no
-limit per address; `smcp_service.http_limits` does the same for aiohttp. The bodies of allowed requests have a budget.
+A connection is a stranger's until a request of it is allowed (`let_in`), and then its subject's. uvicorn has no
+deadline for headers and no limit per address; `smcp_service.http_limits` does the same for aiohttp. The bodies of
+allowed requests have a budget.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from smcp_auth.quotas import Holder, Quotas
 from smcp_proto.errors import RateLimited
 from smcp_service.http_limits import BUSY, HEAD_S
 
@@ -51,6 +53,9 @@ class Strangers:
         self._oldest_first[connection] = counted
         return True
 
+    def is_proxy(self, address: str) -> bool:
+        return self._counted_as(address) is None
+
     def leave(self, connection: "LimitedProtocol") -> None:
         """It is let in, or gone. Idempotent."""
         counted = self._oldest_first.pop(connection, None)
@@ -67,6 +72,8 @@ class LimitedProtocol(H11Protocol):
         super().__init__(**given)
         self.app_state = {**self.app_state, _CONNECTION: self}  # each request's scope has it, for `let_in`
         self._strangers = strangers
+        self._counted = ExitStack()
+        """While it counts as a connection of a subject."""
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -83,11 +90,22 @@ class LimitedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._strangers.leave(self)
+        self._counted.close()
         self._unwatch()
         super().connection_lost(exc)
 
-    def let_in(self) -> None:
+    def let_in(self, quotas: Quotas, holder: Holder) -> bool:
         self._strangers.leave(self)
+        self._counted.close()
+        if self._strangers.is_proxy(self.client[0] if self.client else ""):
+            return False
+        try:
+            quotas.connected(holder)
+        except RateLimited:
+            self.scope["headers"].append((b"connection", b"close"))  # uvicorn answers as if the client had said it
+            return False
+        self._counted.callback(quotas.disconnected, holder)
+        return True
 
     def abort(self) -> None:
         self._strangers.leave(self)
@@ -108,11 +126,15 @@ class LimitedProtocol(H11Protocol):
             self._deadline = None
 
 
-def let_in(scope: Scope) -> None:
-    """A request of this connection is allowed: it does not count as a stranger's any more."""
+def let_in(scope: Scope, quotas: Quotas, holder: Holder) -> bool:
+    """A request is allowed: its connection is no stranger's any more. It counts as one of the request's subject until
+    it has a request of another subject, or ends.
+
+    Returns whether it does. A proxy's has many subjects, which nobody can count between two requests. One above the
+    quota `sockets` is not refused, as a proxy that is not known would lose calls, but closed after the answer.
+    """
     connection = scope.get("state", {}).get(_CONNECTION)
-    if isinstance(connection, LimitedProtocol):
-        connection.let_in()
+    return isinstance(connection, LimitedProtocol) and connection.let_in(quotas, holder)
 
 
 class BodyBudget:

@@ -25,6 +25,8 @@ SILENT_S: Final = 45.0
 KEPT_S: Final = 15.0
 """An unused connection to a peer is kept for so long, which is less than the peer keeps it: one that the peer closes in
 the moment when it is used again would look like a call that was broken off."""
+MOST_KNOWN: Final = 10_000
+"""Offices whose peer is known: some 3 MB. Above it the first one is forgotten, and looked for again."""
 _ONE_HOP: Final = frozenset(
     {"connection", "content-length", "date", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", PASSED_ON}
 )
@@ -69,17 +71,15 @@ class Peers:
                 group.cancel_scope.cancel()
 
             group.start_soon(watch)
-            outcome = await self._relay(exchange, peer)
+            outcome = await self._relay(exchange, office, peer)
             self.passed_on[outcome] += 1
             answered = outcome in ("answered", "refused", "broken")
             group.cancel_scope.cancel()
-        if answered:
-            self.known[office] = peer
-        else:
+        if not answered:
             self.known.pop(office, None)
         return answered
 
-    async def _relay(self, exchange: BufferedRequest, peer: Peer) -> str:
+    async def _relay(self, exchange: BufferedRequest, office: str, peer: Peer) -> str:
         request = exchange.request
         headers = [(name, value) for name, value in request.headers.items() if name not in _ONE_HOP]
         path = request.scope["raw_path"].decode("ascii")
@@ -96,6 +96,10 @@ class Peers:
             ) as response:
                 if response.status == 421:  # Misdirected Request (RFC 9110)
                     return "not_held"
+                if response.status < 400:  # a peer that does not hold the seat may refuse the token
+                    self.known[office] = peer
+                    if len(self.known) > MOST_KNOWN:
+                        del self.known[next(iter(self.known))]
                 passed = [pair for pair in response.raw_headers if pair[0].lower().decode() not in _ONE_HOP]
                 await exchange.start(response.status, [(name.lower(), value) for name, value in passed])
                 async for chunk in response.content.iter_any():
