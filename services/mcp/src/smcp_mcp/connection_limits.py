@@ -102,7 +102,8 @@ class LimitedProtocol(H11Protocol):
         try:
             quotas.connected(holder)
         except RateLimited:
-            self.scope["headers"].append((b"connection", b"close"))  # uvicorn answers as if the client had said it
+            # uvicorn answers as if the client had said it
+            self.scope["headers"] = [*self.scope["headers"], (b"connection", b"close")]
             return False
         self._counted.callback(quotas.disconnected, holder)
         return True
