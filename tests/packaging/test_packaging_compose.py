@@ -15,6 +15,7 @@ from smcp_auth.client_addresses import read_networks
 from smcp_computer.config.file import load_config
 from smcp_computer.settings import ComputerSettings
 from smcp_gateway.settings import GatewaySettings
+from smcp_mcp.auth import METADATA
 from smcp_mcp.settings import McpSettings, check_access
 from smcp_service.settings import ServiceSettings, load_settings
 from smcp_standalone.demo import COMPUTER, OFFICE
@@ -184,8 +185,9 @@ def test_prometheus_scrapes_every_process() -> None:
 
 def test_the_proxy_forwards_socketio_and_mcp_and_no_metrics() -> None:
     lines = [line.strip() for line in (DOCKER / "compose" / "haproxy.cfg").read_text(encoding="utf-8").splitlines()]
-    kept = lines.index("http-request return status 404 unless { path_beg /socket.io/ /mcp/ }")
-    assert lines.index("bind :8000") < kept < lines.index("default_backend gateways")
+    paths = lines.index(f"acl mcp path_beg /mcp/ {METADATA}/")
+    kept = lines.index("http-request return status 404 unless mcp or { path_beg /socket.io/ }")
+    assert lines.index("bind :8000") < paths < kept < lines.index("use_backend mcp if mcp")
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +212,8 @@ async def test_haproxy_accepts_its_configuration_and_serves_only_socketio_and_mc
         )  # no gateway is there
 
     await eventually(listens, timeout=60)
-    assert await asyncio.to_thread(status, proxy, "/mcp/office") == 503
+    for path in ("/mcp/office", f"{METADATA}/mcp/office"):
+        assert await asyncio.to_thread(status, proxy, path) == 503, path
     for path in ("/metrics", "/%6detrics", "//metrics", "/readyz", "/"):
         assert await asyncio.to_thread(status, proxy, path) == 404, path
 
