@@ -504,3 +504,23 @@ async def test_connections_of_a_trusted_proxy_are_kept(tmp_path: Path) -> None:
     async with with_keys(tmp_path / "keys.json", auth_proxies="127.0.0.1") as service, AsyncExitStack() as stack:
         for _ in range(3):
             assert await kept(await stack.enter_async_context(line(service)), anna)
+
+
+async def test_sessions_of_one_key_leave_room_for_those_of_another_and_those_that_ended_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_mcp.offices.SESSIONS_OF_ONE", 2)
+    keys = tmp_path / "keys.json"
+    anna, evil = key_of(keys, "anna"), key_of(keys, "evil")
+    async with with_keys(keys) as service, aiohttp.ClientSession() as http, AsyncExitStack() as stack:
+        clients = [office_client(service.office("lab-1"), "legacy", **evil) for _ in range(2)]
+        first, _ = [await stack.enter_async_context(each) for each in clients]
+        for _ in range(2):
+            after, data = await refused(http, service, evil)
+            assert (after, data) == ("10", {"limit": 2, "retry_after_s": 10})
+        assert await first.text("echo") == "echo"
+        assert await asked(http, service, anna) == 200
+        await stack.aclose()  # ends both sessions
+        async with asyncio.timeout(PATIENCE_S):
+            while (status := await asked(http, service, evil)) != 200:
+                assert status == 429

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import anyio
+from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.requests import Request
 
@@ -20,7 +22,7 @@ from smcp_agent.mcp.bridge import OfficeServer
 from smcp_agent.mcp.resources import Context
 from smcp_agent.mcp.tools import ToolListOptions, ToolMode
 from smcp_agent.result_formats import Previews, allowed_chars
-from smcp_auth.quotas import Quotas
+from smcp_auth.quotas import RECONNECT_S, Quotas
 from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BufferedRequest
 from smcp_mcp.settings import McpSettings
@@ -34,6 +36,8 @@ REFUSED_S: Final = 2.0
 """For so long the refusal of a seat is remembered: a client that asks again and again does not load the registries."""
 MAX_SESSIONS: Final = 1000
 """Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
+SESSIONS_OF_ONE: Final = MAX_SESSIONS // 4
+"""Those of the clients of one key or token, so that it leaves room for others."""
 
 _log = get_logger(__name__)
 
@@ -79,6 +83,20 @@ class SeatTaken(Exception):
     def __init__(self, why: str, *, ours: bool) -> None:
         super().__init__(why)
         self.ours = ours
+
+
+class _SessionManager(StreamableHTTPSessionManager):
+    """Limits the sessions of one subject. The MCP SDK (below 2.4) limits those of all together, and has no public way
+    to learn that a session has ended."""
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        owners = list(self._session_owners.values())
+        if requestor is not None and owners.count(requestor) >= SESSIONS_OF_ONE:
+            raise RateLimited(
+                f"this key has {SESSIONS_OF_ONE} sessions in the office: end one",
+                details={"limit": SESSIONS_OF_ONE, "retry_after_s": RECONNECT_S},
+            )
+        return super()._admit_session(requestor)
 
 
 class HeldOffice:
@@ -236,7 +254,7 @@ class Offices:
         )
         self._access.call_for_users(office.server)
         self._access.meter(office.server, self._quotas, agent.office)
-        manager = StreamableHTTPSessionManager(
+        manager = _SessionManager(
             office.server,
             session_idle_timeout=settings.mcp_idle_s,
             max_request_body_size=settings.max_request,
