@@ -12,6 +12,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.audit import FIELDS, Event, Trail, sha256
 from smcp_bus.audit_sinks import MESSAGE_ID, FileSink, StreamSink
+from smcp_bus.limits import Rate
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import Unavailable
 from smcp_testing.waiting import eventually
@@ -97,7 +98,7 @@ async def test_what_a_client_says_is_cut_and_printable(caplog: pytest.LogCapture
         written.write(Event("refusal", "400", office=nasty, name=nasty, tool=nasty, req_id=nasty, event=nasty))
     [record] = sink.records()
     for name in ("office", "name", "tool", "req_id", "event"):
-        assert len(record[name]) <= 256
+        assert len(record[name].encode()) <= (512 if name in ("office", "name") else 256)
         assert record[name].isprintable()
     assert len(sink.sent[0][1]) < 2048
     assert " " not in sink.sent[0][1]
@@ -128,13 +129,58 @@ async def test_the_line_of_the_log_says_refused_of_a_refusal_alone(caplog: pytes
     assert "refused" not in key
 
 
-async def test_refusals_do_not_flood_the_log_and_all_are_recorded(caplog: pytest.LogCaptureFixture) -> None:
+async def test_texts_are_cut_at_bytes_and_the_longest_legal_names_are_whole() -> None:
     written, sink = trail()
+    written.write(Event("call", "ok", office="\U0001f600" * 128, computer="\U0001f600" * 128, tool="\U0001f600" * 128))
+    [record] = sink.records()
+    assert record["office"] == record["computer"] == "\U0001f600" * 128
+    assert record["tool"] == "\U0001f600" * 63 + "…"
+
+
+async def test_refusals_of_one_sender_fill_neither_the_trail_nor_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    written, sink = trail()
+
+    def refused(count: int, office: str, subject: str | None = None, by: str | None = None) -> None:
+        for number in range(count):
+            said = f"office {number}"  # what a request says is no reason for a bucket of its own
+            written.refuse(Event("refusal", "429", office=said, subject=subject, by=by, why="too many"), office)
+
     with caplog.at_level(logging.INFO, logger=LOG.name):
-        for _ in range(1000):
-            written.write(Event("refusal", "429", office="lab"))
-    assert len(sink.sent) == 1000
-    assert len(caplog.records) <= 100  # of two seconds, where a new one begins in between
+        refused(300, "lab", "eve")
+        assert len(sink.sent) == len(caplog.records) == 250
+        refused(1, "lab", "anna")
+        refused(1, "home", "eve")
+        assert [record["why"] for record in sink.records()[250:]] == ["too many"] * 2
+        refused(300, "lab", "any user", by="mcp")
+        refused(300, "lab", "another user", by="mcp")
+        assert len(sink.sent) == 502
+        now += 6
+        refused(2, "lab", "eve")
+        assert [record["why"] for record in sink.records()[502:]] == [
+            "50 refusals before it are not recorded; too many"
+        ]
+    await written.close(0)
+    missing = [record["why"].partition(" ")[0] for record in sink.records()[503:]]
+    assert missing == ["349", "too"], "what is missing is said at the end"
+
+
+async def test_how_many_refusals_are_missing_is_said_as_soon_as_one_may_be_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_bus.audit.REFUSALS", Rate(10, 0.1))
+    monkeypatch.setattr("smcp_bus.audit.ANSWER_S", 0.2)
+    written, sink = trail()
+    for _ in range(10):
+        written.refuse(Event("refusal", "429", why="too many"), "lab")
+    running = asyncio.create_task(written.run())
+    await eventually(lambda: len(sink.sent) == 2)
+    running.cancel()
+    assert sink.records()[1]["why"] == "8 refusals before it are not recorded; too many"
 
 
 async def test_a_record_that_is_not_taken_is_counted_once_and_kept() -> None:
@@ -247,7 +293,7 @@ async def test_what_has_failed_is_sent_once_more_at_the_end_and_waited_for() -> 
 
 async def test_content_that_is_too_long_is_not_searched_for_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     written, sink = trail(content=True)
-    monkeypatch.setattr("smcp_bus.audit.SECRET_WORD", None)
+    monkeypatch.setattr("smcp_bus.audit.redacted", None)
     written.write(Event("call", "ok", arguments={"a": "x" * 70_000}, result=b'"%b"' % (b"y" * 70_000)))
     [record] = sink.records()
     assert (record["arguments"], record["result"]) == ("<too long>", "<too long>")

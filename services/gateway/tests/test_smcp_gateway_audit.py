@@ -1,6 +1,7 @@
 """What the gateway records of calls that are broken off or repeated."""
 
 import asyncio
+import gc
 import json
 import logging
 from dataclasses import replace
@@ -9,15 +10,20 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus.audit import NOT_WRITTEN, Trail
+from smcp_bus.audit import EVENT_BYTES, NOT_WRITTEN, Trail
 from smcp_bus.dispatch import Answer, Call, Dispatcher, RawJson, failed
-from smcp_gateway.audit import CALL, CONNECT_REFUSALS_PER_MINUTE, Audit, LeftMeanwhile
+from smcp_bus.limits import Rate
+from smcp_gateway.app import Gateway
+from smcp_gateway.audit import CALL, Audit, LeftMeanwhile
 from smcp_gateway.sockets.engine import Outbox
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NOT_A_MEMBER, REQUEST_TOO_LARGE, NotAuthenticated, NotInOffice, SmcpError, error_of
 from smcp_testing.gateway_world import connected, gateway_world
+from smcp_testing.socketio_pair import call as call_of
+from smcp_testing.socketio_pair import couple, serve
+from smcp_testing.waiting import eventually
 
 
 class SentWithTheRound:
@@ -31,6 +37,13 @@ class SentWithTheRound:
 
     def close(self) -> None:
         pass
+
+
+def recorded(gateway: Gateway) -> "Kept":
+    """From now on, with the audit on."""
+    sink = Kept()
+    gateway._audit.trail = Trail(logging.getLogger("test"), open_sink=lambda _: sink)
+    return sink
 
 
 class Kept:
@@ -134,26 +147,72 @@ async def test_clients_that_are_not_let_in_cannot_fill_the_trail(monkeypatch: py
     now = loop.time()
     monkeypatch.setattr(loop, "time", lambda: now)
     audit, sink, _, _ = opened()
-    for _ in range(CONNECT_REFUSALS_PER_MINUTE + 7):
+    for _ in range(257):
         audit.not_connected("192.0.2.9", NotAuthenticated("wrong"))
-    assert len(sink.records) == CONNECT_REFUSALS_PER_MINUTE
-    now += 60
-    for _ in range(2):
+    assert len(sink.records) == 250
+    now += 6
+    for _ in range(3):
         audit.not_connected("192.0.2.9", NotAuthenticated("wrong"))
-    assert [record["why"] for record in sink.records[CONNECT_REFUSALS_PER_MINUTE:]] == [
-        "7 refused connections before it are not recorded; wrong",
-        "wrong",
+    await audit.trail.close(0)
+    assert [record["why"] for record in sink.records[250:]] == [
+        "7 refusals before it are not recorded; wrong",
+        "1 refusals before it are not recorded; wrong",
     ]
 
 
-async def test_how_many_refused_connections_are_missing_is_said_when_the_gateway_stops() -> None:
-    audit, sink, _, _ = opened()
-    for _ in range(2 * CONNECT_REFUSALS_PER_MINUTE + 7):
-        audit.not_connected("192.0.2.9", NotAuthenticated("wrong"))
-    audit.close()
-    recorded = len(sink.records)
-    missing = [int(why.split()[0]) for record in sink.records if (why := record["why"]) != "wrong"]
-    assert recorded + sum(missing) == 2 * CONNECT_REFUSALS_PER_MINUTE + 7
+async def test_a_member_cannot_fill_the_trail_with_refusals(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_bus.audit.REFUSALS", Rate(1 / 3600, 10 * 3600))
+    async with couple(nats_url, 1) as pair, connected(pair.owner.url) as bob:
+        sink = recorded(pair.owner)
+        assert await bob.join("agent", "bob", "elsewhere") == [True, None]
+        for number in range(20):
+            assert (await pair.anna.call("client:no_such!", {"computer": "x" * 300}))["code"] == 400
+            assert (await pair.anna.call(CALL, {"req_id": f"r{number}", "timeout": 0}))["code"] == 400
+            assert (await pair.anna.call("server:join_office", {"office_id": f"office {number}"}))[0] is False
+        assert (await bob.call("client:no_such!", {}))["code"] == 400
+        refusals = [record for record in sink.records if record["kind"] == "refusal"]
+        assert [record["name"] for record in refusals] == ["anna"] * 10 + ["bob"]
+
+
+def holders_of(name: str) -> int:
+    """JSON objects in this process with that field."""
+    return sum(type(each) is dict and name in each for each in gc.get_objects())
+
+
+async def test_calls_that_may_be_repeated_are_kept_without_their_arguments_and_within_the_share_of_their_office(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_gateway.audit.OPEN_BYTES", 4 * EVENT_BYTES)
+    async with couple(nats_url, 1) as pair:
+        sink = recorded(pair.owner)
+
+        async def tool(_: dict[str, Any]) -> Any:
+            return {"code": 503, "message": "no", "details": {"may_have_run": True}}
+
+        asked = serve(pair.box, CALL, tool)
+        for number in range(4):
+            answer = await pair.anna.call(CALL, call_of(number, timeout=3600, needle=0))
+            assert answer["details"] == {"may_have_run": True}
+        asked.clear()
+        await eventually(lambda: holders_of("needle") == 0)
+        assert pair.owner.held()["calls_to_record"] == 2
+        assert [record["req_id"] for record in sink.records] == ["r2", "r3"]
+        await pair.anna.sio.disconnect()
+        await eventually(lambda: pair.owner.held()["calls_to_record"] == 0)
+        calls = [record for record in sink.records if record["kind"] == "call"]
+        assert sorted(record["req_id"] for record in calls) == ["r0", "r1", "r2", "r3"]
+        assert {(record["outcome"], len(record["args_sha256"])) for record in calls} == {("503", 64)}
+
+
+async def test_nothing_is_kept_of_calls_where_the_audit_is_off(nats_url: str) -> None:
+    async with couple(nats_url, 1) as pair:
+
+        async def tool(_: dict[str, Any]) -> Any:
+            return {"code": 503, "message": "no", "details": {"may_have_run": True}}
+
+        serve(pair.box, CALL, tool)
+        assert (await pair.anna.call(CALL, call_of(timeout=3600)))["code"] == 503
+        assert pair.owner.held()["calls_to_record"] == 0
 
 
 async def test_an_answer_goes_out_when_its_record_has_left(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from smcp_bus.audit import NOT_WRITTEN, Event, Trail
 from smcp_bus.audit_sinks import ApprovalSink, FileSink
+from smcp_bus.limits import Rate
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal
-from smcp_proto.errors import ErrorCode
+from smcp_proto.errors import ErrorCode, Malformed
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.registry_world import asking, send
@@ -105,3 +106,21 @@ async def test_a_join_is_recorded_of_a_computer_that_claims_to_be_a_gateways(nat
                 "lab", "computer", name, claim, b'{"office_id":"lab","name":"%b","role":"computer"}' % name.encode()
             )
     assert [(each["kind"], each["name"]) for each in records(file)] == [("join", "forger")]
+
+
+async def test_a_computer_cannot_fill_the_trail_with_refusals(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_bus.audit.REFUSALS", Rate(1 / 3600, 3 * 3600))
+    file = tmp_path / "trail"
+    async with (
+        open_bus(BusConfig(url=nats_url)) as bus,
+        open_registry(RegistrySettings(nats_url=nats_url), bus, trail=trail(file)),
+        asking(nats_url) as own,
+    ):
+        client = RegistryClient(own, credential="rack", process="p")
+        claim = Claim(session="s", credential="rack", process="p", incarnation="i", identity="box")
+        for _ in range(5):
+            with pytest.raises(Malformed):
+                await client.join("lab", "computer", "box", claim, b"{}")
+    assert [each["kind"] for each in records(file)] == ["refusal"] * 3

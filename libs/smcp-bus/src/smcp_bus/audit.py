@@ -12,7 +12,6 @@ Nobody is asked here, and nothing waits, but in the mode `required`: there `writ
 import asyncio
 import hashlib
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,9 +23,10 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 
 from smcp_bus import exact_json
+from smcp_bus.limits import Buckets, Rate
 from smcp_bus.subjects import audit
 from smcp_proto.errors import Unavailable
-from smcp_proto.printable import SECRET_IN_TEXT, SECRET_WORD, printable
+from smcp_proto.printable import printable, redacted
 
 Kind = Literal["join", "leave", "refusal", "call", "cancel", "approval", "key"]
 
@@ -43,17 +43,19 @@ MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
 """The same in bytes: with arguments and results a record has up to some 128 KiB."""
 SENT_AGAIN: Final = 200
 """How many waiting records are sent again at a time: a full stream refuses each of them."""
-LONGEST_NAME: Final = 128
-"""Characters of a name that may be legal (`member_names`); what is longer was refused."""
+LONGEST_NAME: Final = 512
+"""Bytes of a name that may be legal: 128 characters (`member_names`)."""
 LONGEST_TEXT: Final = 256
-"""Characters of any other text: it is in a line of the log and in a cell of a table."""
+"""Bytes of any other text: it is in a line of the log and in a cell of a table."""
 LONGEST_CONTENT: Final = 64 * 1024
 """Bytes of arguments or of a result; NATS takes 1 MiB in a message."""
-LINES_PER_S: Final = 50
-"""At most this many refusals are logged in a second, since a client can provoke any number. All are recorded."""
-
-_OWN_SECRETS: Final = re.compile(r"smcp_[0-9a-z]+_[A-Za-z0-9_-]+|\bBearer +\S+", re.IGNORECASE)
-_REDACTED: Final = "<redacted>"
+EVENT_BYTES: Final = 16 * 1024
+"""Memory of an event and its texts, which `compact` has cut: Python takes four bytes for each character of some."""
+PARSED: Final = 32
+"""The same of arguments, for each byte of their JSON: `{},` takes 72 of them."""
+REFUSALS: Final = Rate(10 / 60, 25 * 60)
+"""Recorded refusals of one sender: 250 at once, then 10 a minute. Anybody may provoke any number, and so push out
+everybody's records. At 3 KB each they take six days to fill 256 MiB."""
 
 
 @dataclass(slots=True)
@@ -80,8 +82,8 @@ class Event:
     """The name of the refused event; the id of a key; or `REPEATED`."""
     why: str | None = None
     arguments: Any = None
+    """Of a call; after `compact` as its record shows them."""
     args_sha256: str | None = None
-    """Where the arguments themselves are not known."""
     result: bytes | None = field(default=None, repr=False)
     request_bytes: int | None = None
     reply_bytes: int | None = None
@@ -138,10 +140,12 @@ class Trail:
         """The last record of the portion that was sent again."""
         self._failing = 0
         self._why = ""
-        self._lines = (0, 0)
         self._second = (0, "")
         self.written = self.failures = self.lost = 0
         self._loop = asyncio.get_running_loop()
+        self._refusals = Buckets(REFUSALS, self._loop.time)
+        self._refused: dict[str, tuple[int, Event]] = {}
+        """Refusals that are not recorded yet, by sender: how many, and the last one."""
         self.sink = None if open_sink is None else open_sink(self)
 
     @property
@@ -161,7 +165,7 @@ class Trail:
 
     def write(self, event: Event) -> Awaitable[bool] | None:
         """Record what happened. Returns what to wait for, in the mode `required`: whether it is written now."""
-        _clean(event)
+        self.compact(event)
         record = self._described(event)
         self._say(record)
         if self.sink is None:
@@ -184,6 +188,41 @@ class Trail:
         self._waiting_bytes += len(written)
         self.sink.send(number, subject, written)
         return None if future is None else asyncio.shield(future)
+
+    def refuse(self, event: Event, office: str | None) -> None:
+        """Record a refusal. Where its sender had too many, the next one that is recorded says how many are missing.
+
+        Args:
+            office: the one that the sender is in: the request may name any. By it, and by its subject, it is known.
+        """
+        sender = f"{office or ''}\n{event.by or event.subject or ''}"
+        self.compact(event)
+        self._refused[sender] = self._refused.get(sender, (0, event))[0] + 1, event
+        self._write_refused(sender)
+
+    def _write_refused(self, sender: str, *, at_the_end: bool = False) -> None:
+        if self._refusals.take(sender) > 0 and not at_the_end:
+            return
+        count, event = self._refused.pop(sender)
+        if count > 1:
+            event.why = f"{count - 1} refusals before it are not recorded; {event.why}"
+        self.write(event)
+
+    def compact(self, event: Event) -> int:
+        """Reduce the event to what its record shows. Returns how many bytes of memory it takes at most."""
+        _clean(event)
+        if event.arguments is None or event.args_sha256 is not None:
+            return EVENT_BYTES
+        arguments = exact_json.written(event.arguments, sort_keys=True)
+        event.args_sha256 = sha256(arguments)
+        if not self._content:
+            event.arguments = None
+        elif len(arguments) > LONGEST_CONTENT:
+            event.arguments = _TOO_LONG
+        else:
+            event.arguments = redacted(event.arguments)
+            return EVENT_BYTES + PARSED * len(arguments)
+        return EVENT_BYTES
 
     def taken(self, number: int) -> None:
         """The sink has the record."""
@@ -214,9 +253,11 @@ class Trail:
             waiting.written.set_result(False)
 
     async def run(self) -> None:
-        """Send again what was not taken, until cancelled."""
-        while self.sink is not None:
+        """Send again what was not taken, and write refusals that were too many, until cancelled."""
+        while True:
             await asyncio.sleep(ANSWER_S / 2)
+            for sender in list(self._refused):
+                self._write_refused(sender)
             overdue = self._loop.time() - ANSWER_S
             late = [number for number, waiting in self._waiting.items() if waiting.sent_at <= overdue]
             for number in late:
@@ -228,7 +269,8 @@ class Trail:
         self._send_again(list(islice(self._waiting, SENT_AGAIN)))
 
     def _send_again(self, numbers: list[int]) -> None:
-        assert self.sink is not None
+        if self.sink is None:
+            return
         self._last_again = numbers[-1] if numbers else 0
         for number in numbers:
             if (waiting := self._waiting.get(number)) is not None:
@@ -237,6 +279,8 @@ class Trail:
 
     async def close(self, within: float = ANSWER_S) -> None:
         """Wait until the sink has all records, for so long at most."""
+        for sender in list(self._refused):
+            self._write_refused(sender, at_the_end=True)
         if self.sink is None:
             return
         ends = self._loop.time() + within
@@ -249,10 +293,6 @@ class Trail:
         self.sink.close()
 
     def _described(self, event: Event) -> dict[str, Any]:
-        arguments, hashed = None, event.args_sha256
-        if event.arguments is not None:
-            arguments = exact_json.written(event.arguments, sort_keys=True)
-            hashed = sha256(arguments)
         record: dict[str, Any] = {
             "at": self._now(),
             "kind": event.kind,
@@ -265,7 +305,7 @@ class Trail:
             "outcome": event.outcome,
             "ms": None if event.seconds is None else int(10_000 * event.seconds + 0.5) / 10,
             "req_id": event.req_id,
-            "args_sha256": hashed,
+            "args_sha256": event.args_sha256,
         }
         if event.trace_id is not None:
             record["trace_id"] = f"{event.trace_id:032x}"
@@ -273,8 +313,7 @@ class Trail:
             if (value := getattr(event, name)) is not None:
                 record[name] = value
         if self._content and event.kind == "call":
-            short = arguments is None or len(arguments) <= LONGEST_CONTENT
-            record["arguments"] = _redacted(event.arguments) if short else _TOO_LONG
+            record["arguments"] = event.arguments
             record["result"] = _result(event.result)
         return record
 
@@ -291,12 +330,6 @@ class Trail:
         level = logging.DEBUG if kind == "call" or is_elsewhere else logging.INFO
         if not self.log.isEnabledFor(level):
             return
-        if kind == "refusal":
-            second, lines = int(time.monotonic()), self._lines[1]
-            lines = lines + 1 if second == self._lines[0] else 1
-            self._lines = (second, lines)
-            if lines > LINES_PER_S:
-                return
         renamed = _IN_REFUSAL if kind == "refusal" else _IN_LINE
         fields = {renamed.get(name, name): value for name, value in record.items() if value is not None}
         fields.pop("", None)
@@ -321,16 +354,20 @@ def sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def _text(value: object, longest: int = LONGEST_TEXT) -> str | None:
+def _text(value: object, longest: int) -> str | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else str(value)
-    if len(text) > longest:
-        text = f"{text[: longest - 1]}…"
-    return text if text.isascii() and text.isprintable() else printable(text)
+    cut = text[:longest]
+    if not (cut.isascii() and cut.isprintable()):
+        cut = printable(cut)
+    if len(text) > longest or len(cut.encode()) > longest:
+        cut = f"{cut.encode()[: longest - 3].decode(errors='ignore')}…"
+    return cut
 
 
 _TEXTS: Final = ("subject", "by", "office", "role", "name", "computer", "tool", "req_id", "event", "why")
+_NAMES: Final = ("office", "name", "computer")
 _texts: Final = attrgetter(*_TEXTS)
 
 
@@ -343,7 +380,7 @@ def _clean(event: Event) -> None:
     if len(all_of_it) <= LONGEST_TEXT and all_of_it.isascii() and all_of_it.isprintable():
         return
     for name in _TEXTS:
-        setattr(event, name, _text(getattr(event, name), LONGEST_NAME if name == "office" else LONGEST_TEXT))
+        setattr(event, name, _text(getattr(event, name), LONGEST_NAME if name in _NAMES else LONGEST_TEXT))
 
 
 @lru_cache(maxsize=1024)
@@ -355,30 +392,9 @@ def _result(body: bytes | None) -> Any:
     if body is None:
         return None
     try:
-        return _redacted(orjson.loads(body)) if len(body) <= LONGEST_CONTENT else _TOO_LONG
+        return redacted(orjson.loads(body)) if len(body) <= LONGEST_CONTENT else _TOO_LONG
     except orjson.JSONDecodeError:
         return None
 
 
 _TOO_LONG: Final = "<too long>"
-
-
-def _redacted(value: Any) -> Any:
-    match value:
-        case dict():
-            return {
-                name: _REDACTED if SECRET_WORD.search(str(name)) and inner else _redacted(inner)
-                for name, inner in value.items()
-            }
-        case list():
-            return [_redacted(inner) for inner in value]
-        case str():
-            value = _OWN_SECRETS.sub(_REDACTED, value)
-            for pattern in SECRET_IN_TEXT:
-                value = pattern.sub(_without_secret, value)
-    return value
-
-
-def _without_secret(found: re.Match[str]) -> str:
-    start = found.start()
-    return found[0][: found.start("secret") - start] + _REDACTED + found[0][found.end("secret") - start :]

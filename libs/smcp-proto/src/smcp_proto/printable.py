@@ -44,6 +44,8 @@ SECRET_IN_TEXT: Final = (
     ),
 )
 """The group `secret` is the part that nobody may see."""
+_OWN_SECRETS: Final = re.compile(r"smcp_[0-9a-z]+_[A-Za-z0-9_-]+|\bBearer +\S+", re.IGNORECASE)
+_REDACTED: Final = "<redacted>"
 
 
 def printable(text: str, *, newline: str = " ") -> str:
@@ -59,6 +61,28 @@ def printable_json(value: Any, *, indent: int | None = 2) -> str:
 def escaped_json(text: str) -> str:
     """The same for JSON that is written already and has no white space between lines but newlines."""
     return _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def redacted(value: Any) -> Any:
+    """A JSON value without what looks like a secret, by its name or its form."""
+    match value:
+        case dict():
+            return {
+                name: _REDACTED if SECRET_WORD.search(str(name)) and inner else redacted(inner)
+                for name, inner in value.items()
+            }
+        case list():
+            return [redacted(inner) for inner in value]
+        case str():
+            value = _OWN_SECRETS.sub(_REDACTED, value)
+            for pattern in SECRET_IN_TEXT:
+                value = pattern.sub(_without_secret, value)
+    return value
+
+
+def _without_secret(found: re.Match[str]) -> str:
+    start = found.start()
+    return found[0][: found.start("secret") - start] + _REDACTED + found[0][found.end("secret") - start :]
 
 
 def failure_excerpt(text: str) -> str:

@@ -159,6 +159,7 @@ class Gateway:
             "offices": len(self.offices),
             "calls": len(self.calls),
             "local_requests": len(self.route),
+            "calls_to_record": self._audit.open_calls,
             "computers": len(self.computers),
             "computers_subscriptions": self.computers.subscribed,
             **self.computers.owner.held(),

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import orjson
 
-from smcp_bus.audit import NOT_WRITTEN, REPEATED, Event, Trail
+from smcp_bus import exact_json
+from smcp_bus.audit import NOT_WRITTEN, REPEATED, Event, Trail, sha256
 from smcp_bus.callers import Caller
 from smcp_bus.dispatch import JOIN, Answer, Call, Handler, failed
-from smcp_bus.exact_json import SMALL_BYTES
+from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.tracing import office_of, tool_failure, trace_id_of
 from smcp_gateway.sockets.packet import ClientEvent
 from smcp_gateway.sockets.session import SeatKey, Session, Sessions
@@ -30,10 +31,9 @@ REPEATED_S: Final = 2.5
 ENDED_S: Final = 10.0
 """So long a client is known that is gone: its calls are broken off at once (seconds)."""
 
-CONNECT_REFUSALS_PER_MINUTE: Final = 25
-"""At most so many refused connections are recorded in a minute. Anybody may provoke any number, and 256 MiB of records
-push out those of tenants: that takes two weeks. The 429 after 20 wrong tokens of an address is still recorded. The next
-record says how many are missing."""
+OPEN_BYTES: Final = 64 * 1024 * 1024
+"""Memory for calls that may be repeated, shared per office. A call without room is recorded at once, and so is its
+repeat."""
 
 Key = tuple[str, str, str]
 """(office, Agent, req_id)"""
@@ -53,6 +53,7 @@ class _Open:
     event: Event
     session: str
     timer: asyncio.TimerHandle
+    grant: Grant
 
 
 class Audit:
@@ -60,12 +61,16 @@ class Audit:
         self.trail = trail
         self._sessions = sessions
         self._open: dict[Key, _Open] = {}
-        self._not_written: dict[Key, tuple[Any, ...]] = {}
+        self._room = ByteBudget(OPEN_BYTES)
+        self._not_written: dict[Key, str] = {}
         """Calls answered with `NOT_WRITTEN`, whose records are sent again: what their repeats say, too."""
         self._ended: dict[str, Session] = {}
-        self._strangers = self._unrecorded = self._minute = 0
-        self._last_unrecorded: Event | None = None
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that may be repeated, and are not recorded yet."""
+        return len(self._open)
 
     def before(self, handler: Handler) -> Handler:
         """Refuse what cannot be recorded, in the mode `required`. It raises Unavailable."""
@@ -95,13 +100,18 @@ class Audit:
         key = (event.office or "", event.name or "", event.req_id or "")
         if name == CALL and self._not_written and self._not_written.get(key) == _asked(call):
             return None
-        if name == CALL and event.kind == "call":
+        if event.kind == "refusal":
+            self.trail.refuse(event, call.caller.office)
+            return None
+        if event.kind == "call" and not self._takes_calls():
+            return None
+        if name == CALL:
             self._forget(key)
             if answer is None or (answer.error is not None and _sdk_will_retry(session, answer)):
                 self._keep(key, event, call)
                 return None
         written = self.trail.write(event)
-        if written is None or answer is None or event.kind == "refusal":
+        if written is None or answer is None:
             return None
         return self._when_written(written, answer, key, call)
 
@@ -120,43 +130,18 @@ class Audit:
     def refused(self, session: Session, event: ClientEvent, answer: Answer) -> None:
         """An event was refused before it came to the dispatcher."""
         caller, fields = session.caller(), _request_fields(event.body)
-        self.trail.write(
-            Event(
-                "refusal",
-                str(answer.error),
-                office=caller.office,
-                subject=_subject(caller),
-                role=caller.role,
-                name=caller.name,
-                address=session.address,
-                computer=fields.get("computer"),
-                tool=fields.get("tool_name"),
-                req_id=fields.get("req_id"),
-                event=event.name,
-                why=_message(answer),
-                request_bytes=event.size or None,
-            )
-        )
+        refusal = Event("refusal", str(answer.error), event=event.name, why=_message(answer))
+        refusal.office, refusal.role, refusal.name = caller.office, caller.role, caller.name
+        refusal.subject, refusal.address = _subject(caller), session.address
+        refusal.computer, refusal.tool = fields.get("computer"), fields.get("tool_name")
+        refusal.req_id, refusal.request_bytes = fields.get("req_id"), event.size or None
+        self.trail.refuse(refusal, caller.office)
 
     def not_connected(self, address: str, error: SmcpError) -> None:
         """A client was not let in."""
         why = getattr(error, "why", None)  # of a token, which its sender is not told
         reason = f"{error.message}: {why}" if why else error.message
-        event = Event("refusal", str(int(error.code)), address=address, event="connect", why=reason)
-        if (minute := int(self._loop.time()) // 60) != self._minute:
-            self._minute, self._strangers = minute, 0
-        self._strangers += 1
-        if self._strangers > CONNECT_REFUSALS_PER_MINUTE:
-            self._unrecorded += 1
-            self._last_unrecorded = event
-        else:
-            self._write_stranger(event)
-
-    def _write_stranger(self, event: Event) -> None:
-        if self._unrecorded:
-            event.why = f"{self._unrecorded} refused connections before it are not recorded; {event.why}"
-        self._unrecorded, self._last_unrecorded = 0, None
-        self.trail.write(event)
+        self.trail.refuse(Event("refusal", str(int(error.code)), address=address, event="connect", why=reason), None)
 
     def left(self, session: Session, seat: SeatKey, outcome: str, req_id: str = "") -> None:
         """A member gave up its seat. What the registry takes away, it records itself."""
@@ -189,18 +174,19 @@ class Audit:
     def close(self) -> None:
         for key in list(self._open):
             self._write(key)
-        if self._last_unrecorded is not None:
-            self._unrecorded -= 1
-            self._write_stranger(self._last_unrecorded)
 
     def _keep(self, key: Key, event: Event, call: Call) -> None:
+        if (grant := self._room.take(self.trail.compact(event), call.caller.office or "")) is None:
+            self.trail.write(event)
+            return
         timer = self._loop.call_at(call.deadline + REPEATED_S, self._write, key)
-        self._open[key] = _Open(event, call.caller.session, timer)
+        self._open[key] = _Open(event, call.caller.session, timer, grant)
 
     def _forget(self, key: Key) -> Event | None:
         if (kept := self._open.pop(key, None)) is None:
             return None
         kept.timer.cancel()
+        kept.grant.release()
         return kept.event
 
     def _write(self, key: Key) -> None:
@@ -260,9 +246,10 @@ def _subject(caller: Caller) -> str | None:
     return (caller.subject or None) if caller.rights is None else caller.rights.holder
 
 
-def _asked(call: Call) -> tuple[Any, ...]:
+def _asked(call: Call) -> str:
     """What is the same in a repeat of a call, beside its `Key`."""
-    return tuple(call.payload.get(name) for name in ("computer", "tool_name", "params"))
+    asked = [call.payload.get(name) for name in ("computer", "tool_name", "params")]
+    return sha256(exact_json.written(asked, sort_keys=True))
 
 
 def _message(answer: Answer) -> str | None:
@@ -271,7 +258,7 @@ def _message(answer: Answer) -> str | None:
 
 def _request_fields(body: bytes | None) -> dict[str, Any]:
     """What a refused request says, as far as it is read for that."""
-    if body is None or len(body) > SMALL_BYTES:
+    if body is None or len(body) > exact_json.SMALL_BYTES:
         return {}
     try:
         fields = orjson.loads(body)
