@@ -1,14 +1,17 @@
 """What a key or token allows at Computers, as gateways check it and as they tell it."""
 
 import json
+import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from smcp_bus import callers
-from smcp_bus.callers import Caller, Rights, check_listed, listed_hints, without_tools
+from smcp_bus.callers import LARGEST_TOOL, Caller, Rights, check_listed, listed_hints, without_tools
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas.tools import OnBehalf
+from smcp_testing.waiting import steps
 
 READS, WRITES = '{"readOnlyHint": true}', '{"readOnlyHint": false}'
 
@@ -20,6 +23,9 @@ def tool(name: str, annotation: Any = None) -> dict[str, Any]:
 TOOLS = [tool("read_a", READS), tool("read_b", WRITES), tool("read_c"), tool("drop", READS), tool("read_d", "{")]
 
 
+MOST = 200_000
+
+
 @pytest.mark.parametrize(
     ("allowed", "names"),
     [
@@ -29,45 +35,68 @@ TOOLS = [tool("read_a", READS), tool("read_b", WRITES), tool("read_c"), tool("dr
         ({"tools": ("read_?", "x"), "read_only": True}, ["read_a"]),
     ],
 )
-def test_a_list_has_the_tools_that_may_be_called(allowed: dict[str, Any], names: list[str]) -> None:
+async def test_a_list_has_the_tools_that_may_be_called(allowed: dict[str, Any], names: list[str]) -> None:
     given = Rights(holder="anna", **allowed)
-    answer = json.loads(without_tools(given, "client:get_tools", json.dumps({"tools": TOOLS, "req_id": "r"}).encode()))
+    body = json.dumps({"tools": TOOLS, "req_id": "r"}).encode()
+    answer = json.loads(await without_tools(given, "client:get_tools", body, MOST))
     assert [each["name"] for each in answer["tools"]] == names
     assert answer["req_id"] == "r"
+    hints = await listed_hints(body, MOST)
     for each in TOOLS:
         if each["name"] in names:
-            check_listed(given, listed_hints(TOOLS), each["name"])
+            check_listed(given, hints, each["name"])
         else:
             with pytest.raises(NotAllowed) as refused:
-                check_listed(given, listed_hints(TOOLS), each["name"])
+                check_listed(given, hints, each["name"])
             assert refused.value.details == {"field": "tool_name"}
 
 
+@pytest.mark.parametrize("pad", ["", "x" * 440], ids=["short tools", "long tools"])
+async def test_a_large_list_of_tools_holds_the_loop_for_short_steps(pad: str) -> None:
+    body = json.dumps({"tools": [{"name": f"tool{number}", "d": pad} for number in range(50_000)]}).encode()
+    given = Rights(holder="anna", tools=tuple(f"get_{number}_*" for number in range(20)))
+    began = time.thread_time()
+    sum(given.may_name(tool["name"]) for tool in json.loads(body)["tools"])
+    at_once = time.thread_time() - began
+    for read in (partial(without_tools, given, "client:get_tools"), listed_hints):
+        took = [steps(read(body, MOST))[1] for _ in range(3)]
+        assert max(map(min, zip(*took, strict=True))) < at_once / 3
+
+
+async def test_a_tool_of_more_than_a_mebibyte_is_not_shown_where_tools_are_restricted() -> None:
+    large = {**tool("read_large", READS), "description": "x" * LARGEST_TOOL}
+    body = json.dumps({"tools": [large, *TOOLS]}).encode()
+    shown = json.loads(await without_tools(Rights(holder="anna", tools=("read_*",)), "client:get_tools", body, MOST))
+    assert shown == {"tools": [each for each in TOOLS if each["name"] != "drop"]}
+
+
 @pytest.mark.parametrize("listed", [TOOLS, [], None, [5, {"name": 5}]])
-def test_a_tool_that_is_not_listed_may_not_be_called(listed: Any) -> None:
+async def test_a_tool_that_is_not_listed_may_not_be_called(listed: Any) -> None:
+    hints = await listed_hints(json.dumps({"tools": listed}).encode(), MOST)
     with pytest.raises(NotAllowed):
-        check_listed(Rights(holder="anna", tools=("*", "x")), listed_hints(listed), "box__read_a")
+        check_listed(Rights(holder="anna", tools=("*", "x")), hints, "box__read_a")
 
 
 @pytest.mark.parametrize("allowed", [{"tools": ("read_*",)}, {"read_only": True}])
-def test_a_configuration_names_no_tools_to_who_may_not_call_all_of_them(allowed: dict[str, Any]) -> None:
+async def test_a_configuration_names_no_tools_to_who_may_not_call_all_of_them(allowed: dict[str, Any]) -> None:
     """It has their original names, and rights are for the names that are listed."""
     server = {"type": "stdio", "tool_meta": {"drop": {"alias": "read_all"}}, "forbidden_tools": ["rm", "read_x"]}
     body = json.dumps({"servers": {"box": server, "other": {"type": "sse"}}}).encode()
-    shown = json.loads(without_tools(Rights(holder="a", **allowed), "client:get_config", body))["servers"]
+    shown = json.loads(await without_tools(Rights(holder="a", **allowed), "client:get_config", body, MOST))["servers"]
     assert shown == {"box": {"type": "stdio", "tool_meta": {}, "forbidden_tools": []}, "other": {"type": "sse"}}
 
 
 @pytest.mark.parametrize("user", [{}, {"tools": ["*"]}, {"tools": ["d*", "read_a"]}])
-def test_a_call_for_a_user_is_limited_by_both_lists_of_tools(user: dict[str, Any]) -> None:
+async def test_a_call_for_a_user_is_limited_by_both_lists_of_tools(user: dict[str, Any]) -> None:
     own = Rights(holder="service", tools=("read_*",))
     at_gateway = Caller(role="agent", rights=own.narrowed(OnBehalf(identity="a" * 32, subject="otto", **user)))
     both = callers.from_headers(callers.to_headers(at_gateway), "lab").rights
     assert both is not None
     assert both.restricts_tools
-    check_listed(both, listed_hints(TOOLS), "read_a")
+    hints = await listed_hints(json.dumps({"tools": TOOLS}).encode(), MOST)
+    check_listed(both, hints, "read_a")
     with pytest.raises(NotAllowed):
-        check_listed(both, listed_hints(TOOLS), "drop")
+        check_listed(both, hints, "drop")
 
 
 @pytest.mark.parametrize("key", ["own key", None])

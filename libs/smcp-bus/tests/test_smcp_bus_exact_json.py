@@ -275,9 +275,20 @@ async def test_a_slice_may_end_at_any_byte_of_an_object(text: str) -> None:
         assert {name: json.loads(bytes(each)) for name, each in found.items()} == value, at
 
 
+@given(st.lists(ODD_VALUES, max_size=4), BLANKS)
+async def test_a_slice_may_end_at_any_byte_of_a_list(written: list[str], blank: str) -> None:
+    body = (blank + "[" + f"{blank},{blank}".join(written) + blank + "]" + blank).encode()
+    for at in range(len(body) + 1):
+        padded = b" " * (exact_json.SMALL_BYTES - at) + body
+        found = [json.loads(bytes(item)) async for item in exact_json.items(padded, 10**6, "the answer")]
+        assert found == list(map(json.loads, written)), at
+
+
 @given(st.lists(st.sampled_from([*list('"\\[]{},:1 a'), '"b":', "\\u00e9", "\x80"]), max_size=20))
-async def test_a_text_that_is_no_json_has_some_fields_or_none(parts: list[str]) -> None:
-    await exact_json.fields("".join(parts).encode("latin-1"), 10**6, "the answer")
+async def test_a_text_that_is_no_json_has_some_fields_and_items_or_none(parts: list[str]) -> None:
+    text = "".join(parts).encode("latin-1")
+    await exact_json.fields(text, 10**6, "the answer")
+    assert all([item async for item in exact_json.items(text, 10**6, "the answer")])
 
 
 async def test_an_object_of_more_fields_than_are_read_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Coroutine
 from typing import Any, Final
 
 import pytest
@@ -13,6 +12,7 @@ from smcp_bus import exact_json
 from smcp_gateway.computers.answers import large_answer, result_of
 from smcp_proto.errors import SmcpError, TooLarge
 from smcp_testing.gateway_world import MIB
+from smcp_testing.waiting import steps
 
 MOST: Final = exact_json.MAX_VALUES
 ESCAPED: Final = "é\n" * (4 * MIB)
@@ -29,19 +29,6 @@ JSON: Final = st.recursive(
 )
 NAMES: Final = st.sampled_from(["content", "isError", "code", "message", "meta", "_meta", "a2c_x", "b"]) | st.text()
 OBJECTS: Final = st.dictionaries(NAMES, st.dictionaries(NAMES, JSON) | JSON)
-
-
-def steps(work: Coroutine[Any, Any, Any]) -> tuple[Any, list[float]]:
-    """What it returns, and the seconds of processor of each step in which the loop serves nobody else."""
-    took: list[float] = []
-    while True:
-        began = time.thread_time()
-        try:
-            work.send(None)
-        except StopIteration as end:
-            return end.value, took
-        finally:
-            took.append(time.thread_time() - began)
 
 
 @pytest.mark.parametrize(

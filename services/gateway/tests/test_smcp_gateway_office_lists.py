@@ -1,15 +1,18 @@
 """`resources/list` and `templates/list` without `computerId`: over all Computers of the office."""
 
+import json
+import time
 from typing import Any
 
 import nats
 import pytest
 from nats.aio.msg import Msg
 
-from smcp_bus import subjects
+from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.wire import CHUNKS, SIZE
 from smcp_gateway.handlers import resources
+from smcp_gateway.handlers.resources import read_page
 from smcp_testing.gateway_world import MIB, NAMESPACE, Serve, connected, gateway_world
 from smcp_testing.listing_office import (
     KEY,
@@ -29,7 +32,7 @@ from smcp_testing.listing_office import (
 )
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.scraping import scraped
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import eventually, steps
 
 
 @pytest.mark.rule("computer.resources.cursor", "answers.resources.office.order")
@@ -214,6 +217,31 @@ async def test_a_computer_whose_answers_in_parts_lie_is_left_out_and_the_others_
             await client.close()
         assert listed(found) == [("a", ["file:///a/0"]), ("c", ["file:///c/0"])]
         assert skipped(found) == ["b"]
+
+
+def page_of(count: int, size: int = 0) -> dict[str, Any]:
+    items = [{"uri": f"file:///{number}", "name": "y" * 400} for number in range(count)]
+    return {"payload": {"jsonrpc": "2.0", "id": 7, "result": {"resources": items, "meta": {"size": size}}}}
+
+
+@pytest.mark.rule("answers.resources.office.skipped")
+async def test_a_page_that_is_larger_than_the_agent_takes_is_left_out_and_the_others_are_listed(nats_url: str) -> None:
+    computers = {"a": Lister("a", 1), "b": failing(page_of(3_000)), "c": Lister("c", 1)}
+    async with office(nats_url, computers, auth={"max_message": MIB}) as (_, anna):
+        found = await pages(anna)
+        assert listed(found) == [("a", ["file:///a/0"]), ("c", ["file:///c/0"])]
+        assert skipped(found) == ["b"]
+
+
+async def test_a_large_page_holds_the_loop_for_short_steps_and_keeps_its_numbers() -> None:
+    text = json.dumps(page_of(60_000, 2**70)).encode()
+    began = time.thread_time()
+    exact_json.written(exact_json.read(text))
+    at_once = time.thread_time() - began
+    took = [steps(read_page(text, "resources_list", None, exact_json.MAX_VALUES)) for _ in range(3)]
+    assert max(map(min, zip(*(each for _, each in took), strict=True))) < at_once / 3
+    page = took[0][0]
+    assert (page.has_items, page.next, bytes(page.meta["size"])) == (True, None, b" %d" % 2**70)
 
 
 async def test_the_number_of_computers_asked_for_one_page_is_bounded(

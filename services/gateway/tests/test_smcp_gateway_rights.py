@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from smcp_testing import issuer
-from smcp_testing.gateway_world import Client, connected, gateway_world
+from smcp_testing.gateway_world import MIB, Client, connected, gateway_world
 from smcp_testing.issuer import shared_token
 from smcp_testing.socketio_pair import OFFICE, RESULT, serve
 
@@ -26,7 +26,9 @@ def auth(subject: str, **more: Any) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def office(nats_url: str, **allowed: Any) -> AsyncIterator[tuple[Client, dict[str, list[dict[str, Any]]]]]:
+async def office(
+    nats_url: str, *, max_message: int = 4 * MIB, **allowed: Any
+) -> AsyncIterator[tuple[Client, dict[str, list[dict[str, Any]]]]]:
     """An Agent with these rights on another replica than its Computers `box` and `other`; and what those were asked."""
     settings = issuer.settings(auth_secret=SECRET)
     asked: dict[str, list[dict[str, Any]]] = {}
@@ -38,7 +40,8 @@ async def office(nats_url: str, **allowed: Any) -> AsyncIterator[tuple[Client, d
 
             async def tools(request: dict[str, Any]) -> Any:
                 await asyncio.sleep(0)
-                return {"tools": listed, "req_id": request["req_id"]}
+                more = [{"name": "large", "description": "x" * MIB}] if "large" in request else []
+                return {"tools": listed + more, "req_id": request["req_id"]}
 
             async def config(_: dict[str, Any]) -> Any:
                 return {"servers": {"files": {"tool_meta": {"drop": {}, "read_a": {}}, "forbidden_tools": ["rm"]}}}
@@ -62,7 +65,9 @@ async def office(nats_url: str, **allowed: Any) -> AsyncIterator[tuple[Client, d
             serve(client, "client:rename", renamed)
             asked[name] = serve(client, "client:tool_call", run)
             assert await client.join("computer", name, OFFICE) == [True, None]
-        anna = await opened.enter_async_context(connected(world.url, auth=auth("anna", **allowed)))
+        anna = await opened.enter_async_context(
+            connected(world.url, auth={**auth("anna", **allowed), "max_message": max_message})
+        )
         assert await anna.join("agent", "anna", OFFICE) == [True, None]
         yield anna, asked
 
@@ -105,6 +110,12 @@ async def test_a_tool_that_the_token_is_not_for_is_not_listed_and_403_when_calle
         if "tools" in allowed:
             server = (await anna.call("client:get_config", ask()))["servers"]["files"]
             assert (list(server["tool_meta"]), server["forbidden_tools"]) == ([], [])
+
+
+async def test_a_list_that_is_larger_than_its_agent_takes_is_413_before_it_is_read(nats_url: str) -> None:
+    async with office(nats_url, max_message=MIB, tools=["read_a"]) as (anna, _):
+        listed = await anna.call("client:get_tools", ask(large=True))
+        assert (listed["code"], listed["details"]["limit"]) == (413, MIB)
 
 
 @pytest.mark.rule("answers.who.rights", "answers.who.rights.listed")

@@ -10,7 +10,7 @@ annotation of a tool. A Computer's own `allow` is not here.
 
 import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -34,7 +34,10 @@ FIELD: Final = "a2c_caller"
 ANY: Final = ("*",)
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 """The key in a tool's `meta` under which a Computer lists the annotations of its MCP server, as a JSON text."""
-_OF_TOOLS: Final[Mapping[str, Any]] = {"tool_meta": {}, "forbidden_tools": []}
+LARGEST_TOOL: Final = 1024 * 1024
+"""Bytes of a listed tool; a larger one is not shown where tools are restricted, and not called. Reading one takes a few
+milliseconds; models get some kilobytes of a tool."""
+_OF_TOOLS: Final = {"tool_meta": b"{}", "forbidden_tools": b"[]"}
 """What a server's configuration says of tools, by their original names; patterns mean the names that are listed."""
 
 
@@ -210,10 +213,26 @@ def is_read_only(tool: Mapping[str, Any]) -> bool:
     return isinstance(hints, dict) and hints.get("readOnlyHint") is True
 
 
-def listed_hints(tools: Any) -> dict[str, bool]:
-    """Whether each tool of a Computer's list only reads, by its name."""
-    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return {name: is_read_only(tool) for tool in named if isinstance(name := tool.get("name"), str)}
+async def _listed(tools: bytes, most: int) -> AsyncIterator[tuple[str, memoryview, Mapping[str, Any]]]:
+    """The tools of a list: name, text, and value of each."""
+    async for text in exact_json.items(tools, most, "the answer"):
+        tool = orjson.loads(text) if len(text) <= LARGEST_TOOL else None
+        if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
+            yield name, text, tool
+
+
+async def listed_hints(answer: bytes, most: int) -> dict[str, bool]:
+    """Whether each tool of a Computer's list only reads, by its name.
+
+    Args:
+        answer: to `client:get_tools`. It is read in slices.
+        most: values in it.
+
+    Raises:
+        orjson.JSONDecodeError: it is no JSON. TooLarge: see `exact_json.fields`.
+    """
+    fields = await exact_json.fields(answer, most, "the answer")
+    return {name: is_read_only(tool) async for name, _, tool in _listed(bytes(fields.get("tools", b"")), most)}
 
 
 def check_listed(rights: Rights, listed: Mapping[str, bool], name: str) -> None:
@@ -226,21 +245,33 @@ def check_listed(rights: Rights, listed: Mapping[str, bool], name: str) -> None:
     rights.check_tool(name, read_only=listed[name])
 
 
-def without_tools(rights: Rights, event: str, body: bytes) -> bytes:
-    """A Computer's answer without the tools that the asker may not call."""
+async def without_tools(rights: Rights, event: str, body: bytes, most: int) -> bytes:
+    """A Computer's answer without the tools that the asker may not call. It is read in slices.
+
+    Args:
+        body: JSON.
+        most: values in it.
+
+    Raises TooLarge: see `exact_json.fields`.
+    """
     if event not in ("client:get_tools", "client:get_config"):
         return body
-    answer = exact_json.read(body)
-    match answer:
-        case {"tools": list(tools)}:
-            answer["tools"] = [tool for tool in tools if _is_shown(rights, tool)]
-        case {"servers": dict(servers)}:
-            for server in servers.values():
-                if isinstance(server, dict):
-                    server |= {field: empty for field, empty in _OF_TOOLS.items() if field in server}
-    return exact_json.written(answer)
+
+    async def inside(text: memoryview) -> dict[str, Any]:
+        return dict(await exact_json.fields(bytes(text), most, "the answer"))
+
+    answer = await inside(memoryview(body))
+    if event == "client:get_tools" and "tools" in answer:
+        tools = _listed(bytes(answer["tools"]), most)
+        shown = [text async for name, text, tool in tools if _is_shown(rights, name, tool)]
+        answer["tools"] = b"[%b]" % b",".join(shown)
+    if event == "client:get_config" and "servers" in answer:
+        servers = {name: await inside(server) for name, server in (await inside(answer["servers"])).items()}
+        for server in servers.values():
+            server |= {field: empty for field, empty in _OF_TOOLS.items() if field in server}
+        answer["servers"] = servers
+    return exact_json.joined(answer)
 
 
-def _is_shown(rights: Rights, tool: Any) -> bool:
-    name = tool.get("name") if isinstance(tool, dict) else None
-    return isinstance(name, str) and rights.may_name(name) and (not rights.read_only or is_read_only(tool))
+def _is_shown(rights: Rights, name: str, tool: Mapping[str, Any]) -> bool:
+    return rights.may_name(name) and (not rights.read_only or is_read_only(tool))

@@ -228,6 +228,35 @@ async def fields(text: bytes, most: int, what: str) -> Fields:
 _FLAT: Final = (b",", b":")
 
 
+async def items(text: bytes, most: int, what: str) -> AsyncIterator[memoryview]:
+    """The items of a large JSON list as they stand in its text, found in slices.
+
+    A list that is no JSON has any or none; another value has none.
+
+    Raises TooLarge: as `check_cost`.
+    """
+    if not text.lstrip().startswith(b"["):
+        return
+    view, at, depth, begin = memoryview(text), 0, 0, 0
+    async for pieces, begins_in_string, _ in _slices(text, most, what, _SLICE // 2):
+        in_string = begins_in_string
+        for piece in pieces:
+            marks = () if in_string or (depth > 1 and piece in _FLAT) else _MARKS.finditer(piece)
+            for mark in marks:
+                opens, closes = mark[0] in b"[{", mark[0] in b"]}"
+                if depth == 1 and not opens and (item := view[begin : at + mark.start()]).tobytes().strip():
+                    yield item
+                depth += opens - closes
+                if depth == 1 and not closes:
+                    begin = at + mark.end()
+            in_string = not in_string
+            at += len(piece) + 1
+        at -= 1  # the last piece goes on in the next slice
+
+
+_MARKS: Final = re.compile(rb"[\[\]{},]")
+
+
 def _name(quoted: bytes) -> str:
     try:
         name: str = orjson.loads(b'"%b"' % quoted)

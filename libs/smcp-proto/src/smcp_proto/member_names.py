@@ -86,14 +86,13 @@ def matches(pattern: str, name: str) -> bool:
 
     Takes at most `len(pattern) * len(name)` steps. Raises ValueError: see `check_pattern`.
     """
-    regex = _regex(unicodedata.normalize("NFC", pattern))
-    return regex.fullmatch(unicodedata.normalize("NFC", name)) is not None
+    return _regex(pattern).fullmatch(unicodedata.normalize("NFC", name)) is not None
 
 
 @lru_cache(maxsize=1024)
 def _regex(pattern: str) -> re.Pattern[str]:
     between = [""]  # the stars
-    characters = iter(pattern)
+    characters = iter(unicodedata.normalize("NFC", pattern))
     for character in characters:
         if character == "*":
             between.append("")

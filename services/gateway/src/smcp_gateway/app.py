@@ -199,7 +199,7 @@ class Gateway:
             await serving.drain()
 
     def _client_dispatcher(self, relay: Relay, max_values: int) -> Dispatcher:
-        lists = ListResources(relay, self.offices)
+        lists = ListResources(relay, self.offices, self.sessions, max_values=max_values)
         measure_lists(self.front.metrics, lists)
         rooms = Rooms(
             self.sessions,

@@ -96,11 +96,13 @@ def skipped(found: list[dict[str, Any]]) -> list[str]:
 
 
 @asynccontextmanager
-async def office(nats_url: str, computers: Mapping[str, Any], **options: Any) -> AsyncIterator[tuple[World, Client]]:
+async def office(
+    nats_url: str, computers: Mapping[str, Any], *, auth: Any = None, **options: Any
+) -> AsyncIterator[tuple[World, Client]]:
     """The Agent is on the first of two gateways, and has heard of all these Computers."""
     async with (
         gateway_world(nats_url, gateways=2, **options) as world,
-        connected(world.gateways[0].url) as anna,
+        connected(world.gateways[0].url, auth=auth) as anna,
         AsyncExitStack() as stack,
     ):
         assert await anna.join("agent", "anna", OFFICE) == [True, None]

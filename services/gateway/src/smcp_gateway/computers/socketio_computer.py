@@ -278,7 +278,7 @@ class SocketIoComputer:
             row = CATALOG["client:get_tools"]
             answer = await self._query(None, replace(call, row=row, payload=payload, caller=caller))
             with suppress(orjson.JSONDecodeError):
-                hints = listed_hints(orjson.loads(answer.body).get("tools"))
+                hints = await listed_hints(answer.body, self._table.max_values)
             # with a key it may list others to another caller
             if changes == self._changes and self.session.caller_key is None:
                 self._hints = hints

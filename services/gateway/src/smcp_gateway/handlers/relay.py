@@ -28,7 +28,7 @@ from smcp_bus.tracing import carried, link, sent
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall, TooManyCalls
 from smcp_gateway.computers.answers import error_in, expected_fields, large_answer
-from smcp_gateway.sockets.packet import Frame, event_frame, largest_reply
+from smcp_gateway.sockets.packet import Frame, event_frame, largest_reply, too_large
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto import tool_results
 from smcp_proto.backoff import Backoff
@@ -117,7 +117,10 @@ class Relay:
         finally:
             call.sent = pending.on_wire
         if rights is not None and rights.restricts_tools:
-            return RawJson(without_tools(rights, call.row.event, answer.body))
+            session = self.sessions.get(caller.session)
+            if session is not None and len(answer.body) > largest_reply(session.max_message):
+                raise too_large(len(answer.body), session.max_message)
+            return RawJson(await without_tools(rights, call.row.event, answer.body, self.max_values))
         return answer
 
     async def with_reply_limit(self, request: BaseModel, call: Call) -> RawJson:

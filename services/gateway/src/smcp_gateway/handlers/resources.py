@@ -9,7 +9,8 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,11 +21,13 @@ from smcp_auth.quotas import Quotas
 from smcp_bus import exact_json
 from smcp_bus.bus import BodyTooLarge, TransferFailed
 from smcp_bus.dispatch import Call, Handler, RawJson
+from smcp_bus.exact_json import Fields
 from smcp_bus.outbox import UPDATED, Key
 from smcp_gateway.computers.computer_table import ComputerTable
 from smcp_gateway.rooms.offices import Offices
+from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Sessions
-from smcp_proto.errors import NOT_A_MEMBER, ErrorCode, Malformed, NotInOffice, SmcpCode, SmcpError
+from smcp_proto.errors import NOT_A_MEMBER, ErrorCode, Malformed, NotInOffice, SmcpCode, SmcpError, TooLarge
 from smcp_proto.member_names import check_name
 from smcp_proto.schemas import ListResourcesReq, ListResourceTemplatesReq, ResourceUpdatedNotification
 from smcp_proto.schemas.resources import MAX_CURSOR
@@ -42,6 +45,7 @@ SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
 """In `meta` of a Computer's page: the MCP servers whose items are missing."""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
+_LIST: Final = re.compile(rb"\s*\[\s*(?P<empty>\])?")
 
 _log: Final = logging.getLogger("smcp_gateway.list_resources")
 
@@ -102,9 +106,12 @@ class Skip(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
-    envelope: dict[str, Any]
-    items: list[Any]
+class Page:
+    envelope: Fields
+    message: Fields
+    result: Fields
+    meta: Fields
+    has_items: bool
     next: str | None
     is_partial: bool
     """Whether it names MCP servers whose items are missing. Such a page is returned even without items."""
@@ -113,9 +120,11 @@ class _Page:
 class ListResources:
     """Takes the Computers from the office's roster: those that the Agent knows of (ADR 0018)."""
 
-    def __init__(self, relay: Carry, offices: Offices) -> None:
+    def __init__(self, relay: Carry, offices: Offices, sessions: Sessions, *, max_values: int) -> None:
         self._relay = relay
         self._offices = offices
+        self._sessions = sessions
+        self._max_values = max_values
         self._loop = asyncio.get_running_loop()
         self.skipped = 0
         """How often a Computer was left out that failed or was silent."""
@@ -141,7 +150,7 @@ class ListResources:
             for role, name in office.roster.present
             if role == "computer" and (rights is None or rights.may_ask(name))
         )
-        return RawJson(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
+        return RawJson(exact_json.joined(await self._page(request, call, list(_rest(names, cursor)))))
 
     async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:
         until = min(self._loop.time() + PAGE_S, call.deadline)
@@ -160,11 +169,11 @@ class ListResources:
             following = self._following(page, OfficeCursor(verb, name, page.next), inner, left_out)
             if following is None and name != rest[-1][0]:
                 following = OfficeCursor(verb, name, None).write()
-            if page.items or page.next is not None or page.is_partial:
-                return _from(page, request, name, verb, following, left_out)
+            if page.has_items or page.next is not None or page.is_partial:
+                return _from(page, request, name, following, left_out)
         return _empty(request, verb, None, left_out)
 
-    async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> _Page:
+    async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> Page:
         """One page of one Computer."""
         page_call = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
         try:
@@ -173,9 +182,15 @@ class ListResources:
             raise _refused(int(error.code), error.details, inner) from None
         except (BodyTooLarge, TransferFailed):  # what it announced, or did not send: it alone is left out
             raise Skip from None
-        return _read(exact_json.read(answer.body), call.row.verb, inner)
+        session = self._sessions.get(call.caller.session)
+        if session is None or len(answer.body) > largest_reply(session.max_message):
+            raise Skip
+        try:
+            return await read_page(answer.body, call.row.verb, inner, self._max_values)
+        except TooLarge:
+            raise Skip from None
 
-    def _following(self, page: _Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
+    def _following(self, page: Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
         """The cursor of this Computer's next page; None: there is none, or it cannot be used."""
         if page.next is None:
             return None
@@ -213,50 +228,75 @@ def _refused(code: int, details: Any, inner: str | None) -> Exception:
     return Skip(expected=code == ErrorCode.NOT_FOUND or details.get("smcp_code") == SmcpCode.NOT_SUPPORTED)
 
 
-def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
-    message = envelope.get("payload") if isinstance(envelope, dict) else None
-    if not isinstance(message, dict):
-        code = envelope.get("code") if isinstance(envelope, dict) else None
+async def read_page(answer: bytes, verb: str, inner: str | None, most: int) -> Page:
+    """A Computer's page, read in slices: its items are not parsed.
+
+    Args:
+        inner: the cursor that the Computer was given.
+        most: values in the answer.
+
+    Raises:
+        Skip: it is no page. Malformed: the Computer refused the cursor. TooLarge: see `exact_json.fields`.
+    """
+
+    async def inside(fields: Fields, name: str) -> Fields:
+        text = bytes(fields.get(name, b"")).lstrip()
+        return await exact_json.fields(text, most, "the page") if text.startswith(b"{") else {}
+
+    envelope = await exact_json.fields(answer, most, "the page")
+    message = await inside(envelope, "payload")
+    if not message:
+        code = _small(envelope, "code")
         # a Socket.IO Computer sends its errors as plain replies
-        raise _refused(code, envelope.get("details"), inner) if isinstance(code, int) else Skip()
-    error, result = message.get("error"), message.get("result")
+        raise _refused(code, _small(envelope, "details"), inner) if isinstance(code, int) else Skip()
+    error = _small(message, "error")
     if isinstance(error, dict):
         data = error.get("data")
         code = data.get("smcp_code") if isinstance(data, dict) else None
         if inner is not None and error.get("code") == INVALID_PARAMS:
             raise unreadable()
         raise Skip(expected=error.get("code") == METHOD_NOT_FOUND or code == SmcpCode.NOT_SUPPORTED)
-    items = result.get(ITEMS[verb]) if isinstance(result, dict) else None
-    following = result.get("nextCursor") if isinstance(result, dict) else None
-    if not isinstance(items, list) or not isinstance(following, str | None):
+    result = await inside(message, "result")
+    items, following = _LIST.match(result.get(ITEMS[verb], b"")), _small(result, "nextCursor")
+    if items is None or not isinstance(following, str | None):
         raise Skip
-    meta = result.get("meta") if isinstance(result, dict) else None
-    is_partial = isinstance(meta, dict) and bool(meta.get(SERVERS_LEFT_OUT))
-    return _Page(envelope, items, following or None, is_partial)
+    meta = await inside(result, "meta")
+    is_partial = bool(_small(meta, SERVERS_LEFT_OUT))
+    return Page(envelope, message, result, meta, not items["empty"], following or None, is_partial)
 
 
-def _from(
-    page: _Page, request: Request, name: str, verb: str, following: str | None, left_out: list[str]
-) -> dict[str, Any]:
+def _small(fields: Fields, name: str) -> Any:
+    """The value of a field, None where there is none. Raises Skip: it is larger than any that is right."""
+    text = bytes(fields.get(name, b"null"))
+    if len(text) > exact_json.SMALL_BYTES:
+        raise Skip
+    return orjson.loads(text)
+
+
+def _from(page: Page, request: Request, name: str, following: str | None, left_out: list[str]) -> dict[str, Any]:
     """A Computer's answer with the office's cursor."""
-    message = page.envelope["payload"]
-    result = _result({**message["result"], ITEMS[verb]: page.items}, following, left_out)
-    reply = {"jsonrpc": "2.0", "id": request.payload.id, "result": result}
-    return {**page.envelope, "roomId": request.roomId, "computerId": name, "payload": {**message, **reply}}
+    own = {"roomId": orjson.dumps(request.roomId), "computerId": orjson.dumps(name)}
+    message = _message(request, _result(page.result, page.meta, following, left_out))
+    return {**page.envelope, **own, "payload": {**page.message, **message}}
 
 
 def _empty(request: Request, verb: str, following: str | None, left_out: list[str]) -> dict[str, Any]:
-    result = _result({ITEMS[verb]: []}, following, left_out)
-    return {"roomId": request.roomId, "payload": {"jsonrpc": "2.0", "id": request.payload.id, "result": result}}
+    result = _result({ITEMS[verb]: b"[]"}, {}, following, left_out)
+    return {"roomId": orjson.dumps(request.roomId), "payload": _message(request, result)}
 
 
-def _result(result: dict[str, Any], following: str | None, left_out: list[str]) -> dict[str, Any]:
+def _message(request: Request, result: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": b'"2.0"', "id": exact_json.written(request.payload.id), "result": result}
+
+
+def _result(
+    result: Mapping[str, Any], meta: Mapping[str, Any], following: str | None, left_out: list[str]
+) -> dict[str, Any]:
     result = {key: value for key, value in result.items() if key != "nextCursor"}
     if following is not None:
-        result["nextCursor"] = following
+        result["nextCursor"] = orjson.dumps(following)
     if left_out:
-        meta = result.get("meta")
-        result["meta"] = {**(meta if isinstance(meta, dict) else {}), "a2c_skipped": left_out}
+        result["meta"] = {**meta, "a2c_skipped": orjson.dumps(left_out)}
     return result
 
 

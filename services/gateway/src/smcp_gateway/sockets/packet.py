@@ -240,6 +240,12 @@ def largest_reply(max_message: int) -> int:
     return max(0, max_message - ENVELOPE_BYTES - 1)
 
 
+def too_large(size: int, max_message: int) -> TooLarge:
+    return TooLarge(
+        "the reply is larger than this client takes in one message", details={"limit": max_message, "size": size}
+    )
+
+
 TOOL_CALL: Final = "client:tool_call"
 READ_BY_PUBLISHED: Final = frozenset({404, 4006, 4007, 4008, *range(4014, 4020)})
 """Codes of the flat errors that the published Agent (0.4) shows its user as what they say; of any other one it shows
@@ -256,11 +262,7 @@ def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_erro
             the details of a refused join or leave, as a third element.
     """
     if len(answer.body) > largest_reply(max_message):
-        error = TooLarge(
-            "the reply is larger than this client takes in one message",
-            details={"limit": max_message, "size": len(answer.body)},
-        )
-        answer = failed(error.body())
+        answer = failed(too_large(len(answer.body), max_message).body())
     shape = Ack.REPLY if row is None else row.ack
     if shape is Ack.DONE:
         return DONE if answer.error is None else _not_done(_error(answer.body), with_details=flat_errors)
