@@ -1,6 +1,8 @@
 """`client:get_desktop` over the wire, with real servers of MCP 2025 and 2026."""
 
+import gc
 import logging
+import tracemalloc
 from typing import Any
 
 import psutil
@@ -8,6 +10,7 @@ import pytest
 
 from smcp_computer.handlers import get_desktop
 from smcp_testing.computer_office import World, world
+from smcp_testing.gateway_world import MIB
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import Stopwatch, eventually, within
 
@@ -221,6 +224,22 @@ async def test_a_desktop_shows_added_windows_and_drops_removed_ones(nats_url: st
         await here.tell("alpha", "remove", uri=window("a", 2))
         await here.tell("alpha", "update", uri=window("a", 3), text="new")
         await _shows(here, [shown("a", 0), shown("a", 1), f"{window('a', 3)}\n\nnew", shown("a", 4)])
+
+
+async def test_windows_without_a_text_take_little_memory_of_their_computer(nats_url: str) -> None:
+    empty = [{"text": ""}] * 20_000
+    async with world(nats_url, alpha=configs.context("2025", windows=0)) as here:
+        for number in range(10):
+            await here.tell("alpha", "put", uri=window("a", number), contents=empty)
+        await _shows(here, [window("a", number) for number in range(10)])
+        tracemalloc.start()
+        try:
+            assert len(await desktop(here)) == 10
+            gc.collect()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < 8 * MIB  # 38 MB as they came
 
 
 async def _shows(here: World, expected: list[str]) -> None:

@@ -35,6 +35,8 @@ MOST_WINDOWS: Final = 2000
 """Of one server; more than models can read. A server may list 50,000, and starting to read so many takes a second."""
 KEPT_BYTES: Final = 16 * 1024 * 1024
 """At most this many bytes of windows are kept: hundreds of times what a model can read."""
+_BESIDE: Final = 1024
+"""Bytes that a kept window takes beside its URI and text, also one without text."""
 _LATE: Final = "did not answer in time: its windows are from an earlier read, or left out"
 _NOT_LISTED: Final[Json] = {"uri": "window://not-listed-yet"}
 """Stands for the windows of a server whose list is not known."""
@@ -45,9 +47,10 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class WindowRead:
-    window: Window
+    contents: Sequence[Json]
+    """As in `Window`."""
     size: int
-    """Characters that are shown."""
+    """Bytes of its texts as JSON."""
     at: float
     """When it was asked for (loop time): it is at least as new."""
 
@@ -134,10 +137,11 @@ class _WindowReads:
         except ServerError as error:
             return error
         given = [content.get("text") for content in contents if isinstance(content, dict)]
-        texts = [{"text": text} for text in given if isinstance(text, str)]
-        read = WindowRead(Window(resources.server, resource, contents), sum(len(each["text"]) for each in texts), at)
-        # without its blobs, which are not shown
-        self._keep((resources.server, resource["uri"]), replace(read, window=replace(read.window, contents=texts)))
+        texts = [text for text in given if isinstance(text, str)]
+        read = WindowRead(contents, len(orjson.dumps(texts)), at)
+        # without its blobs, which are not shown, and as one text: a server may send thousands of empty ones
+        shown = [{"text": "\n\n".join(texts) if any(texts) else ""}] if texts else []
+        self._keep((resources.server, resource["uri"]), replace(read, contents=shown))
         return read
 
     def _keep(self, key: Key, read: WindowRead) -> None:
@@ -145,13 +149,13 @@ class _WindowReads:
             return
         self._forget(key)
         self._kept[key] = read
-        self._bytes += read.size
+        self._bytes += _taken(key, read)
         while self._bytes > KEPT_BYTES:
             self._forget(next(iter(self._kept)))
 
     def _forget(self, key: Key) -> None:
         if (read := self._kept.pop(key, None)) is not None:
-            self._bytes -= read.size
+            self._bytes -= _taken(key, read)
 
     def _on_event(self, event: ServerEvent) -> None:
         match event:
@@ -291,8 +295,8 @@ class Desktop:
                     found.problems.append((server, _LATE))
                     read = self._reads.last(server, uri)
                 match read:
-                    case WindowRead(window, size, at) if size <= limit:
-                        found.windows.append(window)
+                    case WindowRead(contents, size, at) if size <= limit:
+                        found.windows.append(Window(server, resource, contents))
                         if began is not None and at < began:
                             found.ages[server, without_query(uri)] = now - at
                     case WindowRead() | AnswerTooLarge():
@@ -341,6 +345,11 @@ class Desktop:
             why = "together the windows are larger than the answer may be"
             self.events.warn(server, f"{self.events.shown(uri)} is left out of the desktop: {why}")
         return [number for number in range(len(organized.desktops)) if number not in gone]
+
+
+def _taken(key: Key, read: WindowRead) -> int:
+    """Bytes of memory, about."""
+    return _BESIDE + len(key[1]) + read.size
 
 
 def _rank(resource: Json) -> tuple[bool, float]:
