@@ -322,7 +322,7 @@ async def outcome(ask: Ask, user: User) -> str:
 
 def _text(blob: re.Match[str]) -> str:
     """A blob in clear: the server writes the time into some."""
-    return f'"blob": {b64decode(blob[1])}'
+    return f'"blob": {b64decode(blob[1])!r}'
 
 
 def row(feature: str, directly: str, *ways: str) -> str:
