@@ -35,6 +35,7 @@ STANDS_FOR: Final = {
     "COMPUTER": "computer",
     "SERVER": "clock",
     "TOOL": "show_zone",
+    "KEY=VALUE": "name=Asia/Tokyo",
     "JSON": '{"name": "Asia/Tokyo"}',
     '{"x": 1}': '{"name": "Asia/Tokyo"}',
     "URI": "window://com.example.clock/now",
