@@ -135,20 +135,6 @@ def test_a_value_that_cannot_be_written_at_all_does_not_lose_the_line(value: obj
     assert (lines(stream)[0]["value"], lines(stream)[0]["other"]) == (None, "kept")
 
 
-def test_a_trace_id_that_cannot_be_found_without_a_log_line_does_not_recurse() -> None:
-    stream = io.StringIO()
-    configure_logging("gateway", stream=stream)
-
-    def complaining() -> int:
-        logging.getLogger("theirs").warning("too long")
-        raise RuntimeError
-
-    with bind_call(req_id="r1", trace_id=complaining):
-        get_logger("ours").info("it happened")
-
-    assert [(line["event"], line["req_id"]) for line in lines(stream)] == [("too long", "r1"), ("it happened", "r1")]
-
-
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file")])
 def test_a_line_that_cannot_be_written_harms_nobody(error: Exception) -> None:
     class Broken(io.StringIO):

@@ -32,10 +32,7 @@ _PAYLOAD_LOGGERS: Final = (
 WRITTEN_BY: Final = "written_by"
 """The `extra` of a line that a child process wrote, with the child's name: a terminal shows `name │ line`."""
 
-TraceId = int | Callable[[], int]
-"""The number, or what gives it: called only for a line that is written."""
-
-_CallFields = tuple[str | None, str | None, TraceId | None]
+_CallFields = tuple[str | None, str | None, int | None]
 _CALL: Final[ContextVar[_CallFields]] = ContextVar("smcp_service_call", default=(None, None, None))
 
 
@@ -48,9 +45,7 @@ class bind_call:  # noqa: N801 - used like a function: `with bind_call(req_id=..
 
     __slots__ = ("_fields", "_token")
 
-    def __init__(
-        self, *, req_id: str | None = None, office: str | None = None, trace_id: TraceId | None = None
-    ) -> None:
+    def __init__(self, *, req_id: str | None = None, office: str | None = None, trace_id: int | None = None) -> None:
         self._fields = (req_id, office, trace_id)
         self._token: Token[_CallFields] | None = None
 
@@ -203,10 +198,7 @@ def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
         event.setdefault("trace_id", f"{span.trace_id:032x}")
         event.setdefault("span_id", f"{span.span_id:016x}")
     elif trace_id is not None:
-        token = _CALL.set((req_id, office, None))  # a line that is written to find the id has none
-        with suppress(Exception):  # a line without its trace id is better than none
-            event.setdefault("trace_id", f"{trace_id() if callable(trace_id) else trace_id:032x}")
-        _CALL.reset(token)
+        event.setdefault("trace_id", f"{trace_id:032x}")
     if req_id is not None:
         event.setdefault("req_id", req_id)
     if office is not None:
