@@ -164,3 +164,24 @@ async def test_a_refused_subscription_is_not_renewed() -> None:
             await agent.subscribe_resource("red", A)
         with pytest.raises(Unavailable):
             await agent.desktop("red")
+
+
+async def test_what_a_computer_grants_after_its_request_was_cancelled_is_ended() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        subscribe, asked, may_end = gateway.answers[SUBSCRIBE], asyncio.Event(), asyncio.Event()
+
+        async def granted_unheard(data: JsonObject) -> Any:
+            await subscribe(data)
+            asked.set()
+            await may_end.wait()
+
+        gateway.answers[SUBSCRIBE] = granted_unheard
+        async with agent:
+            task = asyncio.create_task(agent.subscribe_resource("red", A))
+            await asyncio.wait_for(asked.wait(), 30)
+            assert red.subscribed == {A}
+            task.cancel()
+            await eventually(lambda: not red.subscribed)
+            assert agent.subscriptions() == ()
+            may_end.set()

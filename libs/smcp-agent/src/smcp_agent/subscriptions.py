@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from smcp_agent.cache import PASSING, Spawn
-from smcp_agent.errors import NotFound, RateLimited, SmcpError
+from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError
 from smcp_agent.events import Event, ResourceUpdated, SubscriptionRefused
 from smcp_proto.backoff import Backoff
 from smcp_proto.uris import without_query
@@ -65,16 +66,22 @@ class Subscriptions:
         return tuple(self._states)
 
     async def add(self, subscription: Subscription) -> None:
-        """Subscribe. Raises SmcpError: it was refused; an earlier subscription to the same is kept up as before."""
+        """Subscribe. If it is cancelled, what the Computer may have granted is ended.
+
+        Raises SmcpError: it was refused; an earlier subscription to the same is kept up as before.
+        """
         state = self._states.setdefault(subscription, _State())
         state.wanted += 1
         try:
             async with state.lock:
                 await self._subscribe(subscription, state)
-        except BaseException:
+        except BaseException as error:
             state.wanted -= 1
             if not state.wanted and self._states.get(subscription) is state:
                 del self._states[subscription]
+                if isinstance(error, asyncio.CancelledError):
+                    with suppress(Closed):
+                        self._spawn(self._withdraw(subscription))
             raise
         finally:
             self._restore(subscription.computer)
@@ -94,6 +101,11 @@ class Subscriptions:
                 if other.resource == subscription.resource:
                     its.active = its.refused = False
             self._restore(subscription.computer)
+
+    async def _withdraw(self, subscription: Subscription) -> None:
+        if subscription not in self._states:  # nobody wants it again
+            with suppress(SmcpError):
+                await self.remove(subscription)
 
     def lost(self, computer: str) -> None:
         """The Computer is there, and its subscriptions have ended."""
