@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from operator import le
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
@@ -323,15 +324,20 @@ exec(open(sys.argv[1]).read())
 """
 
 
-async def seen(tmp_path: Path, allocate: int = 0, **host: Any) -> dict[str, Any]:
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory that other users may enter. That of pytest's `tmp_path` is closed by each pytest that starts."""
+    with TemporaryDirectory(prefix="smcp-open-") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+async def seen(open_to_all: Path, allocate: int = 0, **host: Any) -> dict[str, Any]:
     """What a server with these settings finds."""
-    kept, shown, hidden = tmp_path / "kept", tmp_path / "shown", tmp_path / "hidden"
+    kept, shown, hidden = open_to_all / "kept", open_to_all / "shown", open_to_all / "hidden"
     for place in (kept, shown, hidden):
         place.mkdir(exist_ok=True)
         place.chmod(0o777)
-    for place in [tmp_path, *tmp_path.parents]:
-        if place.stat().st_uid == os.getuid() and place != Path("/") and place != Path("/tmp"):
-            place.chmod(place.stat().st_mode | 0o055)
     (shown / "read").write_text("")
     hostile = Path(configs.__file__).with_name("hostile.py")
     shutil.copy(hostile, shown / "hostile.py")
@@ -353,35 +359,35 @@ def privileged() -> None:
 
 
 @pytest.mark.rule("computer.safety.limits")
-async def test_no_server_gains_privileges_and_limits_hold(tmp_path: Path) -> None:
-    found = await seen(tmp_path, allocate=512, limits={"files": 100, "cpu_s": 50, "memory_mb": 256})
+async def test_no_server_gains_privileges_and_limits_hold(open_to_all: Path) -> None:
+    found = await seen(open_to_all, allocate=512, limits={"files": 100, "cpu_s": 50, "memory_mb": 256})
     assert "NoNewPrivs:\t1" in found["status"]
     assert (found["files"], found["cpu"], found["allocated"]) == ([100, 100], [50, 51], False)
-    assert (await seen(tmp_path, allocate=512))["allocated"]
+    assert (await seen(open_to_all, allocate=512))["allocated"]
 
 
 @pytest.mark.rule("computer.security.children")
-async def test_a_server_runs_as_another_user_with_its_groups_and_home(tmp_path: Path) -> None:
+async def test_a_server_runs_as_another_user_with_its_groups_and_home(open_to_all: Path) -> None:
     privileged()
     nobody = pwd.getpwnam("nobody")
-    found = await seen(tmp_path, user="nobody", limits={"processes": 50})
+    found = await seen(open_to_all, user="nobody", limits={"processes": 50})
     assert (found["uid"], found["home"]) == (nobody.pw_uid, nobody.pw_dir)
     assert found["groups"] == os.getgrouplist("nobody", nobody.pw_gid)
     assert "CapEff:\t0000000000000000" in found["status"]
 
 
 @pytest.mark.parametrize("user", [None, "nobody"])
-async def test_a_sandbox_shows_only_what_is_allowed(tmp_path: Path, user: str | None) -> None:
+async def test_a_sandbox_shows_only_what_is_allowed(open_to_all: Path, user: str | None) -> None:
     if shutil.which("bwrap") is None and os.environ.get("CI") != "true":
         pytest.skip("bubblewrap is missing")
     if user:
         privileged()
-    sandbox = {"read": [str(tmp_path / "shown")], "write": [str(tmp_path / "kept")]}
-    (tmp_path / "shown").mkdir()
-    (tmp_path / "kept").mkdir()
-    found = await seen(tmp_path, sandbox=sandbox, user=user)
+    sandbox = {"read": [str(open_to_all / "shown")], "write": [str(open_to_all / "kept")]}
+    (open_to_all / "shown").mkdir()
+    (open_to_all / "kept").mkdir()
+    found = await seen(open_to_all, sandbox=sandbox, user=user)
     assert (found["read"], found["write"], found["hidden"]) == (True, True, False)
     assert found["interfaces"] == ["lo"]
     assert "NoNewPrivs:\t1" in found["status"]
-    online = await seen(tmp_path, sandbox={**sandbox, "network": True}, user=user)
+    online = await seen(open_to_all, sandbox={**sandbox, "network": True}, user=user)
     assert online["interfaces"] == [name for _, name in socket.if_nameindex()]
