@@ -25,9 +25,11 @@ endef
 # The smoke test is first: it is the longest, and its one world stays in one worker.
 TESTS := tests/smoke libs services tests/sdk tests/rules tests/pages
 E2E_TESTS := tests/e2e tests/interop tests/packaging tests/deploy
-# Tests wait half of their time. Those marked `alone` load the machine by themselves: one other runs beside them, and with full
-# counts none.
-JOBS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 2)))
+# Tests wait two thirds of their time, worlds of processes half of it; a worker takes up to 500 MB. Tests marked `alone` load the
+# machine by themselves: one other runs beside them, and with full counts none.
+PROCESSORS := $(shell nproc 2>/dev/null || echo 2)
+JOBS ?= $(shell echo $$(($(PROCESSORS) + 4)))
+E2E_JOBS ?= $(shell echo $$(($(PROCESSORS) + 2)))
 PYTEST_ARGS ?=
 SOAK := PYTEST_ADDOPTS="--timeout 3600" HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10
 # uv does not read pip's settings; a mirror in pip's settings counts for it, too.
@@ -107,13 +109,13 @@ coverage: setup  ## Show which lines and branches the tests reach; measuring cos
 .PHONY: e2e
 e2e: setup setup-e2e images-of-tests  ## Run whole systems, in containers too: faults, outages, mixed versions, published clients, wheels
 	@status=0; \
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest -n $(E2E_JOBS) --dist loadfile -m "not alone" $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
 	$(BIN)/pytest -n 2 --dist loadfile -m alone $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 .PHONY: soak
 soak: setup setup-e2e images-of-tests  ## Run the tests with full counts and the lease of production, then the mutation tester: long
-	$(SOAK) $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
+	$(SOAK) $(BIN)/pytest -n $(E2E_JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
 	$(SOAK) $(BIN)/pytest -m alone $(PYTEST_ARGS)
 	$(BIN)/python -m tests.mutants
 
