@@ -52,10 +52,10 @@ LONGEST_CONTENT: Final = 64 * 1024
 EVENT_BYTES: Final = 16 * 1024
 """Memory of an event and its texts, which `compact` has cut: Python takes four bytes for each character of some."""
 PARSED: Final = 32
-"""The same of arguments, for each byte of their JSON: `{},` takes 72 of them."""
+"""Memory of parsed arguments, for each byte of their JSON, at most: the three bytes `{},` take 72."""
 REFUSALS: Final = Rate(10 / 60, 25 * 60)
 """Recorded refusals of one sender: 250 at once, then 10 a minute. Anybody may provoke any number, and so push out
-everybody's records. At 3 KB each they take six days to fill 256 MiB."""
+everybody's records. At 4 KB each, the most that one takes, they take over four days to fill 256 MiB."""
 
 
 @dataclass(slots=True)
