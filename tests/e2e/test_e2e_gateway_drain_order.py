@@ -31,11 +31,11 @@ async def test_a_drained_client_gets_a_close_code_that_says_later_requests_were_
         await client.join("computer", "box", OFFICE)
         box = Box(client)
         await anna.join("agent", "anna", OFFICE)
-        left = leave()
-        await eventually(lambda: not len(leaving.gateways[0].sessions))
-        await anna.event("client:tool_call", json.dumps(call()))
-        while (message := await anna.socket.receive()).type is aiohttp.WSMsgType.TEXT:
-            pass
+        with anna.not_reading():
+            left = leave()
+            await eventually(lambda: not len(leaving.gateways[0].sessions))
+            await anna.event("client:tool_call", json.dumps(call()))
+        message = await anna.end()
         assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, NOTHING_BEGUN)
         await in_time(left)
         assert box.asked == []
@@ -45,8 +45,7 @@ async def test_a_client_that_is_not_drained_gets_another_close_code(nats_url: st
     async with gateway_world(nats_url) as world, raw_client(world.url) as anna:
         (session,) = world.gateways[0].sessions
         await world.gateways[0].transport.hang_up(session, "for a test")
-        while (message := await anna.socket.receive()).type is aiohttp.WSMsgType.TEXT:
-            pass
+        message = await anna.end()
         assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.OK)
 
 
