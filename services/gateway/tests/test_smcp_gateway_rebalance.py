@@ -1,6 +1,7 @@
 """A gateway with more than its fair share of the clients disconnects some, and no call or notification is lost."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partialmethod
@@ -21,6 +22,8 @@ from smcp_testing.waiting import eventually
 
 SPREAD_S = 0.5
 """So that clients are old after less than two seconds."""
+LONG_LEASE_S = 9.0
+"""It is renewed every three seconds: a gateway looks at its share at least twice in between."""
 MANY = 12
 
 
@@ -168,6 +171,22 @@ async def test_a_new_client_stays(nats_url: str) -> None:
         async with roaming.here(names("pc")):
             await renewals(world, full, 3)
             assert roaming.moves == []
+
+
+async def test_clients_that_came_since_the_last_renewal_send_nobody_away(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "smcp_gateway.handover")
+    settings = {"rebalance_s": 0.1, "lease_s": LONG_LEASE_S}
+    async with gateway_world(nats_url, settings=settings) as world:
+        (gateway,) = world.gateways
+        roaming = Roaming(gateway.url, gateway.url)
+        async with roaming.here(names("old")):
+            await renewals(world, gateway, 1)
+            async with Roaming(gateway.url, gateway.url).here(names("new")):
+                await renewals(world, gateway, 1)
+                assert roaming.moves == []
+                assert "clients above the fair share are sent away" not in caplog.messages
 
 
 async def test_nobody_is_moved_when_the_setting_is_0(nats_url: str) -> None:

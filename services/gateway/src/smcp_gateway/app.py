@@ -13,7 +13,6 @@ from smcp_bus.audit import Trail
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Dispatcher, Handler
 from smcp_bus.registry_client import LeaseKeeper, RegistryClient
-from smcp_bus.registry_contract import LeaseRenewal
 from smcp_bus.subjects import host_route, serve_requests
 from smcp_bus.tracing import client_spans, log_fields
 from smcp_gateway.audit import Audit
@@ -110,7 +109,7 @@ class Gateway:
             self.computers,
             self._background,
             generations,
-            describe=self._describe,
+            describe=lambda: self.moves.describe(),  # noqa: PLW0108 -- it is made below, from this
             hang_up=self.transport.hang_up,
         )
         self.moves = Moves(
@@ -138,7 +137,7 @@ class Gateway:
         self.lease = LeaseKeeper(
             registry,
             lease_s=settings.lease_s,
-            describe=self._describe,
+            describe=self.moves.describe,
             on_lapsed=self._lapsed,
             on_renewed=self.moves.renewed,
         )
@@ -252,9 +251,6 @@ class Gateway:
         self.memberships.stop()
         await self._background.settle(within=LAST_TASKS_S)
         self._audit.close()
-
-    def _describe(self) -> LeaseRenewal:
-        return LeaseRenewal(sockets=len(self.sessions), accepting=not self.transport.draining)
 
     def _lapsed(self) -> None:
         self.computers.close_ownership("the lease had run out")

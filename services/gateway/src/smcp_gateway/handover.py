@@ -22,7 +22,7 @@ from typing import Final
 from smcp_auth.authenticator import Authenticator
 from smcp_bus.bus import BusError
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseState
+from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseRenewal, LeaseState
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.rooms.memberships import HangUp, Memberships
 from smcp_gateway.rooms.repair import asserted
@@ -94,6 +94,8 @@ class Moves:
     """Those whose token is over."""
     _draining: bool = field(default=False, init=False)
     _share: int | None = field(default=None, init=False)
+    _counted: int = field(default=0, init=False)
+    """Sockets that the share was made of. Those that came since are in no gateway's share, so they are no surplus."""
 
     async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
         """Have the registry keep a member's seat for its identity. False: it failed, and the member leaves its office
@@ -206,6 +208,11 @@ class Moves:
         finally:
             self._ending.discard(session)
 
+    def describe(self) -> LeaseRenewal:
+        """What goes with a renewal of the lease. Until the answer comes, the fair share is unknown."""
+        self._counted, self._share = len(self.sessions), None
+        return LeaseRenewal(sockets=self._counted, accepting=not self._draining)
+
     def renewed(self, state: LeaseState) -> None:
         """The lease was renewed: take the fair share that came with it (None: unknown)."""
         self._share = state.fair_share
@@ -220,7 +227,7 @@ class Moves:
                     moves.create_task(self._move(session))
 
     def _above_share(self) -> list[Session]:
-        here = len(self.sessions) - sum(not session.closed for session in self._going)
+        here = min(len(self.sessions), self._counted) - sum(not session.closed for session in self._going)
         count = due(here, self._share, self.spread_s)
         if count and not self._going:
             _log.info("clients above the fair share are sent away", extra={"sockets": here, "share": self._share})
