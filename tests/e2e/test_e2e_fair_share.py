@@ -82,7 +82,8 @@ async def test_new_gateways_fill_up_and_no_call_is_lost(
         took = ", ".join(f"{seconds:.0f} s" for seconds in filled_s)
         print(f"\n{summary(seen)}\nfilled after {took}: {_shown(sockets.seen)}")  # noqa: T201 -- what a long run was for
     wrong = wrongs(seen, load.in_flight)
-    assert not wrong, "\n".join([f"{len(wrong)} wrong:", *wrong[:50]])
+    with world.telling():
+        assert not wrong, "\n".join([f"{len(wrong)} wrong:", *wrong[:50]])
 
 
 async def _filled(sockets: filling.Sockets, gateways: int, least: float) -> float:

@@ -64,7 +64,8 @@ async def test_no_call_is_lost_while_gateways_and_registries_restart_and_scale(
         own = sum(one.cpu_s for one in everybody)
         print(f"CPU seconds: {own:.0f} of the load, {_cpu_s() - before - own:.0f} of the system")  # noqa: T201 -- as above
     wrong = [*too_few(reached(seen), Rates(load.rate, load.joins), load.enough), *wrongs(seen, load.in_flight)]
-    assert not wrong, "\n".join([f"{len(wrong)} wrong:", *wrong[:50]])
+    with world.telling():
+        assert not wrong, "\n".join([f"{len(wrong)} wrong:", *wrong[:50]])
 
 
 def _cpu_s() -> float:
