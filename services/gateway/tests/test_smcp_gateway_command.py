@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -66,6 +67,15 @@ async def test_the_command_logs_its_address_and_stops_on_a_signal(nats_url: str)
         assert await process.exit_code() == 0
         assert [line["event"] for line in process.log].count("listening") == 1
         assert process.output == [f"smcp-gateway listens on {ready['url']}"]
+
+
+async def test_it_may_open_as_many_files_as_the_hard_limit_allows(nats_url: str) -> None:
+    env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0"}
+    limited = ("sh", "-c", 'ulimit -S -n 256; exec "$0"', COMMAND)
+    async with service_process(*limited, env=env) as process:
+        await process.logged("ready")
+        soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        assert 256 < soft == hard
 
 
 async def test_a_free_port_is_printed_even_without_a_log(nats_url: str) -> None:

@@ -5,9 +5,10 @@ import ctypes
 import gc
 import os
 import re
+import resource
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -157,6 +158,14 @@ def keep_freed_memory() -> bool:
         return False
     wanted = {_M_TRIM_THRESHOLD: KEPT_BYTES, _M_TOP_PAD: STEP_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
     return bool(min(mallopt(name, value) for name, value in wanted.items()) == 1)
+
+
+def allow_many_files() -> None:
+    """Raise the soft limit of open files, often 1,024, to the hard one: each connection is a file. For processes that
+    start no others, which would inherit it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError):  # macOS calls its limit infinite, and takes no more than its kernel has
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 _MADV_COLLAPSE: Final = 25

@@ -15,6 +15,7 @@ from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.cli import (
     SHORT_HELP,
+    allow_many_files,
     check_config_option,
     keep_freed_memory,
     run_app,
@@ -84,5 +85,6 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
 
 
 def main() -> None:
+    allow_many_files()
     keep_freed_memory()
     run_app(app)

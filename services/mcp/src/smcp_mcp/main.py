@@ -8,7 +8,7 @@ import typer
 
 from smcp_mcp.app import open_mcp
 from smcp_mcp.settings import McpSettings, check_access
-from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
+from smcp_service.cli import SHORT_HELP, allow_many_files, check_config_option, run_app, serve_command, version_option
 from smcp_service.health import Readiness, serve_health
 from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics
@@ -52,4 +52,5 @@ async def open_service(settings: McpSettings) -> AsyncIterator[str]:
 
 def main() -> None:
     """Read the command line, and run."""
+    allow_many_files()
     run_app(app)
