@@ -1,9 +1,9 @@
 """Tools of many Computers as tools of an LLM API: their names and schemas there, and the calls that a model makes.
 
 Both APIs want names of `[A-Za-z0-9_-]{1,64}` that are unique in the request. A tool keeps its own name where that is
-legal and no other Computer has it; otherwise the name is qualified, `<computer>__<tool>`; what is still not
-legal or not unique gets a hash of the pair. A name depends on the tools and on names that are kept,
-not on an order.
+legal, no other Computer has it, and it does not look like the name of another Computer's tool; otherwise the name is
+qualified, `<computer>__<tool>`; what is still not legal or not unique gets a hash of the pair. A name depends on the
+Computers, their tools and names that are kept, not on an order.
 """
 
 import asyncio
@@ -310,8 +310,15 @@ def name_tools(
     """
     pairs = {(computer, tool.name): tool for computer, listed in tools.items() for tool in listed}
     names: dict[tuple[str, str], str] = dict(kept or {})
+    prefixes = {computer: _ILLEGAL.sub("_", computer) + "__" for computer in tools}
+    every = tuple(prefixes.values())
+
+    def own(computer: str, tool: str) -> str:
+        poses = tool.startswith(every) and not tool.startswith(prefixes[computer])
+        return _legal(f"{computer}__{tool}" if poses else tool, (computer, tool))
+
     steps: tuple[Callable[[str, str], str], ...] = (
-        lambda computer, tool: _legal(tool, (computer, tool)),
+        own,
         lambda computer, tool: _legal(f"{computer}__{tool}", (computer, tool)),
         *(partial(_hashed, digits=digits) for digits in range(8, 64, 8)),
     )
