@@ -3,6 +3,7 @@
 import json
 import os
 from base64 import b64encode
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 from smcp_agent.cli.main import app
+from smcp_agent.cli.output import save_binaries
 from smcp_agent.cli.parameters import read_parameters, typed, unknown
+from smcp_agent.results import call_result
 from smcp_testing.agent_command import ended, run, start
 from smcp_testing.fake_gateway import fake_gateway, tool
 
@@ -211,16 +214,38 @@ async def test_pictures_and_other_binary_content_are_written_into_a_directory(tm
         assert "--output DIR writes what is not shown into files." in err
 
 
-async def test_binary_content_that_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
+async def test_binary_content_that_cannot_be_read_or_written_is_an_error_beside_the_result(tmp_path: Path) -> None:
     async with fake_gateway() as gateway:
+        given = "no base64!"
+        into = tmp_path / "into"
 
         async def answer(_: JsonObject) -> Any:
-            return picture("no base64!")
+            if into.exists():
+                into.rmdir()
+            return picture(given)
 
         gateway.computers["red"] = [tool("draw")]
         gateway.answers["client:tool_call"] = answer
         code, out, err = await run(gateway, "call", "red", "draw", "--output", str(tmp_path))
-        assert (code, out, "is not in base64" in err) == (1, b"", True)
+        assert (code, out.decode().splitlines()[0], "is not in base64" in err) == (1, "two", True)
+        given = b64encode(PNG).decode()
+        code, out, err = await run(gateway, "call", "red", "draw", "--output", str(into))
+        assert (code, out.decode().splitlines()[0], f"--output: {str(into)!r}: No such file" in err) == (1, "two", True)
+
+
+def test_thousands_of_pictures_are_written_with_one_try_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = Counter[str]()
+    opened = Path.open
+
+    def counted(path: Path, *args: Any) -> Any:
+        tries[path.suffix] += 1
+        return opened(path, *args)
+
+    monkeypatch.setattr(Path, "open", counted)
+    image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+    result = call_result({"content": [image] * 200}, req_id="", trace_id="", duration_s=0)
+    assert save_binaries(result, tmp_path, "draw")[-1] == str(tmp_path / "draw-200.png")
+    assert tries == {".png": 200}
 
 
 async def test_a_shell_completes_the_names_of_computers_and_tools() -> None:

@@ -3,11 +3,12 @@
 import io
 import re
 import sys
+import time
 
 import pytest
 
 from smcp_agent import events
-from smcp_agent.cli.output import SENTENCES, print_readable, sentence
+from smcp_agent.cli.output import SENTENCES, parameters, print_readable, sentence
 from smcp_agent.errors import NotFound
 from smcp_proto.schemas import Capabilities, SMCPTool
 from smcp_testing.agent_command import at_a_terminal, run
@@ -42,6 +43,14 @@ EVENTS: list[tuple[events.Event, str]] = [
 
 def without_colours(terminal: bytes) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", terminal.decode()).replace("\r\n", "\n")
+
+
+def test_the_parameters_of_a_tool_take_time_by_their_number() -> None:
+    names = [f"p{number}" for number in range(20_000)]
+    schema = {"properties": {name: {} for name in names}, "required": [*reversed(names), {}]}
+    began = time.process_time()
+    assert parameters(schema).splitlines()[:2] == ["p0*", "p1*"]
+    assert time.process_time() - began < 2
 
 
 async def test_documents_and_windows_are_formatted_at_a_terminal_only() -> None:

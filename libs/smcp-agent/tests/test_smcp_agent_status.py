@@ -75,6 +75,14 @@ async def test_a_computer_that_does_not_know_its_status_lists_no_tools_all_the_s
         assert await run(gateway, "tools", "red") == (0, b"", "No tools.\n")
 
 
+async def test_a_time_that_no_calendar_has_is_not_shown() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = []
+        says_its_status(gateway, {**READY, "since": 1e300})
+        code, out, err = await run(gateway, "status")
+        assert (code, "red/clock" in out.decode(), err) == (0, True, "")
+
+
 async def test_status_shows_the_servers_of_all_computers_and_who_does_not_say() -> None:
     async with fake_gateway() as gateway:
         gateway.computers = {"red": [], "blue": []}

@@ -14,10 +14,19 @@ import typer
 from rich.progress import Progress
 
 from smcp_agent.cli.app import Computer, app, complete_tool, parse_directory, parse_limit
-from smcp_agent.cli.output import plain, print_hint, print_result, save_binaries, show_progress, working
+from smcp_agent.cli.output import (
+    plain,
+    print_failure,
+    print_hint,
+    print_result,
+    save_binaries,
+    show_progress,
+    working,
+)
 from smcp_agent.cli.parameters import WORDS, read_parameters, typed, unknown
 from smcp_agent.cli.run_command import Answer, Options, ask, no_tools
 from smcp_agent.client import SmcpAgent
+from smcp_agent.errors import BadReply
 from smcp_agent.results import InputAnswer, InputRequest
 from smcp_agent.tool_calls import DEFAULT_TIMEOUT_S
 from smcp_proto.catalog import trace_id
@@ -85,11 +94,17 @@ def call(
             computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard, on_input=asked
         )
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
-        files = [] if output is None else save_binaries(result, output, tool)
+        files: list[str | None] = []
+        unsaved = ""
         if output is not None:
+            try:
+                files = save_binaries(result, output, tool)
+            except (BadReply, OSError) as error:  # the tool has run: its result is shown all the same
+                unsaved = getattr(error, "strerror", None) or str(error)
+                print_failure(f"--output: {str(output)!r}: {unsaved}")
             found["files"] = [each for each in files if each is not None]
         why = await no_tools(agent, computer) if result.is_error else ""
-        return Answer(found, lambda: print_result(result, why, files), failed=result.is_error)
+        return Answer(found, lambda: print_result(result, why, files), failed=result.is_error or bool(unsaved))
 
     ask(chosen, shown, query, ids=ids)
 

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -90,9 +91,10 @@ def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[s
 def parameters(schema: dict[str, Any]) -> str:
     """The names of a tool's parameters, one a line, with their types; `*` marks those that are required."""
     properties, required = schema.get("properties"), schema.get("required")
+    needed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else ()
     lines = []
     for name, about in properties.items() if isinstance(properties, dict) else ():
-        star = "*" if isinstance(required, list) and name in required else ""
+        star = "*" if name in needed else ""
         kind = " or ".join(sorted(json_types(about, schema.get("$defs")), key=lambda each: (each == "null", each)))
         lines.append(f"{name}{star}: {kind}" if kind else f"{name}{star}")
     return "\n".join(lines)
@@ -101,9 +103,12 @@ def parameters(schema: dict[str, Any]) -> str:
 def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | None]:
     """Write the pictures and other binary contents of a result; the file of each content, None where it is text.
 
-    A file is named after the tool, and never replaces another one. Raises BadReply: a content is not in base64.
+    A file is named after the tool, and never replaces another one.
+
+    Raises BadReply: a content is not in base64; OSError: a file cannot be written.
     """
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", tool)[:MAX_STEM]
+    numbers: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
     files: list[str | None] = []
     for block in result.content:
         data = _base64_of(block)
@@ -115,7 +120,7 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
         except ValueError:
             raise BadReply("a binary content of the result is not in base64") from None
         suffix = guess_extension(getattr(block, "mime_type", None) or "") or ".bin"
-        for number in count(1):
+        for number in numbers[suffix]:  # goes on where the last one ended: a result may have thousands
             path = directory / f"{stem}-{number}{suffix}"
             with suppress(FileExistsError), path.open("xb") as file:
                 file.write(binary)
@@ -279,7 +284,9 @@ def print_statuses(computers: Sequence[str], statuses: Statuses) -> None:
     for shown in statuses_json(computers, statuses):
         computer = shown["computer"]
         for each in shown.get("servers", ()):
-            since = datetime.fromtimestamp(each["since"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+            since = ""
+            with suppress(ValueError, OverflowError, OSError):  # the Computer may say any number
+                since = datetime.fromtimestamp(each["since"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
             counts = (since, str(each["restarts"]), str(each["tools"]))
             rows.append((f"{computer}/{each['name']}", each["state"], *counts, each["reason"]))
         if "error" in shown:
