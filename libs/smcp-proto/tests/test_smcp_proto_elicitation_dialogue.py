@@ -110,3 +110,9 @@ def test_a_line_becomes_a_value_of_the_type_or_stays_a_text_for_the_schema_to_re
     line: str, kind: str | None, value: object
 ) -> None:
     assert typed(line, kind) == value
+
+
+@pytest.mark.parametrize("properties", [["day"], "day", None, 5])
+async def test_a_form_without_readable_fields_is_answered_empty(properties: object) -> None:
+    form = {"message": "Which day?", "requestedSchema": {"properties": properties}}
+    assert await ask_user(Typing("y"), "", form) == {"action": "accept", "content": {}}

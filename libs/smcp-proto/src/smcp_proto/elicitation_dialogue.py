@@ -61,15 +61,21 @@ async def ask_user(
         if not await terminal.ask(why, "Correct it? [Y/n] ", AGAIN):
             return {"action": "cancel"}
         kept = {name: value for name, value in content.items() if name != wrong}
-        if len(kept) == len(schema.get("properties", {})):  # no field alone is wrong
+        if len(kept) == len(_properties(schema)):  # no field alone is wrong
             kept = {}
+
+
+def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a form; none where the MCP server sends something else."""
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
 
 
 async def _filled_in(terminal: LineTerminal, schema: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a form. Fields that have a value in `kept` are not asked."""
     content: dict[str, Any] = {}
     required = schema.get("required")
-    for name, field in schema.get("properties", {}).items():
+    for name, field in _properties(schema).items():
         if name in kept:
             content[name] = kept[name]
             continue
