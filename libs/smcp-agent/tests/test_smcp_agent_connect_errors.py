@@ -56,6 +56,27 @@ async def test_an_http_error_is_named_by_its_status(body: str) -> None:
         await runner.cleanup()
 
 
+@pytest.mark.parametrize("content", ["{}", "[]", "5", '{"pingInterval":1e400,"pingTimeout":1}'])
+async def test_a_gateway_whose_open_packet_cannot_be_read_is_an_error(content: str) -> None:
+    async def open_badly(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str(f"0{content}")
+        async for _ in socket:
+            pass
+        return socket
+
+    app, port = web.Application(), Ports().take()
+    app.router.add_get("/{path:.*}", open_badly)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, HOST, port).start()
+        assert await why_not(f"http://{HOST}:{port}")
+    finally:
+        await runner.cleanup()
+
+
 def certificate(directory: Path) -> Path:
     """A self-signed one and its key, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())

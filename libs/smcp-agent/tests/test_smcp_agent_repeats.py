@@ -1,6 +1,7 @@
 """A call whose connection breaks, or whose answer is lost on its way, is repeated under its req_id."""
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -87,11 +88,12 @@ async def test_a_call_above_a_quota_waits_and_is_sent_as_new() -> None:
         assert not any("a2c_repeat" in call for call in gateway.seen("client:tool_call"))
 
 
-async def test_a_call_above_a_quota_for_longer_than_it_has_time_is_refused_at_once() -> None:
+@pytest.mark.parametrize("wait", [60.0, 0, -1.0, math.nan, 10**400], ids=["too long", "0", "less", "NaN", "huge"])
+async def test_a_call_above_a_quota_for_longer_than_it_has_time_is_refused_at_once(wait: float) -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(_: JsonObject) -> Any:
-            return above_quota(60.0)
+            return above_quota(wait)
 
         gateway.answers["client:tool_call"] = answer
         with pytest.raises(RateLimited) as refused:

@@ -20,7 +20,7 @@ def test_a_refusal_is_written_as_code_space_message() -> None:
     "why",
     [
         "", "403", "Agent already in room", "room 403 is full", " 403 no", "403\tno", "299 no", "40 no", "4030 no",
-        "-403 no", "+403 no", "4_03 no", "٤٠٣ no", "⁴⁰³ no", "x403 no",
+        "-403 no", "+403 no", "4_03 no", "٤٠٣ no", "⁴⁰³ no", "x403 no", f"{'9' * 5000} no",
     ],
 )  # fmt: skip
 def test_a_refusal_text_without_a_code_is_kept_unchanged(why: str) -> None:

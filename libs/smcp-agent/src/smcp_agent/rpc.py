@@ -280,7 +280,8 @@ class _Tries:
     def pause_for(self, error: RateLimited, now: float) -> float:
         """Seconds to wait until the quota lets it through. Raises the error where there is to be no repeat."""
         wait = error.details.get("retry_after_s")
-        if not isinstance(wait, int | float) or now + 1.25 * wait > self.ends_at:
+        # from another gateway it may be any number: without a pause the call would be sent hundreds of times a second
+        if not isinstance(wait, int | float) or not 0 < wait <= (self.ends_at - now) / 1.25:
             raise error
         self.rejoined = False
         return jittered(1.25 * wait)  # not less than `wait`, and not together with others

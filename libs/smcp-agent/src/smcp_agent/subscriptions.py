@@ -193,4 +193,4 @@ class Subscriptions:
 def _asked_pause(error: SmcpError) -> float:
     """The pause (seconds) that the other side asked for."""
     pause = error.details.get("retry_after_s")
-    return float(pause) if isinstance(pause, int | float) and pause > 0 else 0.0
+    return float(min(pause, 3600)) if isinstance(pause, int | float) and pause > 0 else 0.0

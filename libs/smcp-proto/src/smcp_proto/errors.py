@@ -211,7 +211,6 @@ def refusal(error: ErrorBody) -> str:
 
 def read_refusal(why: str) -> tuple[int | None, str]:
     """Code and message of a "why"; one that another server wrote has no code."""
+    known = {str(code): code for code in ERRORS}
     code, space, message = why.partition(" ")
-    if space and code.isascii() and code.isdigit() and int(code) in ERRORS:
-        return int(code), message
-    return None, why
+    return (known[code], message) if space and code in known else (None, why)

@@ -176,8 +176,8 @@ class Connection:
                 if transports and transport == "websocket" and was_refused(error):
                     continue
                 raise self._refused() or self._cannot(error) from error
-            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-                raise self._cannot(error) from error
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
+                raise self._cannot(error) from error  # the last two: an open packet without what belongs into it
             if self._http.max_payload is not None:
                 self._json.limit(self._http.max_payload)
             # python-socketio calls itself connected also when the socket broke after the namespace's ack
