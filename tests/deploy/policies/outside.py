@@ -3,7 +3,18 @@
 from collections.abc import Iterator
 from typing import Final
 
-from tests.deploy.objects import WORKLOADS, Manifests, Object, component, labels, matches, pod, title
+from tests.deploy.objects import (
+    WORKLOADS,
+    Manifests,
+    Object,
+    component,
+    containers,
+    environment,
+    labels,
+    matches,
+    pod,
+    title,
+)
 from tests.deploy.policies.network import rules
 
 ALLOWED: Final = frozenset(
@@ -41,7 +52,12 @@ def outside(manifests: Manifests) -> list[str]:
         for protocol in ("TCP", "UDP")
         if not _may_ask_dns(manifests, each, protocol)
     ]
-    return problems
+    served = [workload for _, workload in _behind_an_ingress(manifests)]
+    return problems + [
+        f"{title(each.workload)}: takes all clients behind the Ingress for one (SMCP_AUTH_PROXIES)"
+        for each in containers(manifests)
+        if each.workload in served and "SMCP_AUTH_PROXIES" not in environment(each, manifests)
+    ]
 
 
 def _let_through(manifests: Manifests) -> Iterator[tuple[str, str, str, int]]:
@@ -68,19 +84,21 @@ def _needed(manifests: Manifests, let: set[tuple[str, str, str, int]]) -> Iterat
         # Where there is a Prometheus for some, it is there for all.
         if "prometheus.io/port" in notes and any(where == "monitoring" for _, where, _, _ in let):
             yield "from", "monitoring", of, int(notes["prometheus.io/port"])
-    for service in _behind_an_ingress(manifests):
-        for workload in manifests.of("Deployment"):
-            if service["spec"]["selector"].items() <= labels(workload).items():
-                yield from (("from", "ingress-nginx", component(workload), one["port"]) for one in _ports(service))
+    for service, workload in _behind_an_ingress(manifests):
+        yield from (("from", "ingress-nginx", component(workload), one["port"]) for one in _ports(service))
 
 
-def _behind_an_ingress(manifests: Manifests) -> Iterator[Object]:
+def _behind_an_ingress(manifests: Manifests) -> Iterator[tuple[Object, Object]]:
+    """Each Service that an Ingress names, with its Deployment."""
     for ingress in manifests.of("Ingress"):
         for rule in ingress["spec"]["rules"]:
             for path in rule["http"]["paths"]:
                 service = manifests.named("Service", path["backend"]["service"]["name"])
-                if service is not None:
-                    yield service
+                if service is None:
+                    continue
+                for workload in manifests.of("Deployment"):
+                    if service["spec"]["selector"].items() <= labels(workload).items():
+                        yield service, workload
 
 
 def _ports(service: Object) -> list[Object]:
