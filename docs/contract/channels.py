@@ -27,14 +27,14 @@ def socket_channel(messages: Iterable[str]) -> Document:
     return {
         "address": NAMESPACE,
         "description": (
-            "Socket.IO's namespace. Where the gateway asks who connects, a client says its token in its `auth` "
-            "(`token`), or in the header Authorization. A client may say in its `auth` how many bytes one message to "
-            "it may have (`max_message`); one that says nothing is taken to have 4 MiB. A client that reads a flat "
-            "error in place of a tool's result says so (`flat_errors`); any other one gets a `CallToolResult` with "
-            "`isError` and `meta.a2c_error`, but for the codes that the published Agent reads (404, 4006-4008, "
-            "4014-4019), and no details of a refused join or leave. A Computer that says `caller_key` is told who "
-            "calls: requests and cancels have `a2c_caller`, `{key, subject, rights}`, with that key, and with the "
-            "gateway's `traceparent` if the request is traced."
+            "Socket.IO's namespace. Where the gateway requires authentication, a client sends its token as `token` in "
+            "its `auth` object, or in the header Authorization. Other fields of `auth` are optional. `max_message` is "
+            "the largest message in bytes that the client accepts (default: 4 MiB). `flat_errors: true` says that it "
+            "reads a flat error in place of a tool's result, and the details of a refused join or leave. Any other "
+            "client gets no such details, and for a failed call a `CallToolResult` with `isError` and "
+            "`meta.a2c_error`, except for the codes that the published Agent reads (404, 4006-4008, 4014-4019). If a "
+            "Computer sends a `caller_key`, each request and cancel to it has `a2c_caller`, `{key, subject, rights}`, "
+            "which says who calls; `key` is that `caller_key`. If the request is traced, it also has `traceparent`."
         ),
         "servers": [{"$ref": "#/servers/gateway"}],
         "messages": _messages(messages),

@@ -20,12 +20,12 @@ SCHEMAS: Final = "#/components/schemas/{model}"
 ERROR: Final = "error"
 NULL: Final = "done.null"
 PAIR: Final = "done.pair"
-TAKEN: Final = [
+SEAT_TAKEN_ACK: Final = [
     False,
     "403 the office has an Agent already: 'anna', since 2026-01-31T12:00:00Z",
     {"holder": "anna", "since": "2026-01-31T12:00:00Z"},
 ]
-"""What a second Agent of an office is answered with."""
+"""The acknowledgement of a join if the office has an Agent already."""
 
 INTERNAL: Final = (
     *registry_contract.SERVER_ROWS.values(),
@@ -132,7 +132,7 @@ def _shared() -> Document:
             "name": "joined or left, or not",
             "summary": words.ACKS[Ack.DONE],
             "payload": pair,
-            "examples": [{"payload": [True, None]}, {"payload": TAKEN[:2]}, {"payload": TAKEN}],
+            "examples": [{"payload": [True, None]}, {"payload": SEAT_TAKEN_ACK[:2]}, {"payload": SEAT_TAKEN_ACK}],
         },
         ERROR: {
             "name": "flat error",

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from smcp_agent.cli.main import app
 from smcp_agent.cli.output import save_binaries
-from smcp_agent.cli.parameters import read_parameters, typed, unknown
+from smcp_agent.cli.parameters import convert_texts, read_parameters, unknown_key_warnings
 from smcp_agent.results import call_result
 from smcp_testing.agent_command import ended, run, start
 from smcp_testing.fake_gateway import fake_gateway, tool
@@ -39,7 +39,7 @@ SCHEMA: JsonObject = {
 
 def typed_words(params: str, words: list[str]) -> JsonObject:
     given, texts = read_parameters(params, words)
-    return given | typed(texts, SCHEMA)
+    return given | convert_texts(texts, SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -114,19 +114,22 @@ def test_values_and_objects_come_from_files_and_single_values_win(tmp_path: Path
     "schema", [{"properties": []}, {"properties": {"x": 1}}, {"$defs": 1, "properties": {"x": {"$ref": "#"}}}]
 )
 def test_a_schema_that_is_none_leaves_the_values_to_json(schema: JsonObject) -> None:
-    assert typed({"x": "12", "y": "words"}, schema) == {"x": 12, "y": "words"}
+    assert convert_texts({"x": "12", "y": "words"}, schema) == {"x": 12, "y": "words"}
 
 
 def test_a_key_that_the_schema_has_no_property_for_gets_a_warning_unless_it_takes_others() -> None:
     warning = "warning: the tool has no parameter 'cuont'. Did you mean 'count'?"
-    assert list(unknown(["count", "cuont", "zz"], SCHEMA)) == [warning, "warning: the tool has no parameter 'zz'."]
+    assert list(unknown_key_warnings(["count", "cuont", "zz"], SCHEMA)) == [
+        warning,
+        "warning: the tool has no parameter 'zz'.",
+    ]
     takes_others: list[JsonObject] = [
         {"additionalProperties": True},
         {"patternProperties": {"^c": {}}},
         {"properties": None},
     ]
     for more in takes_others:
-        assert list(unknown(["cuont"], SCHEMA | more)) == []
+        assert list(unknown_key_warnings(["cuont"], SCHEMA | more)) == []
 
 
 async def test_parameters_are_typed_as_words_and_read_from_standard_input() -> None:

@@ -148,7 +148,7 @@ async def test_refusals_of_one_sender_fill_neither_the_trail_nor_the_log(
     def refused(count: int, office: str, subject: str | None = None, by: str | None = None) -> None:
         for number in range(count):
             said = f"office {number}"  # what a request says is no reason for a bucket of its own
-            written.refuse(Event("refusal", "429", office=said, subject=subject, by=by, why="too many"), office)
+            written.write_refusal(Event("refusal", "429", office=said, subject=subject, by=by, why="too many"), office)
 
     with caplog.at_level(logging.INFO, logger=LOG.name):
         refused(300, "lab", "eve")
@@ -172,11 +172,11 @@ async def test_refusals_of_one_sender_fill_neither_the_trail_nor_the_log(
 async def test_how_many_refusals_are_missing_is_said_as_soon_as_one_may_be_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("smcp_bus.audit.REFUSALS", Rate(10, 0.1))
+    monkeypatch.setattr("smcp_bus.audit.REFUSAL_RATE", Rate(10, 0.1))
     monkeypatch.setattr("smcp_bus.audit.ANSWER_S", 0.2)
     written, sink = trail()
     for _ in range(10):
-        written.refuse(Event("refusal", "429", why="too many"), "lab")
+        written.write_refusal(Event("refusal", "429", why="too many"), "lab")
     running = asyncio.create_task(written.run())
     await eventually(lambda: len(sink.sent) == 2)
     running.cancel()

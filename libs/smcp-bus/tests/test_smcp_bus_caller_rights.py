@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from smcp_bus import callers
-from smcp_bus.callers import LARGEST_TOOL, Caller, Rights, check_listed, listed_hints, without_tools
+from smcp_bus.callers import LARGEST_TOOL, Caller, Rights, check_listed, read_only_hints, without_tools
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas.tools import OnBehalf
 from smcp_testing.waiting import steps
@@ -41,7 +41,7 @@ async def test_a_list_has_the_tools_that_may_be_called(allowed: dict[str, Any], 
     answer = json.loads(await without_tools(given, "client:get_tools", body, MOST))
     assert [each["name"] for each in answer["tools"]] == names
     assert answer["req_id"] == "r"
-    hints = await listed_hints(body, MOST)
+    hints = await read_only_hints(body, MOST)
     for each in TOOLS:
         if each["name"] in names:
             check_listed(given, hints, each["name"])
@@ -58,7 +58,7 @@ async def test_a_large_list_of_tools_holds_the_loop_for_short_steps(pad: str) ->
     began = time.thread_time()
     sum(given.may_name(tool["name"]) for tool in json.loads(body)["tools"])
     at_once = time.thread_time() - began
-    for read in (partial(without_tools, given, "client:get_tools"), listed_hints):
+    for read in (partial(without_tools, given, "client:get_tools"), read_only_hints):
         took = [steps(read(body, MOST))[1] for _ in range(3)]
         assert max(map(min, zip(*took, strict=True))) < at_once / 3
 
@@ -72,7 +72,7 @@ async def test_a_tool_of_more_than_a_mebibyte_is_not_shown_where_tools_are_restr
 
 @pytest.mark.parametrize("listed", [TOOLS, [], None, [5, {"name": 5}]])
 async def test_a_tool_that_is_not_listed_may_not_be_called(listed: Any) -> None:
-    hints = await listed_hints(json.dumps({"tools": listed}).encode(), MOST)
+    hints = await read_only_hints(json.dumps({"tools": listed}).encode(), MOST)
     with pytest.raises(NotAllowed):
         check_listed(Rights(holder="anna", tools=("*", "x")), hints, "box__read_a")
 
@@ -93,7 +93,7 @@ async def test_a_call_for_a_user_is_limited_by_both_lists_of_tools(user: dict[st
     both = callers.from_headers(callers.to_headers(at_gateway), "lab").rights
     assert both is not None
     assert both.restricts_tools
-    hints = await listed_hints(json.dumps({"tools": TOOLS}).encode(), MOST)
+    hints = await read_only_hints(json.dumps({"tools": TOOLS}).encode(), MOST)
     check_listed(both, hints, "read_a")
     with pytest.raises(NotAllowed):
         check_listed(both, hints, "drop")

@@ -161,7 +161,7 @@ async def test_clients_that_are_not_let_in_cannot_fill_the_trail(monkeypatch: py
 
 
 async def test_a_member_cannot_fill_the_trail_with_refusals(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_bus.audit.REFUSALS", Rate(1 / 3600, 10 * 3600))
+    monkeypatch.setattr("smcp_bus.audit.REFUSAL_RATE", Rate(1 / 3600, 10 * 3600))
     async with couple(nats_url, 1) as pair, connected(pair.owner.url) as bob:
         sink = recorded(pair.owner)
         assert await bob.join("agent", "bob", "elsewhere") == [True, None]

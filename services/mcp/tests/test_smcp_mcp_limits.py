@@ -509,7 +509,7 @@ async def test_connections_of_a_trusted_proxy_are_kept(tmp_path: Path) -> None:
 async def test_sessions_of_one_key_leave_room_for_those_of_another_and_those_that_ended_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smcp_mcp.offices.SESSIONS_OF_ONE", 2)
+    monkeypatch.setattr("smcp_mcp.offices.MAX_SESSIONS_PER_KEY", 2)
     keys = tmp_path / "keys.json"
     anna, evil = key_of(keys, "anna"), key_of(keys, "evil")
     async with with_keys(keys) as service, aiohttp.ClientSession() as http, AsyncExitStack() as stack:

@@ -191,7 +191,7 @@ async def test_a_peer_that_refuses_a_request_is_not_taken_for_the_holder_of_the_
 
 
 async def test_a_replica_knows_the_peers_of_a_bounded_number_of_offices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_mcp.peers.MOST_KNOWN", 1)
+    monkeypatch.setattr("smcp_mcp.peers.MAX_KNOWN_PEERS", 1)
     async with (
         gateway_with_one_seat() as gateway,
         mcp_service(gateway.url) as holder,

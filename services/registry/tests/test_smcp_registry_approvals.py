@@ -111,7 +111,7 @@ async def test_a_join_is_recorded_of_a_computer_that_claims_to_be_a_gateways(nat
 async def test_a_computer_cannot_fill_the_trail_with_refusals(
     nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smcp_bus.audit.REFUSALS", Rate(1 / 3600, 3 * 3600))
+    monkeypatch.setattr("smcp_bus.audit.REFUSAL_RATE", Rate(1 / 3600, 3 * 3600))
     file = tmp_path / "trail"
     async with (
         open_bus(BusConfig(url=nats_url)) as bus,

@@ -256,8 +256,8 @@ class _Tries:
         self.sent_at: float | None = None
         """When it was first sent, if that try may have arrived (`clock`)."""
         self._stamped_at = 0.0
-        self._uncertain: Exception | None = None
-        """What happened to the first try that may have arrived: the cause of an error that refuses its repeat."""
+        self._first_failure: Exception | None = None
+        """How the first attempt that may have arrived failed: the cause of the error if its repeat is refused."""
         self.lost: Unavailable | None = None
         """The last 503 that said that it may have run."""
         self.rejoined = False
@@ -274,7 +274,7 @@ class _Tries:
 
     def broke(self, broken: ConnectionBroken) -> None:
         if broken.sent and self.sent_at is None:
-            self.sent_at, self._uncertain = self._stamped_at, broken
+            self.sent_at, self._first_failure = self._stamped_at, broken
         self.rejoined = False
 
     def pause_for(self, error: RateLimited, now: float) -> float:
@@ -288,10 +288,10 @@ class _Tries:
 
     def pause_after(self, error: Unavailable, now: float) -> float:
         """Seconds to wait before the repeat. Raises the error where there is to be none."""
-        cause = self._uncertain
+        cause = self._first_failure
         if error.details.get("may_have_run") is True:
             if self.sent_at is None:
-                self.sent_at, self._uncertain = self._stamped_at, error
+                self.sent_at, self._first_failure = self._stamped_at, error
             self.lost = error
         self.rejoined = False
         pause = self._backoff.next()

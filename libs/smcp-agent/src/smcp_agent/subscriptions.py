@@ -66,9 +66,9 @@ class Subscriptions:
         return tuple(self._states)
 
     async def add(self, subscription: Subscription) -> None:
-        """Subscribe. If it is cancelled, what the Computer may have granted is ended.
+        """Subscribe. If cancelled, unsubscribe in the background, as the Computer may have granted the request.
 
-        Raises SmcpError: it was refused; an earlier subscription to the same is kept up as before.
+        Raises SmcpError: the request was refused. An earlier subscription to the same resource stays.
         """
         state = self._states.setdefault(subscription, _State())
         state.wanted += 1
@@ -103,7 +103,7 @@ class Subscriptions:
             self._restore(subscription.computer)
 
     async def _withdraw(self, subscription: Subscription) -> None:
-        if subscription not in self._states:  # nobody wants it again
+        if subscription not in self._states:  # else somebody has subscribed again
             with suppress(SmcpError):
                 await self.remove(subscription)
 

@@ -33,7 +33,7 @@ Kind = Literal["join", "leave", "refusal", "call", "cancel", "approval", "key"]
 STREAM: Final = "AUDIT"
 """JetStream's stream of all records. A registry makes it where it is missing."""
 REPEATED: Final = "repeat"
-"""The `event` of a call that our SDK sent again: its first gateway may have recorded it and died before it answered."""
+"""The `event` of a call that our SDK sent again: the first gateway may have recorded it and died before it answered."""
 NOT_WRITTEN: Final = "nothing is done that cannot be recorded (SMCP_AUDIT=required), and the audit trail takes nothing"
 ANSWER_S: Final = 2.0
 """After this long without an answer a record counts as not written, and is sent again (seconds)."""
@@ -50,12 +50,12 @@ LONGEST_TEXT: Final = 256
 LONGEST_CONTENT: Final = 64 * 1024
 """Bytes of arguments or of a result; NATS takes 1 MiB in a message."""
 EVENT_BYTES: Final = 16 * 1024
-"""Memory of an event and its texts, which `compact` has cut: Python takes four bytes for each character of some."""
-PARSED: Final = 32
-"""Memory of parsed arguments, for each byte of their JSON, at most: the three bytes `{},` take 72."""
-REFUSALS: Final = Rate(10 / 60, 25 * 60)
-"""Recorded refusals of one sender: 250 at once, then 10 a minute. Anybody may provoke any number, and so push out
-everybody's records. At 4 KB each, the most that one takes, they take over four days to fill 256 MiB."""
+"""The most memory that an event takes after `compact`: Python stores up to four bytes for each character."""
+PARSED_FACTOR: Final = 32
+"""The most memory that parsed arguments take, in bytes for each byte of their JSON: the three bytes `{},` take 72."""
+REFUSAL_RATE: Final = Rate(10 / 60, 25 * 60)
+"""Recorded refusals of one sender: 250 at once, then 10 a minute. Without a limit anybody could provoke so many that
+everybody's older records are dropped. A record has at most 4 KB, so one sender fills 256 MiB in over four days."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Event:
     """The name of the refused event; the id of a key; or `REPEATED`."""
     why: str | None = None
     arguments: Any = None
-    """Of a call; after `compact` as its record shows them."""
+    """The arguments of a call; after `compact` in the form that the record shows."""
     args_sha256: str | None = None
     result: bytes | None = field(default=None, repr=False)
     request_bytes: int | None = None
@@ -143,9 +143,9 @@ class Trail:
         self._second = (0, "")
         self.written = self.failures = self.lost = 0
         self._loop = asyncio.get_running_loop()
-        self._refusals = Buckets(REFUSALS, self._loop.time)
-        self._refused: dict[str, tuple[int, Event]] = {}
-        """Refusals that are not recorded yet, by sender: how many, and the last one."""
+        self._refusal_rates = Buckets(REFUSAL_RATE, self._loop.time)
+        self._unwritten_refusals: dict[str, tuple[int, Event]] = {}
+        """By sender: the number of refusals since its last record, and the latest of them."""
         self.sink = None if open_sink is None else open_sink(self)
 
     @property
@@ -189,27 +189,27 @@ class Trail:
         self.sink.send(number, subject, written)
         return None if future is None else asyncio.shield(future)
 
-    def refuse(self, event: Event, office: str | None) -> None:
-        """Record a refusal. Where its sender had too many, the next one that is recorded says how many are missing.
+    def write_refusal(self, event: Event, office: str | None) -> None:
+        """Record a refusal, if its sender is within `REFUSAL_RATE`. The sender's next record says how many are missing.
 
         Args:
-            office: the one that the sender is in: the request may name any. By it, and by its subject, it is known.
+            office: the sender's own office; the one in the request may be any. A sender is an office and a subject.
         """
         sender = f"{office or ''}\n{event.by or event.subject or ''}"
         self.compact(event)
-        self._refused[sender] = self._refused.get(sender, (0, event))[0] + 1, event
-        self._write_refused(sender)
+        self._unwritten_refusals[sender] = self._unwritten_refusals.get(sender, (0, event))[0] + 1, event
+        self._write_latest_refusal(sender)
 
-    def _write_refused(self, sender: str, *, at_the_end: bool = False) -> None:
-        if self._refusals.take(sender) > 0 and not at_the_end:
+    def _write_latest_refusal(self, sender: str, *, at_the_end: bool = False) -> None:
+        if self._refusal_rates.take(sender) > 0 and not at_the_end:
             return
-        count, event = self._refused.pop(sender)
+        count, event = self._unwritten_refusals.pop(sender)
         if count > 1:
             event.why = f"{count - 1} refusals before it are not recorded; {event.why}"
         self.write(event)
 
     def compact(self, event: Event) -> int:
-        """Reduce the event to what its record shows. Returns how many bytes of memory it takes at most."""
+        """Reduce the event to what its record shows. Returns the most memory that it takes then, in bytes."""
         _clean(event)
         if event.arguments is None or event.args_sha256 is not None:
             return EVENT_BYTES
@@ -221,7 +221,7 @@ class Trail:
             event.arguments = _TOO_LONG
         else:
             event.arguments = redacted(event.arguments)
-            return EVENT_BYTES + PARSED * len(arguments)
+            return EVENT_BYTES + PARSED_FACTOR * len(arguments)
         return EVENT_BYTES
 
     def taken(self, number: int) -> None:
@@ -253,11 +253,11 @@ class Trail:
             waiting.written.set_result(False)
 
     async def run(self) -> None:
-        """Send again what was not taken, and write refusals that were too many, until cancelled."""
+        """Send records again that the sink did not take, and record delayed refusals, until cancelled."""
         while True:
             await asyncio.sleep(ANSWER_S / 2)
-            for sender in list(self._refused):
-                self._write_refused(sender)
+            for sender in list(self._unwritten_refusals):
+                self._write_latest_refusal(sender)
             overdue = self._loop.time() - ANSWER_S
             late = [number for number, waiting in self._waiting.items() if waiting.sent_at <= overdue]
             for number in late:
@@ -279,8 +279,8 @@ class Trail:
 
     async def close(self, within: float = ANSWER_S) -> None:
         """Wait until the sink has all records, for so long at most."""
-        for sender in list(self._refused):
-            self._write_refused(sender, at_the_end=True)
+        for sender in list(self._unwritten_refusals):
+            self._write_latest_refusal(sender, at_the_end=True)
         if self.sink is None:
             return
         ends = self._loop.time() + within

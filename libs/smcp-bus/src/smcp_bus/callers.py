@@ -37,8 +37,9 @@ ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 LARGEST_TOOL: Final = 1024 * 1024
 """Bytes of a listed tool; a larger one is not shown where tools are restricted, and not called. Reading one takes a few
 milliseconds; models get some kilobytes of a tool."""
-_OF_TOOLS: Final = {"tool_meta": b"{}", "forbidden_tools": b"[]"}
-"""What a server's configuration says of tools, by their original names; patterns mean the names that are listed."""
+_EMPTY_TOOL_FIELDS: Final = {"tool_meta": b"{}", "forbidden_tools": b"[]"}
+"""The fields of a server's configuration about tools are hidden. They have the tools' original names, so the rights'
+patterns, which are for the listed names, cannot filter them."""
 
 
 class Rights(BaseModel):
@@ -221,15 +222,15 @@ async def _listed(tools: bytes, most: int) -> AsyncIterator[tuple[str, memoryvie
             yield name, text, tool
 
 
-async def listed_hints(answer: bytes, most: int) -> dict[str, bool]:
-    """Whether each tool of a Computer's list only reads, by its name.
+async def read_only_hints(answer: bytes, most: int) -> dict[str, bool]:
+    """Which tools of a Computer's list only read, by their names.
 
     Args:
-        answer: to `client:get_tools`. It is read in slices.
-        most: values in it.
+        answer: the answer to `client:get_tools`. It is read in slices.
+        most: how many JSON values it may have.
 
     Raises:
-        orjson.JSONDecodeError: it is no JSON. TooLarge: see `exact_json.fields`.
+        orjson.JSONDecodeError: the answer is not JSON. TooLarge: see `exact_json.fields`.
     """
     fields = await exact_json.fields(answer, most, "the answer")
     return {name: is_read_only(tool) async for name, _, tool in _listed(bytes(fields.get("tools", b"")), most)}
@@ -246,29 +247,29 @@ def check_listed(rights: Rights, listed: Mapping[str, bool], name: str) -> None:
 
 
 async def without_tools(rights: Rights, event: str, body: bytes, most: int) -> bytes:
-    """A Computer's answer without the tools that the asker may not call. It is read in slices.
+    """A Computer's answer without the tools that the caller may not call. It is read in slices.
 
     Args:
-        body: JSON.
-        most: values in it.
+        body: the answer, as JSON.
+        most: how many JSON values it may have.
 
     Raises TooLarge: see `exact_json.fields`.
     """
     if event not in ("client:get_tools", "client:get_config"):
         return body
 
-    async def inside(text: memoryview) -> dict[str, Any]:
+    async def fields_of(text: memoryview) -> dict[str, Any]:
         return dict(await exact_json.fields(bytes(text), most, "the answer"))
 
-    answer = await inside(memoryview(body))
+    answer = await fields_of(memoryview(body))
     if event == "client:get_tools" and "tools" in answer:
         tools = _listed(bytes(answer["tools"]), most)
         shown = [text async for name, text, tool in tools if _is_shown(rights, name, tool)]
         answer["tools"] = b"[%b]" % b",".join(shown)
     if event == "client:get_config" and "servers" in answer:
-        servers = {name: await inside(server) for name, server in (await inside(answer["servers"])).items()}
+        servers = {name: await fields_of(server) for name, server in (await fields_of(answer["servers"])).items()}
         for server in servers.values():
-            server |= {field: empty for field, empty in _OF_TOOLS.items() if field in server}
+            server |= {field: empty for field, empty in _EMPTY_TOOL_FIELDS.items() if field in server}
         answer["servers"] = servers
     return exact_json.joined(answer)
 

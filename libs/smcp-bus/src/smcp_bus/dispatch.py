@@ -239,8 +239,8 @@ class Dispatcher:
     max_values: int = exact_json.MAX_VALUES
     """How many values a request may hold (`exact_json.check_cost`)."""
     running: set[Call] = field(default_factory=set, init=False)
-    reading: int = field(default=0, init=False)
-    """Large requests whose id is not known yet."""
+    unparsed: int = field(default=0, init=False)
+    """Number of large requests that are being parsed, so that their ids are not known yet."""
 
     async def dispatch(
         self,
@@ -311,13 +311,13 @@ class Dispatcher:
         if row.size is SizeClass.SMALL:
             raise TooLarge(REQUEST_TOO_LARGE, details={"limit": exact_json.SMALL_BYTES, "size": len(body)})
         authorize_sender(row, caller)
-        self.reading += 1
+        self.unparsed += 1
         try:
             await exact_json.check_cost(body, self.max_values, "the request")
             payload = exact_json.read_object(body)
-            await asyncio.sleep(0)  # what 8 MiB of it cost to read and to write anew is not one step
+            await asyncio.sleep(0)  # other tasks run between parsing 8 MiB and what the handler does with it
         finally:
-            self.reading -= 1
+            self.unparsed -= 1
         return payload
 
     async def _handle(self, call: Call, request: Any) -> Answer:

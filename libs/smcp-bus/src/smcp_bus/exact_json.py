@@ -229,9 +229,9 @@ _FLAT: Final = (b",", b":")
 
 
 async def items(text: bytes, most: int, what: str) -> AsyncIterator[memoryview]:
-    """The items of a large JSON list as they stand in its text, found in slices.
+    """Yields the text of each item of a large JSON list, which is searched in slices.
 
-    A list that is no JSON has any or none; another value has none.
+    An invalid list yields any number of items, and a value that is no list yields none.
 
     Raises TooLarge: as `check_cost`.
     """

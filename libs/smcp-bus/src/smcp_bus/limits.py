@@ -92,7 +92,7 @@ class Grant:
 
 
 class ByteBudget:
-    """At most `limit` bytes are given out at any time. A share above the limit is given alone.
+    """At most `limit` bytes (or requests) are given out at any time. A share above the limit is given alone.
 
     Offices that wait take turns, and the requests of one office come in the order of asking. Nobody overtakes a large
     request whose turn it is. An office holds more than a quarter only while half of the budget stays free, or in a

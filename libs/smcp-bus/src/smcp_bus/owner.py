@@ -259,13 +259,13 @@ class Owner:
     def pending(self, seat: Seat, question: PendingQuestion, dispatcher: Dispatcher) -> PendingAnswer:
         """Which of these calls are not known here, which have ended, and which queries the `dispatcher` does not run.
 
-        In no list: what runs or begins, queries that may be in a large request that is being read, and calls that ended
-        just now, whose answer is on its way.
+        The answer leaves out requests that run or begin, queries while a large request is being parsed (it may be one
+        of them), and calls that have just ended, since their answers are on their way.
         """
         self._tidy()
         begun = {(each.payload.get("agent"), each.req_id) for each in dispatcher.running}
         ids = {req_id for _, req_id in begun}
-        lost = [] if dispatcher.reading else [each for each in question.queries if each not in ids]
+        lost = [] if dispatcher.unparsed else [each for each in question.queries if each not in ids]
         answer = PendingAnswer(unknown=[], reading=[], ended=[], lost_queries=lost)
         for agent, req_id in question.calls:
             key = (seat.office, seat.computer, agent, req_id)
@@ -273,7 +273,7 @@ class Owner:
                 continue
             ended = self._ended.get(key)
             if ended is None:
-                (answer.reading if dispatcher.reading else answer.unknown).append((agent, req_id))
+                (answer.reading if dispatcher.unparsed else answer.unknown).append((agent, req_id))
             elif self._loop.time() - ended.at > ANSWERED_S:
                 answer.ended.append((agent, req_id))
         return answer

@@ -292,7 +292,7 @@ class PendingAnswer(BaseModel):
     unknown: list[tuple[str, str]]
     """Neither running nor ended here: they will not be answered."""
     reading: list[tuple[str, str]] = Field(default_factory=list)
-    """Not known here, but may be in a large request that is being read."""
+    """Calls that are not known here, but may be in a large request that is being parsed."""
     ended: list[tuple[str, str]] = Field(default_factory=list)
     """Ended here, and answered: an answer that has not come by now was lost on the way."""
     lost_queries: list[str] = Field(default_factory=list)

@@ -108,8 +108,8 @@ def trace_id_of(call: Call) -> int:
 
 
 def log_fields(bind: Callable[..., AbstractContextManager[object]]) -> Observe:
-    """For a dispatcher: `bind` gets what stands on each line of the log that is written in the middle of a call. It
-    gets no reference to the call: timers that are set in the middle of it keep what was bound."""
+    """Makes a dispatcher's `observe`: it binds the fields of a call to all log lines that are written during the call.
+    `bind` gets values and not the call itself, as timers that are started during a call keep what was bound."""
     return lambda call: bind(
         req_id=call.req_id, office=call.caller.office or office_of(call), trace_id=trace_id_of(call)
     )

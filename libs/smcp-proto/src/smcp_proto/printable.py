@@ -1,4 +1,4 @@
-"""Foreign text, before it is shown: what a terminal obeys, or shows as something else, and what looks like a secret."""
+"""Makes foreign text safe to show: no control sequences for terminals, no invisible characters, no likely secrets."""
 
 import json
 import re
@@ -15,15 +15,15 @@ _INVISIBLE: Final = (
     r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 INVISIBLE: Final = re.compile(f"[{_INVISIBLE}]")
-"""What is not seen or sets the direction of writing: Unicode's Default_Ignorable_Code_Point, U+2800 and U+FFF9-FFFB. It
-may hide text that a model reads, or show `txt.exe` as `exe.txt`."""
+"""Invisible characters and those that set the writing direction: Unicode's Default_Ignorable_Code_Point, U+2800 and
+U+FFF9-FFFB. They may hide text that a model reads, or show `txt.exe` as `exe.txt`."""
 _UNPRINTABLE: Final = re.compile(
     rf"(?![\u200c\u200d\ufe0f])[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_INVISIBLE}]"
 )
-"""Control characters but for tab and newline, half characters, and what is `INVISIBLE`, but for joiners and U+FE0F,
+"""Control characters except tab and newline, lone surrogates, and `INVISIBLE` characters except joiners and U+FE0F,
 which are parts of words and emoji."""
 MAX_FAILURE: Final = 2_000
-"""Characters of a failed tool's text that a terminal gets: a screen."""
+"""Characters of a failed tool's text that a terminal gets: about one screen."""
 _WORD: Final = (
     r"(?:(?:api|access|private)[-_]?key|(?<!max[-_])token|secret|passw(?:or)?d|passphrase|pwd|credential|cookie|bearer"
     r"|authorization)"
@@ -39,7 +39,7 @@ SECRET_IN_TEXT: Final = (
     re.compile(r"\w://(?P<secret>[^/\s@]+)@"),
     re.compile(
         r"\b(?P<secret>sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}"
-        # only where a word begins, hyphens included: else a long text takes time by the square of its length
+        # only at the beginning of a word (hyphens are part of it): otherwise the time grows with the square of the text
         r"|AKIA[0-9A-Z]{16}|glpat-[\w-]{16,}|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
     ),
 )
@@ -49,22 +49,22 @@ _REDACTED: Final = "<redacted>"
 
 
 def printable(text: str, *, newline: str = " ") -> str:
-    """`text` without sequences for terminals, with `newline` for line breaks, and U+FFFD for what cannot be seen."""
+    """`text` without control sequences, with `newline` for line breaks, and U+FFFD for invisible characters."""
     return _UNPRINTABLE.sub("\ufffd", _LINE_BREAK.sub(newline, _SEQUENCE.sub("", text)))
 
 
 def printable_json(value: Any, *, indent: int | None = 2) -> str:
-    """`value` as JSON for programs that a terminal may get, too: `\\u202e` stands for what `printable` replaces."""
+    """`value` as JSON that is also safe at a terminal: what `printable` replaces is escaped (`\\u202e`)."""
     return escaped_json(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
 def escaped_json(text: str) -> str:
-    """The same for JSON that is written already and has no white space between lines but newlines."""
+    """As `printable_json`, for text that is JSON already and has no white space between its lines but newlines."""
     return _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def redacted(value: Any) -> Any:
-    """A JSON value without what looks like a secret, by its name or its form."""
+    """A JSON value with `<redacted>` for what looks like a secret, by its name or its form."""
     match value:
         case dict():
             return {
@@ -86,7 +86,7 @@ def _without_secret(found: re.Match[str]) -> str:
 
 
 def failure_excerpt(text: str) -> str:
-    """The beginning of what a failed tool said, for a terminal, and how to read the rest."""
+    """The beginning of a failed tool's text, for a terminal, with a hint how to read the rest."""
     left_out = len(text) - MAX_FAILURE
     return text if left_out <= 0 else f"{text[:MAX_FAILURE]} … ({left_out} characters are left out: --json prints all)"
 

@@ -1,4 +1,4 @@
-"""The order of MCP servers on desktops and in catalogs, and comparable texts and instants (desktop.txt, finder.txt)."""
+"""How MCP servers are ordered on desktops and in catalogs, and texts and times compared (desktop.txt, finder.txt)."""
 
 import re
 import unicodedata
@@ -19,11 +19,11 @@ def server_order(servers: Iterable[str], history: Sequence[str]) -> list[str]:
 
 
 NUL: Final = "\0"
-"""Never in folded text: it can stand between texts that are searched together."""
+"""Separates texts that are searched together, since folded text never has it."""
 
 
 def fold(text: str) -> str:
-    """Return `text` as it is compared; a NUL counts as U+FFFD."""
+    """Return `text` in the form for comparison without case; a NUL becomes U+FFFD."""
     if text.isascii():
         return text.lower().replace(NUL, "\ufffd")
     # Unicode's compatibility caseless match: folding can undo the normal form, and the normal form can bring new case
@@ -34,15 +34,15 @@ def fold(text: str) -> str:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ISO: Final = re.compile(r"[0-9]{4}[0-9W-]{3,6}(?:[Tt ].+)?", re.ASCII)
-"""What `fromisoformat` may be asked about: it takes any character between the date and the time."""
+"""Checked before `fromisoformat`, which takes any character between the date and the time."""
 
 
 def instant(text: str) -> int | None:
     """Return the microseconds since 1970 of an ISO 8601 instant, None where it cannot be read.
 
-    Any offset; none at all, and a date alone, is UTC. Digits beyond microseconds are cut off.
+    The text may have any offset; without one, or without a time, it is UTC. Digits beyond microseconds are cut off.
     """
-    # Of this form it is a date and a time, or nothing; nearly all are, and the pattern costs more than the rest.
+    # Nearly all texts have this form, which needs no pattern: matching costs more than all the rest.
     if not (text[4:5] == "-" and text[10:11] == "T") and not _ISO.fullmatch(text):
         return None
     try:

@@ -37,7 +37,7 @@ CALL_GRACE_S: Final = 5.0
 COLOURS: Final = {
     "ready": "green", "starting": "yellow", "degraded": "yellow", "backoff": "yellow", "failed": "red",
 }  # fmt: skip
-LAST_COLUMN: Final = 20
+MIN_LAST_COLUMN: Final = 20
 BYTES_PER_MB: Final = 1_000_000
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
@@ -198,16 +198,16 @@ def print_warnings(said: Said) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """The first column is never broken, since people copy it. Without rows, `empty` says so. A terminal where only the
-    last column could be broken, and had less than `LAST_COLUMN` characters, gets `stacked_rows`."""
+    """Print a table, or `empty` if there are no rows. The first column is never wrapped, since people copy it. A
+    terminal that would leave the last column less than `MIN_LAST_COLUMN` characters gets `stacked_rows`."""
     if not rows:
         typer.echo(empty, err=True)
         return
-    from rich import cells, console, markup, table  # noqa: PLC0415 -- take memory that a Computer which runs does not need
+    from rich import cells, console, markup, table  # noqa: PLC0415 -- a running Computer does not need them in its memory
 
     out = console.Console()
     widths = [max(cells.cell_len(plain(cell)) for cell in column) for column in zip(columns, *rows, strict=True)]
-    if sys.stdout.isatty() and out.width < sum(widths[:-1]) + min(widths[-1], LAST_COLUMN) + 3 * len(columns) + 1:
+    if sys.stdout.isatty() and out.width < sum(widths[:-1]) + min(widths[-1], MIN_LAST_COLUMN) + 3 * len(columns) + 1:
         typer.echo(stacked_rows(columns, rows, out.width))
         return
     shown = table.Table()
@@ -235,7 +235,7 @@ def when(seconds: float) -> str:
 
 
 def _asks(command: str, show: Callable[[Said], None], what: str) -> None:
-    """Define a command that asks just that, and shows what the Computer says."""
+    """Define a command that sends one request to the running Computer and shows the answer."""
 
     @app.command(command, help=what)
     def ask(office: Office = None, name: Name = None, as_json: Json = False) -> None:
@@ -264,8 +264,8 @@ def call(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE|@FILE|-]...",
-            help="Its parameters, typed by its schema; KEY=@FILE reads a value from a file. @FILE has a JSON object "
-            "with many, and `-` is standard input",
+            help="Its parameters, converted by its schema. KEY=@FILE reads one value from a file; @FILE reads a JSON "
+            "object of parameters from a file, `-` from standard input",
         ),
     ] = None,
     params: Annotated[str, typer.Option(metavar="JSON", help="Its parameters, a JSON object")] = "{}",
@@ -274,16 +274,16 @@ def call(
     name: Name = None,
     as_json: Json = False,
 ) -> None:
-    """Call a tool as an Agent does: it is confirmed, and stands in the history. ctrl-C cancels it."""
-    from smcp_agent.cli.parameters import read_parameters, typed, unknown  # noqa: PLC0415 -- as `print_table` does
+    """Call a tool as an Agent does, with confirmation and an entry in the history. ctrl-C cancels it."""
+    from smcp_agent.cli.parameters import convert_texts, read_parameters, unknown_key_warnings  # noqa: PLC0415 -- as `print_table` does
 
     given, texts = read_parameters(params, words or ())
     computer = find(office, name)
     listed = computer.ask("GET", "tools")["tools"] if texts else []
     schema: Said = next((each["params_schema"] for each in listed if each["name"] == tool), {})
-    for warning in unknown(texts, schema):
+    for warning in unknown_key_warnings(texts, schema):
         warn(warning)
-    asked = {"tool_name": tool, "params": given | typed(texts, schema), "timeout": timeout}
+    asked = {"tool_name": tool, "params": given | convert_texts(texts, schema), "timeout": timeout}
     result = computer.ask("POST", "call", body=asked, timeout=timeout + CALL_GRACE_S)
     print_answer(result, as_json, print_result)
     if result.get("isError"):

@@ -1,6 +1,6 @@
-"""The command `smcp-computer install`: makes a Computer a service of systemd, or shows what that takes.
+"""The command `smcp-computer install`: sets up a Computer as a systemd service, or shows the files and commands for it.
 
-The unit is the one of deploy/systemd, with the paths of this host. Nothing is started: the commands for that are shown.
+The unit is that of deploy/systemd with the paths of this host. It starts nothing, but shows the commands that do.
 """
 
 import re
@@ -33,7 +33,7 @@ class _File:
     text: str
     mode: int
     keep: bool
-    """One that is there already is left as it is: somebody may have changed it."""
+    """Do not replace an existing file: somebody may have changed it."""
 
 
 @app.command()
@@ -44,8 +44,8 @@ def install(
     gateway: Annotated[str | None, typer.Option(help="Where a gateway listens; or say --nats")] = None,
     nats: Annotated[str | None, typer.Option(help="Where NATS is")] = None,
     user: Annotated[str, typer.Option(help="The user that it runs as")] = "smcp",
-    write: Annotated[bool, typer.Option("--write", help="Write the files, and do not just show them")] = False,
-    root: Annotated[Path, typer.Option(help="Write below this directory, as for an image")] = Path("/"),
+    write: Annotated[bool, typer.Option("--write", help="Write the files instead of only showing them")] = False,
+    root: Annotated[Path, typer.Option(help="Write below this directory, for example to build an image")] = Path("/"),
     as_json: Json = False,
 ) -> None:
     """Show the hardened unit of systemd for this Computer and its files; --write writes them."""
@@ -85,7 +85,7 @@ def install(
 
 
 def _check(config: Path, office: str, name: str, gateway: str | None, user: str) -> None:
-    """Raises SettingsError with all that would keep the service from running: systemd does not start it again then."""
+    """Raises SettingsError with every mistake that would stop the service, as systemd does not restart it then."""
     from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
     from smcp_agent.errors import Malformed  # noqa: PLC0415
 

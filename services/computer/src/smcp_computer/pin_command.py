@@ -1,6 +1,7 @@
 """The command `smcp-computer pin`: records the tools of a running Computer's MCP servers, or approves their changes.
 
-`control` says what the servers list now. The difference to the file is shown before it is written; `pins` follows it.
+The Computer says what the servers list now (`control`). The command shows the difference to the file and writes it;
+`pins` enforces the file.
 """
 
 import difflib
@@ -72,7 +73,7 @@ def pin(
 
 
 def merged(before: "Entries", now: "Entries", chosen: Sequence[tuple[str, str | None]]) -> "Entries":
-    """The pins, where those of the chosen servers and tools are as the servers list them now. Pure."""
+    """The pins `before`, with the chosen servers and tools replaced by what the servers list `now`. Pure."""
     after = {server: {**tools} for server, tools in before.items()}
     for server, tool in chosen:
         if tool is None:
@@ -84,8 +85,8 @@ def merged(before: "Entries", now: "Entries", chosen: Sequence[tuple[str, str | 
     return after
 
 
-def _chosen(given: str, now: "Entries", not_ready: Sequence[str], before: "Entries") -> tuple[str, str | None]:
-    """The server, and the tool if one is named. Raises Failure: there is none."""
+def _server_and_tool(given: str, now: "Entries", not_ready: Sequence[str], before: "Entries") -> tuple[str, str | None]:
+    """The server, and the tool if one is named. Raises Failure: there is no such server or tool."""
     server, slash, tool = (given, "", "") if given in (*now, *not_ready) else given.partition("/")
     if server not in now:
         why = ": `smcp-computer status` says why" if server in not_ready else did_you_mean(server, [*now, *not_ready])
@@ -98,11 +99,11 @@ def _chosen(given: str, now: "Entries", not_ready: Sequence[str], before: "Entri
 def _choices(
     which: Sequence[str], now: "Entries", not_ready: Sequence[str], before: "Entries", *, only_pinned: bool
 ) -> list[tuple[str, str | None]]:
-    """What is named, or else every server that is ready; of them only those in the file, if `only_pinned`.
+    """The named servers and tools, or every ready server if none is named; with `only_pinned` those in the file alone.
 
-    Raises Failure: there is none of a name, or it is not in the file.
+    Raises Failure: there is no such server or tool, or it is not in the file.
     """
-    chosen = [_chosen(each, now, not_ready, before) for each in which or now]
+    chosen = [_server_and_tool(each, now, not_ready, before) for each in which or now]
     for server, _ in chosen:
         if which and only_pinned and server not in before:
             raise Failure(f"{plain(server)} is not pinned: `smcp-computer pin {plain(server)}` does that")

@@ -171,7 +171,7 @@ class Results:
             raise NotReshaped(f"the result has more than {self._max_bytes} bytes")
         async with self._slots:
             try:
-                answer = await self._answered(request)
+                answer = await self._ask_worker(request)
             except TimeoutError:
                 raise NotReshaped(f"the script did not end within {self._run_s:g} s") from None
             except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -184,10 +184,10 @@ class Results:
 
     async def aclose(self) -> None:
         while self._idle:
-            await _ended(self._idle.pop())
+            await _kill(self._idle.pop())
 
-    async def _started(self) -> Process:
-        # of this host's environment it gets nothing: a script could read it
+    async def _start_worker(self) -> Process:
+        # without the environment of this host, which a script could read
         worker = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "smcp_computer.vrl_worker", str(self._memory)),
             stdin=PIPE,
@@ -201,17 +201,19 @@ class Results:
             async with asyncio.timeout(START_S):
                 await _line(worker)
         except BaseException as error:
-            await _ended(worker)
+            await _kill(worker)
             if isinstance(error, TimeoutError | asyncio.IncompleteReadError):
                 raise NotReshaped("the process for scripts does not start") from None
             raise
         return worker
 
-    async def _answered(self, request: bytes) -> Any:
+    async def _ask_worker(self, request: bytes) -> Any:
         while self._idle:
-            with suppress(ConnectionError):  # it has ended since its last script, and has read nothing of this one
+            with suppress(
+                ConnectionError
+            ):  # an idle process that has died has read nothing of this request: try the next one
                 return await self._exchange(self._idle.pop(), request)
-        return await self._exchange(await self._started(), request)
+        return await self._exchange(await self._start_worker(), request)
 
     async def _exchange(self, worker: Process, request: bytes) -> Any:
         """Raises ConnectionError: the process did not take the request."""
@@ -220,7 +222,7 @@ class Results:
                 await _send(worker, request)
                 answer = orjson.loads(await _line(worker))
         except BaseException:
-            await _ended(worker)
+            await _kill(worker)
             raise
         self._idle.append(worker)
         return answer
@@ -249,7 +251,7 @@ def _is_content(value: Any) -> bool:
 async def _send(worker: Process, request: bytes) -> None:
     assert worker.stdin is not None
     worker.stdin.write(request + b"\n")
-    if worker.stdin.is_closing():  # `drain` raises only two rounds of the loop later
+    if worker.stdin.is_closing():  # `drain` would notice only two rounds of the event loop later
         raise BrokenPipeError
     await worker.stdin.drain()
 
@@ -259,7 +261,7 @@ async def _line(worker: Process) -> bytes:
     return await worker.stdout.readuntil(b"\n")
 
 
-async def _ended(worker: Process) -> None:
+async def _kill(worker: Process) -> None:
     with suppress(ProcessLookupError):
         worker.kill()
     await worker.wait()

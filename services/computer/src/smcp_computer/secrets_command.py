@@ -1,4 +1,4 @@
-"""The commands `smcp-computer secrets …`: they change what `config.secret_store` keeps, also while a Computer runs."""
+"""The commands `smcp-computer secrets …`: they change values in `config.secret_store`, even of a running Computer."""
 
 import os
 import sys
@@ -28,12 +28,12 @@ def store_of(settings: ComputerSettings) -> SecretStore:
 
 
 def _settings(office: str | None, name: str | None) -> ComputerSettings:
-    """Those of the Computer that is meant: of the one that runs and fits, where office or name is not said."""
+    """The settings of the named Computer. If office or name is missing, those of the running Computer that matches."""
     if not ((office or "SMCP_OFFICE" in os.environ) and (name or "SMCP_NAME" in os.environ)):
-        with suppress(Failure):  # what is missing is said below
+        with suppress(Failure):  # `load_settings` reports what is missing
             here = find(office, name)
             office, name = here.office, here.name
-    # which file it has does not matter here
+    # its configuration file does not matter here
     return load_settings(ComputerSettings, config=Path(), office=office, name=name)
 
 
@@ -48,9 +48,9 @@ def set_value(
     name: Name = None,
     as_json: Json = False,
 ) -> None:
-    """Keep the value of an input; it is asked for, or read from standard input.
+    """Keep the value of an input. The command asks for it, or reads it from standard input.
 
-    There is no option for it: others could see it in `ps`.
+    There is no option for the value: others could see it in `ps`.
     """
     settings = _settings(office, name)
     if sys.stdin.isatty():
@@ -59,9 +59,9 @@ def set_value(
         value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
     if not value:
         raise Failure("nothing is kept: the value is empty")
-    _done(store_of(settings).put, input_id, value)
+    _or_failure(store_of(settings).put, input_id, value)
     computer = RunningComputer(state_path(settings), settings.office, settings.name)
-    with suppress(Failure):  # it does not run
+    with suppress(Failure):  # the Computer does not run
         known = [each["id"] for each in computer.ask("GET", "inputs")["inputs"]]
         if input_id not in known:
             typer.echo(
@@ -73,7 +73,7 @@ def set_value(
 @app.command("list")
 def list_names(office: Office = None, name: Name = None, as_json: Json = False) -> None:
     """Print the ids of the inputs whose values are kept; the values are never shown."""
-    names = sorted(_done(kept_secrets(office, name).read))
+    names = sorted(_or_failure(kept_secrets(office, name).read))
     if as_json:
         print_json(names)
     else:
@@ -89,7 +89,7 @@ def remove(
 ) -> None:
     """Forget values."""
     store = kept_secrets(office, name)
-    missing = [each for each in input_ids if not _done(store.remove, each)]
+    missing = [each for each in input_ids if not _or_failure(store.remove, each)]
     if missing:
         raise Failure(f"no value is kept for {', '.join(map(repr, missing))}")
     _report("removed", input_ids, f"the values of {', '.join(map(repr, input_ids))} are removed", as_json)
@@ -111,7 +111,7 @@ def encrypt(
         parse_config(raw)
     except ConfigError as error:
         raise SettingsError(f"{file} is not encrypted, since it has mistakes: {error}") from None
-    _done(write_private, file, _done(vault.seal_file, raw))
+    _or_failure(write_private, file, _or_failure(vault.seal_file, raw))
     _report("encrypted", str(file), f"{file} is encrypted", as_json)
 
 
@@ -123,7 +123,7 @@ def decrypt(
     raw = _content(file)
     if not is_sealed(raw):
         raise Failure(f"{file} is not encrypted")
-    _done(write_private, file, _done(unseal_file, raw))
+    _or_failure(write_private, file, _or_failure(unseal_file, raw))
     _report("decrypted", str(file), f"{file} is plain text again, which its user alone can read", as_json)
 
 
@@ -141,7 +141,7 @@ def _content(file: Path) -> bytes:
         raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _done(action: Any, *arguments: Any) -> Any:
+def _or_failure(action: Any, *arguments: Any) -> Any:
     try:
         return action(*arguments)
     except SecretsError as error:

@@ -26,28 +26,28 @@ from smcp_proto.schemas.tools import REPEAT
 CALL: Final = "client:tool_call"
 CANCEL: Final = "server:tool_call_cancel"
 REPEATED_S: Final = 2.5
-"""So long after a call's time is up no repeat of it comes any more: our SDK gives up after 2 s (seconds)."""
+"""No repeat of a call comes later than this after the call's deadline: our SDK gives up after 2 s (seconds)."""
 
 ENDED_S: Final = 10.0
-"""So long a client is known that is gone: its calls are broken off at once (seconds)."""
+"""How long a disconnected client stays known, so that the records of its broken-off calls name it (seconds)."""
 
 OPEN_BYTES: Final = 64 * 1024 * 1024
-"""Memory for calls that may be repeated, shared per office. A call without room is recorded at once, and so is its
-repeat."""
+"""Memory for calls that may be repeated, shared per office. Beyond it a call is recorded at once, so that its repeat
+gets a second record."""
 
 Key = tuple[str, str, str]
 """(office, Agent, req_id)"""
 
 
 class LeftMeanwhile(NotInOffice):
-    """The answer to what a member had asked when it left: nothing was refused."""
+    """The answer to requests of a member that has left in the meantime. It is not recorded as a refusal."""
 
     def __init__(self) -> None:
         super().__init__("left this office meanwhile")
 
 
 @dataclass(slots=True)
-class _Open:
+class _RepeatableCall:
     """A call that may be repeated."""
 
     event: Event
@@ -60,10 +60,10 @@ class Audit:
     def __init__(self, trail: Trail, sessions: Sessions) -> None:
         self.trail = trail
         self._sessions = sessions
-        self._open: dict[Key, _Open] = {}
-        self._room = ByteBudget(OPEN_BYTES)
+        self._open: dict[Key, _RepeatableCall] = {}
+        self._budget = ByteBudget(OPEN_BYTES)
         self._not_written: dict[Key, str] = {}
-        """Calls answered with `NOT_WRITTEN`, whose records are sent again: what their repeats say, too."""
+        """Digests of calls answered with `NOT_WRITTEN`. Their records are sent again, so their repeats get none."""
         self._ended: dict[str, Session] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -98,10 +98,10 @@ class Audit:
         if (event := _event(session, call, answer, seconds, size)) is None:
             return None
         key = (event.office or "", event.name or "", event.req_id or "")
-        if name == CALL and self._not_written and self._not_written.get(key) == _asked(call):
+        if name == CALL and self._not_written and self._not_written.get(key) == _call_digest(call):
             return None
         if event.kind == "refusal":
-            self.trail.refuse(event, call.caller.office)
+            self.trail.write_refusal(event, call.caller.office)
             return None
         if event.kind == "call" and not self._takes_calls():
             return None
@@ -119,32 +119,34 @@ class Audit:
         if await written:
             return answer
         if call.row.event == CALL:
-            self._not_written[key] = _asked(call)
+            self._not_written[key] = _call_digest(call)
             self._loop.call_at(call.deadline + REPEATED_S, self._not_written.pop, key, None)
         return failed(Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True}).body())
 
     def _takes_calls(self) -> bool:
-        """Whether a call leaves anything, a record or a line."""
+        """Whether calls are recorded or logged at all."""
         return self.trail.sink is not None or self.trail.log.isEnabledFor(logging.DEBUG)
 
     def refused(self, session: Session, event: ClientEvent, answer: Answer) -> None:
-        """An event was refused before it came to the dispatcher."""
+        """Record an event that was refused before it reached the dispatcher."""
         caller, fields = session.caller(), _request_fields(event.body)
         refusal = Event("refusal", str(answer.error), event=event.name, why=_message(answer))
         refusal.office, refusal.role, refusal.name = caller.office, caller.role, caller.name
         refusal.subject, refusal.address = _subject(caller), session.address
         refusal.computer, refusal.tool = fields.get("computer"), fields.get("tool_name")
         refusal.req_id, refusal.request_bytes = fields.get("req_id"), event.size or None
-        self.trail.refuse(refusal, caller.office)
+        self.trail.write_refusal(refusal, caller.office)
 
     def not_connected(self, address: str, error: SmcpError) -> None:
-        """A client was not let in."""
-        why = getattr(error, "why", None)  # of a token, which its sender is not told
+        """Record that a client's connection was refused."""
+        why = getattr(error, "why", None)  # why its token was refused: the client does not learn it
         reason = f"{error.message}: {why}" if why else error.message
-        self.trail.refuse(Event("refusal", str(int(error.code)), address=address, event="connect", why=reason), None)
+        self.trail.write_refusal(
+            Event("refusal", str(int(error.code)), address=address, event="connect", why=reason), None
+        )
 
     def left(self, session: Session, seat: SeatKey, outcome: str, req_id: str = "") -> None:
-        """A member gave up its seat. What the registry takes away, it records itself."""
+        """Record that a member gave up its seat. Registries record the seats that they take away."""
         office, role, name = seat
         event = Event("leave", outcome, office=office, role=role, name=name, address=session.address)
         event.subject, event.req_id = _subject(session.caller()), req_id or None
@@ -155,14 +157,14 @@ class Audit:
         return any(each.session == session for each in self._open.values())
 
     def ended(self, session: Session) -> None:
-        """A client is gone; what it had begun is concluded soon, and tells who it was."""
+        """Keep a disconnected client for the records of its calls that are about to end."""
         if session.in_flight:
             self._ended[session.id] = session
             self._loop.call_later(ENDED_S, self._ended.pop, session.id, None)
 
     def orphaned(self, session: Session, *, elsewhere: bool) -> None:
-        """The session has ended. Our SDK, if it is at another gateway now, repeats its calls there, which records
-        them."""
+        """The session has ended. If our SDK is at another gateway now (`elsewhere`), that gateway records the
+        repeats of its calls."""
         for key, each in list(self._open.items()):
             if each.session != session.id:
                 continue
@@ -176,11 +178,11 @@ class Audit:
             self._write(key)
 
     def _keep(self, key: Key, event: Event, call: Call) -> None:
-        if (grant := self._room.take(self.trail.compact(event), call.caller.office or "")) is None:
+        if (grant := self._budget.take(self.trail.compact(event), call.caller.office or "")) is None:
             self.trail.write(event)
             return
         timer = self._loop.call_at(call.deadline + REPEATED_S, self._write, key)
-        self._open[key] = _Open(event, call.caller.session, timer, grant)
+        self._open[key] = _RepeatableCall(event, call.caller.session, timer, grant)
 
     def _forget(self, key: Key) -> Event | None:
         if (kept := self._open.pop(key, None)) is None:
@@ -242,12 +244,12 @@ def _event(
 
 
 def _subject(caller: Caller) -> str | None:
-    """As the key or the token says it: that of the user for whom an Agent calls, if it does."""
+    """The subject of the key or token; if an Agent calls for a user, the subject of that user."""
     return (caller.subject or None) if caller.rights is None else caller.rights.holder
 
 
-def _asked(call: Call) -> str:
-    """What is the same in a repeat of a call, beside its `Key`."""
+def _call_digest(call: Call) -> str:
+    """A digest of what a call asks for: with its `Key` it is the same in a repeat."""
     asked = [call.payload.get(name) for name in ("computer", "tool_name", "params")]
     return sha256(exact_json.written(asked, sort_keys=True))
 
@@ -257,7 +259,7 @@ def _message(answer: Answer) -> str | None:
 
 
 def _request_fields(body: bytes | None) -> dict[str, Any]:
-    """What a refused request says, as far as it is read for that."""
+    """The fields of a refused request; none if it is large or invalid."""
     if body is None or len(body) > exact_json.SMALL_BYTES:
         return {}
     try:

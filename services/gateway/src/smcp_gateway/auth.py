@@ -1,9 +1,9 @@
-"""Lets clients in, and bounds those that are not let in yet.
+"""Authenticates clients, and limits connections that are not authenticated yet ("strangers").
 
 A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
 `auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed).
-`smcp_auth.authenticator` identifies its holder. The bytes of connections that are not let in, and the TCP connections
-below them, are bounded by `smcp_service.http_limits`.
+`smcp_auth.authenticator` identifies its holder. `smcp_service.http_limits` limits the bytes and the TCP connections of
+clients that are not authenticated.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from smcp_proto.errors import Malformed, NotAllowed, NotAuthenticated, RateLimit
 FIELD: Final = "token"
 """The field of `auth` with the token."""
 CONNECT_S: Final = 10.0
-"""How long a client may take to connect to the namespace, where it has to say who it is."""
+"""How long a client may take until its CONNECT to the namespace, which authenticates it."""
 STRANGER_POST: Final = 48 * 1024
-"""Bytes of a stranger's polling request: with its headers it stays below what a stranger may send at all."""
+"""The largest polling body before authentication: with its headers it stays below `http_limits`' limit of all bytes."""
 _PRINCIPAL: Final = web.RequestKey("principal", Principal)
 _PRESENTED: Final = web.RequestKey("token", str)
 """The token of the request's header."""
@@ -90,7 +90,7 @@ def refusal_response(error: SmcpError) -> web.Response:
 
 
 def stranger_refusal(request: web.Request) -> web.Response | None:
-    """The refusal of a polling request of a client that is not let in, if it is too large."""
+    """The refusal of a polling request that is too large for a client that is not authenticated."""
     size = request.content_length or 0
     if size <= STRANGER_POST:
         return None
@@ -99,17 +99,17 @@ def stranger_refusal(request: web.Request) -> web.Response | None:
 
 
 def source_of(request: web.Request, trusted: Sequence[Network]) -> str:
-    """The address that a request is counted under."""
+    """The client's address, behind trusted proxies, by which its requests are counted."""
     return client_addresses.source_of(request.remote, request.headers.getall("X-Forwarded-For", []), trusted)
 
 
 class Arrivals:
-    """The connections that are not let in yet: each has a deadline, and each address may have so many. Made once for a
-    gateway.
+    """The connections of this gateway that are not authenticated yet. Each has a deadline, and an address may have only
+    `most` of them.
 
     Args:
         most: connections of one address; 0: any number.
-        close: ends a connection whose time is up, if it still is not let in.
+        close: ends a connection that is not authenticated at its deadline.
     """
 
     def __init__(self, most: int, close: Callable[[str], None]) -> None:
@@ -136,7 +136,7 @@ class Arrivals:
         self.expect(engine_id, CONNECT_S)
 
     def expect(self, engine_id: str, seconds: float) -> None:
-        """It has that many seconds from now, or less where it was so before."""
+        """Give the connection that many seconds from now, unless its deadline is earlier already."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(engine_id)
         if timer is None or timer.when() > loop.time() + seconds:
@@ -144,7 +144,7 @@ class Arrivals:
             self._timers[engine_id] = loop.call_later(seconds, self._late, engine_id)
 
     def ended(self, engine_id: str) -> None:
-        """It is let in, or gone. Idempotent."""
+        """The connection is authenticated or closed. Idempotent."""
         self._stop(engine_id)
         source = self._sources.pop(engine_id, None)
         if source is not None:

@@ -90,12 +90,12 @@ class Moves:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _going: set[Session] = field(default_factory=set, init=False)
     """Those above the fair share whose seat is being kept."""
-    _ending: set[Session] = field(default_factory=set, init=False)
-    """Those whose token is over."""
+    _expired: set[Session] = field(default_factory=set, init=False)
+    """Sessions whose token is no longer valid, and that are being ended."""
     _draining: bool = field(default=False, init=False)
     _share: int | None = field(default=None, init=False)
-    _counted: int = field(default=0, init=False)
-    """Sockets that the share was made of. Those that came since are in no gateway's share, so they are no surplus."""
+    _sockets_at_renewal: int = field(default=0, init=False)
+    """The number of sockets that the fair share was computed from. Later ones do not count as surplus."""
 
     async def keep_seat(self, session: Session, *, within: float = KEEP_S) -> bool:
         """Have the registry keep a member's seat for its identity. False: it failed, and the member leaves its office
@@ -185,33 +185,33 @@ class Moves:
             self.calls.settle(call, Unavailable("the gateway is stopping", details=details))
 
     async def end_expired(self, authenticator: Authenticator) -> None:
-        """End sessions whose token has expired or was revoked, or whose key was removed, until cancelled. Registries
-        that are slow to keep the seat of one hold up the end of no other."""
+        """End sessions whose token has expired or was revoked, or whose key was removed, until cancelled. Each
+        ends in a task of its own, since a registry may be slow to keep a seat."""
         async with asyncio.TaskGroup() as ends:
             while True:
                 await asyncio.sleep(LOOK_S)
                 await authenticator.refresh()
                 for session in self.sessions:
                     principal = session.principal
-                    if principal is None or session in self._ending:
+                    if principal is None or session in self._expired:
                         continue
                     if (why := authenticator.ended(principal)) is not None:
-                        self._ending.add(session)
+                        self._expired.add(session)
                         ends.create_task(self._end(session, why, may_return=authenticator.may_return(principal)))
 
     async def _end(self, session: Session, why: str, *, may_return: bool) -> None:
-        session.leaving = True  # nothing new is begun for it
+        session.leaving = True  # from now on its requests are refused
         try:
             if may_return:
                 await self.keep_seat(session)
             await self.hang_up(session, why)
         finally:
-            self._ending.discard(session)
+            self._expired.discard(session)
 
     def describe(self) -> LeaseRenewal:
-        """What goes with a renewal of the lease. Until the answer comes, the fair share is unknown."""
-        self._counted, self._share = len(self.sessions), None
-        return LeaseRenewal(sockets=self._counted, accepting=not self._draining)
+        """The content of a lease renewal. The fair share is unknown until the answer comes."""
+        self._sockets_at_renewal, self._share = len(self.sessions), None
+        return LeaseRenewal(sockets=self._sockets_at_renewal, accepting=not self._draining)
 
     def renewed(self, state: LeaseState) -> None:
         """The lease was renewed: take the fair share that came with it (None: unknown)."""
@@ -227,7 +227,7 @@ class Moves:
                     moves.create_task(self._move(session))
 
     def _above_share(self) -> list[Session]:
-        here = min(len(self.sessions), self._counted) - sum(not session.closed for session in self._going)
+        here = min(len(self.sessions), self._sockets_at_renewal) - sum(not session.closed for session in self._going)
         count = due(here, self._share, self.spread_s)
         if count and not self._going:
             _log.info("clients above the fair share are sent away", extra={"sockets": here, "share": self._share})

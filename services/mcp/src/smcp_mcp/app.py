@@ -43,7 +43,7 @@ from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
 
 HANDOVER_S: Final = 12.0
-"""How long a request waits for a seat whose replica is gone: a gateway notices a dead client within 10 s."""
+"""How long a request waits for the seat of a replica that has died: a gateway notices a dead client within 10 s."""
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
@@ -108,34 +108,34 @@ class McpEndpoint(BaseRoute):
         holder = self._access.holder(request, office)
         connected = let_in(request.scope, self._quotas, holder)
         if exchange.passed_on and self._offices.held(office) is None:
-            return await self._not_held(exchange)  # and neither counted nor read here
+            return await self._refuse_not_held(exchange)  # without counting it or reading its body
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             await exchange.refuse(415, "Content-Encoding: bodies have to be sent as they are", code=INVALID_REQUEST)
             return "refused"
         try:
-            with self._counted(exchange, holder, connected=connected) as count_as_stream:
+            with self._count_request(exchange, holder, connected=connected) as count_as_stream:
                 return await self._answer_counted(exchange, office, count_as_stream)
         except RateLimited as error:
             await exchange.refuse(429, error.message, code=INVALID_REQUEST, data=error.details)
             return "refused"
 
-    async def _not_held(self, exchange: BufferedRequest) -> str:
+    async def _refuse_not_held(self, exchange: BufferedRequest) -> str:
         await exchange.refuse(421, "this replica does not hold the seat of the office")
         return "refused"
 
     @contextmanager
-    def _counted(
+    def _count_request(
         self, exchange: BufferedRequest, holder: RequestHolder, *, connected: bool
     ) -> Iterator[Callable[[], None]]:
-        """Counts a request until its answer goes out, as the client may send the next one then, or until the body calls
-        the function that it is given: from then on as a connection, unless that is `connected`. Both raise
-        RateLimited."""
+        """Counts a request as in flight until its answer begins, since the client may send the next one then. For a
+        stream of notifications, call the given function: the stream counts as a connection instead, unless its HTTP
+        connection is counted already (`connected`). Both raise RateLimited."""
         quotas = self._quotas
         ticket = quotas.begin(holder, 0, in_room=False)
         with ExitStack() as streaming, ExitStack() as in_flight:
             in_flight.callback(quotas.end, ticket, 0)
             exchange.before_answer = in_flight.close
-            exchange.count = partial(quotas.arrived, holder)
+            exchange.count_bytes = partial(quotas.arrived, holder)
 
             def count_as_stream() -> None:
                 if not connected:
@@ -185,7 +185,7 @@ class McpEndpoint(BaseRoute):
         return "failed"
 
     async def _served(self, exchange: BufferedRequest, office: str) -> str:
-        """Have the request answered by the process that holds the seat.
+        """Answer the request here or at a peer, whichever holds the seat. Joins the office if nobody does.
 
         Raises:
             SeatTaken: another Agent has it, or a replica that cannot be reached.
@@ -196,19 +196,19 @@ class McpEndpoint(BaseRoute):
         while True:
             if (held := self._offices.held(office)) is None:
                 if exchange.passed_on:
-                    return await self._not_held(exchange)
+                    return await self._refuse_not_held(exchange)
                 known = self._peers.known.get(office)
                 if known is not None and await self._peers.pass_on(exchange, office, known):
                     return "peer"
-                if exchange.in_session:
-                    return await self._session_elsewhere(exchange, office)
-                exchange.check_beginning()
+                if exchange.has_session:
+                    return await self._answer_session_elsewhere(exchange, office)
+                exchange.check_first_request()
                 try:
                     held = await self._offices.join(office, self._access.holder(exchange.request, office))
                 except SeatTaken as taken:
-                    if not taken.ours:
+                    if not taken.by_replica:
                         raise
-                    if await self._passed_on(exchange, office):
+                    if await self._pass_on_to_holder(exchange, office):
                         return "peer"
                     if loop.time() > deadline:
                         raise
@@ -217,15 +217,15 @@ class McpEndpoint(BaseRoute):
             await held.answer(exchange)
             return "here"
 
-    async def _session_elsewhere(self, exchange: BufferedRequest, office: str) -> str:
-        """Only the replica that holds the seat can know a session: no seat is taken for one."""
-        if await self._passed_on(exchange, office):
+    async def _answer_session_elsewhere(self, exchange: BufferedRequest, office: str) -> str:
+        """Only the replica that holds the seat knows a session: ask the peers, or answer 404. Do not join."""
+        if await self._pass_on_to_holder(exchange, office):
             return "peer"
         await exchange.refuse(404, "Session not found", code=INVALID_REQUEST)
         return "refused"
 
-    async def _passed_on(self, exchange: BufferedRequest, office: str) -> bool:
-        """Have the peer answer that holds the seat. False: none does."""
+    async def _pass_on_to_holder(self, exchange: BufferedRequest, office: str) -> bool:
+        """Pass the request on to the peer that holds the seat. False: none does."""
         for peer in await self._peers.addresses():
             if await self._peers.pass_on(exchange, office, peer):
                 return True

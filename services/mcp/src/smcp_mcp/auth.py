@@ -42,11 +42,11 @@ READS: Final = (
     *("prompts/list", "prompts/get", "completion/complete"),
 )
 """Each asks MCP servers of Computers."""
-WATCHES: Final = 100
-"""Resources that a key or token without a quota of its own may watch: a tenth of the subscriptions that a Computer
-keeps for one Agent, which all MCP clients of an office are."""
+DEFAULT_MAX_WATCHES: Final = 100
+"""Resources that a key or token without a quota of its own may watch. A Computer keeps 1,000 subscriptions for one
+Agent, and all MCP clients of an office share one Agent."""
 _sender: Final[ContextVar[Principal | None]] = ContextVar("sender", default=None)
-"""Who sent the HTTP request that this task answers. In the task of a session it is who opened that."""
+"""The sender of the HTTP request that this task answers; in the task of a session, the client that opened it."""
 
 
 class _User(AuthenticatedUser):
@@ -110,12 +110,12 @@ class Authorization:
         return None
 
     def subject(self, request: Request) -> str:
-        """Whom an allowed request counts for: the subject of its token, or without authentication its address."""
+        """By what an allowed request is counted: the subject of its token, or without authentication its address."""
         user = request.scope.get("user")
         return user.principal.identity if isinstance(user, _User) else self._source(request)
 
     def holder(self, request: Request, office: str) -> RequestHolder:
-        """Whom an allowed request counts for in quotas: its office, and the subject of its token."""
+        """By what an allowed request is counted in quotas: its office, and the subject of its token."""
         user = request.scope.get("user")
         if not isinstance(user, _User):
             return RequestHolder((office, None, None))
@@ -139,8 +139,8 @@ class Authorization:
         """Whether the caller of this MCP request may see and call the tool."""
         return self._allowed(_user_of(context), tool)
 
-    def may_send(self, tool: NamedTool) -> bool:
-        """The same for who sent the HTTP request that this task answers, before the MCP SDK has a context of it."""
+    def sender_may(self, tool: NamedTool) -> bool:
+        """As `may`, for the sender of the HTTP request that this task answers: there may be no context yet."""
         return self._allowed(_sender.get(), tool)
 
     def _allowed(self, principal: Principal | None, tool: NamedTool) -> bool:
@@ -182,15 +182,15 @@ class Authorization:
 
         return read
 
-    def watches(self, quotas: Quotas, office: str) -> Callable[[Context], Callable[[int], None]]:
-        """Counts the resources that clients of the office watch, those of a key together. Without authentication each
-        connection has a share of its own."""
+    def watch_counter(self, quotas: Quotas, office: str) -> Callable[[Context], Callable[[int], None]]:
+        """See `WatchCounter`. All clients of one key or token are counted together; without authentication, each
+        connection by itself."""
 
         def counter(context: Context) -> Callable[[int], None]:
             principal = _user_of(context)
             identity = f"connection {uuid4()}" if principal is None else principal.identity
             own = None if principal is None else principal.grants.quota
-            most = WATCHES if own is None or own.subscriptions is None else own.subscriptions
+            most = DEFAULT_MAX_WATCHES if own is None or own.subscriptions is None else own.subscriptions
             holder = RequestHolder((office, identity, Quota(subscriptions=most)))
             return quotas.subscriptions(holder, office)
 

@@ -1,4 +1,4 @@
-"""One HTTP request whose body is kept, so that this process or one peer after the other can answer it."""
+"""An HTTP request whose body is kept in memory, so that this process or one of several peers can answer it."""
 
 import asyncio
 import math
@@ -38,7 +38,7 @@ class BufferedRequest:
         self.request = Request(scope)
         self.body = b""
         self.method: object = None
-        """Of the JSON-RPC message in the body; None where there is none."""
+        """The method of the JSON-RPC message in the body; None if there is none."""
         self.streams = False
         """The answer is a stream of notifications, open for as long as the client wants, and no call. Known once the
         body was read: a client of MCP 2025-11-25 could write any `Mcp-Method` into its headers."""
@@ -51,11 +51,11 @@ class BufferedRequest:
         self._events = False
         """The answer is a stream of events."""
         self.before_answer: Callable[[], None] = lambda: None
-        """Called before the client gets the answer: what comes first on a stream of events is none. Idempotent."""
-        self.count: Callable[[int], object] = lambda size: None
+        """Called before the client gets the answer, not before earlier events on the same stream. Idempotent."""
+        self.count_bytes: Callable[[int], object] = lambda size: None
         """Called with the size of the request's body, and of each part of the answer's."""
         self._whole = True
-        """No event is sent by half."""
+        """The last event that was sent is complete."""
         self._gone = False
         self._when_gone: set[Callable[[], None]] = set()
         scope[_EXCHANGE] = self
@@ -66,11 +66,11 @@ class BufferedRequest:
         return PASSED_ON in self.request.headers
 
     @property
-    def in_session(self) -> bool:
-        """A client up to MCP 2025-11-25 says that it has begun before."""
+    def has_session(self) -> bool:
+        """The client has an MCP session, which only clients up to MCP 2025-11-25 have."""
         return "mcp-session-id" in self.request.headers and self._version in HANDSHAKE_PROTOCOL_VERSIONS
 
-    def check_beginning(self) -> None:
+    def check_first_request(self) -> None:
         """Raises MCPError: no client begins with this request. An office is not joined for it, as nobody would use
         the seat until it is left."""
         handshake = self._version in HANDSHAKE_PROTOCOL_VERSIONS
@@ -87,7 +87,7 @@ class BufferedRequest:
         """Read the body.
 
         Args:
-            hold: called with the size of each part before it is kept; what it raises is raised.
+            hold: called with the size of each part before it is kept; its exceptions are passed on.
 
         Raises:
             TooLarge: it has more bytes than `limit`, or holds more than `max_values`; or the client is gone.
@@ -105,13 +105,13 @@ class BufferedRequest:
                 body += part
                 more = message.get("more_body", False)
         self.body = bytes(body)
-        self.count(len(body))
+        self.count_bytes(len(body))
         await exact_json.check_cost(self.body, max_values, "the request")
         message = self._message()
         self.method, given = message.get("method"), message.get("id")
         self._id = given if isinstance(given, str | int) else None
         self.streams = self.request.method == "GET" or self.method == _LISTEN
-        await asyncio.sleep(0)  # the MCP SDK reads it once more: not in the same step
+        await asyncio.sleep(0)  # the MCP SDK parses the body again: let other tasks run first
 
     async def receive(self) -> Message:
         """ASGI's `receive`, which begins with the body that was read."""
@@ -159,7 +159,7 @@ class BufferedRequest:
             if self._events and _RESPONSE.search(body, 0, 4096):
                 self.before_answer()
             self._whole = body.endswith(_EVENT_ENDS)
-            self.count(len(body))
+            self.count_bytes(len(body))
         await self._send(message)
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -191,7 +191,7 @@ class BufferedRequest:
             await self.send_body(b"event: message\r\ndata: " + body + b"\r\n\r\n", more=False)
 
     async def break_off(self, why: str) -> None:
-        """End the answer of a request that was begun, and whose outcome nobody knows."""
+        """End the answer to a request whose outcome is not known."""
         if not self.streams:
             await self.refuse(503, why, data={"may_have_run": True})
         elif self._started:

@@ -1,8 +1,8 @@
 """Bounds what MCP clients cost before their requests are allowed: connections, and the time for a request's headers.
 
-A connection is a stranger's until a request of it is allowed (`let_in`), and then its subject's. uvicorn has no
-deadline for headers and no limit per address; `smcp_service.http_limits` does the same for aiohttp. The bodies of
-allowed requests have a budget.
+A connection is a stranger's until one of its requests is allowed (`let_in`); then it counts for the subject of that
+request's token. uvicorn has no deadline for headers and no limit per address; `smcp_service.http_limits` does the same
+for aiohttp. The bodies of allowed requests have a budget.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ _CONNECTION: Final = "smcp_mcp.connection"
 
 
 class Strangers:
-    """The connections of which no request was allowed yet.
+    """The connections that have had no allowed request yet.
 
     Args:
         per_address: how many one address may have; 0: any number.
-        counted_as: what an address counts as; None: not at all, since it is a proxy before many clients.
+        counted_as: gives the address or network by which an address is counted; None: not at all, as it is a proxy.
     """
 
     def __init__(self, per_address: int, counted_as: Callable[[str], str | None]) -> None:
@@ -42,7 +42,7 @@ class Strangers:
         self._by_address: Counter[str] = Counter()
 
     def enter(self, connection: "LimitedProtocol", address: str) -> bool:
-        """Whether it may come in. Where there are too many in all, the oldest is closed for it."""
+        """Whether the connection may stay. If there are too many in all, the oldest is closed."""
         counted = self._counted_as(address)
         if counted is not None:
             if 0 < self._per_address <= self._by_address[counted]:
@@ -57,7 +57,7 @@ class Strangers:
         return self._counted_as(address) is None
 
     def leave(self, connection: "LimitedProtocol") -> None:
-        """It is let in, or gone. Idempotent."""
+        """The connection has had an allowed request, or is closed. Idempotent."""
         counted = self._oldest_first.pop(connection, None)
         if counted is not None:
             self._by_address[counted] -= 1
@@ -72,8 +72,8 @@ class LimitedProtocol(H11Protocol):
         super().__init__(**given)
         self.app_state = {**self.app_state, _CONNECTION: self}  # each request's scope has it, for `let_in`
         self._strangers = strangers
-        self._counted = ExitStack()
-        """While it counts as a connection of a subject."""
+        self._counted_for = ExitStack()
+        """Closed when the connection no longer counts for its subject."""
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -90,22 +90,22 @@ class LimitedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._strangers.leave(self)
-        self._counted.close()
+        self._counted_for.close()
         self._unwatch()
         super().connection_lost(exc)
 
     def let_in(self, quotas: Quotas, holder: Holder) -> bool:
         self._strangers.leave(self)
-        self._counted.close()
+        self._counted_for.close()
         if self._strangers.is_proxy(self.client[0] if self.client else ""):
             return False
         try:
             quotas.connected(holder)
         except RateLimited:
-            # uvicorn answers as if the client had said it
+            # uvicorn closes the connection as if the client had sent this header
             self.scope["headers"] = [*self.scope["headers"], (b"connection", b"close")]
             return False
-        self._counted.callback(quotas.disconnected, holder)
+        self._counted_for.callback(quotas.disconnected, holder)
         return True
 
     def abort(self) -> None:
@@ -128,11 +128,11 @@ class LimitedProtocol(H11Protocol):
 
 
 def let_in(scope: Scope, quotas: Quotas, holder: Holder) -> bool:
-    """A request is allowed: its connection is no stranger's any more. It counts as one of the request's subject until
-    it has a request of another subject, or ends.
+    """Call this for an allowed request. Its connection then counts for the request's subject, until it has a request of
+    another subject or ends.
 
-    Returns whether it does. A proxy's has many subjects, which nobody can count between two requests. One above the
-    quota `sockets` is not refused, as a proxy that is not known would lose calls, but closed after the answer.
+    Returns whether it counts. A proxy's connection does not, since it carries many subjects. A connection above the
+    quota `sockets` is closed after the answer; refusing its request would lose calls behind an unknown proxy.
     """
     connection = scope.get("state", {}).get(_CONNECTION)
     return isinstance(connection, LimitedProtocol) and connection.let_in(quotas, holder)

@@ -31,13 +31,13 @@ from smcp_service.lifecycle import Background
 from smcp_service.logging import get_logger
 
 LAST_CALLS_S: Final = 5.0
-"""How long calls that run may take once the office is being left: other replicas wait for its seat meanwhile."""
+"""How long running calls may take when the office is being left: other replicas wait for its seat meanwhile."""
 REFUSED_S: Final = 2.0
-"""For so long the refusal of a seat is remembered: a client that asks again and again does not load the registries."""
+"""How long the refusal of a seat is remembered: a client that repeats its request does not load the registries."""
 MAX_SESSIONS: Final = 1000
 """Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
-SESSIONS_OF_ONE: Final = MAX_SESSIONS // 4
-"""Those of the clients of one key or token, so that it leaves room for others."""
+MAX_SESSIONS_PER_KEY: Final = MAX_SESSIONS // 4
+"""Sessions of the clients of one key or token in an office, so that they leave room for others."""
 
 _log = get_logger(__name__)
 
@@ -78,23 +78,23 @@ def _when_gone(context: Context, then: Callable[[], None]) -> AbstractContextMan
 
 
 class SeatTaken(Exception):
-    """An Agent has the office's seat. `ours`: it has our name, so it is a replica, or one that has just died."""
+    """An Agent has the office's seat. `by_replica`: it has our name, so it is a replica, alive or just dead."""
 
-    def __init__(self, why: str, *, ours: bool) -> None:
+    def __init__(self, why: str, *, by_replica: bool) -> None:
         super().__init__(why)
-        self.ours = ours
+        self.by_replica = by_replica
 
 
 class _SessionManager(StreamableHTTPSessionManager):
-    """Limits the sessions of one subject. The MCP SDK (below 2.4) limits those of all together, and has no public way
-    to learn that a session has ended."""
+    """Limits the sessions of one key or token. The MCP SDK (below 2.4) only limits all sessions together, and has no
+    public way to learn that a session has ended."""
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         owners = list(self._session_owners.values())
-        if requestor is not None and owners.count(requestor) >= SESSIONS_OF_ONE:
+        if requestor is not None and owners.count(requestor) >= MAX_SESSIONS_PER_KEY:
             raise RateLimited(
-                f"this key has {SESSIONS_OF_ONE} sessions in the office: end one",
-                details={"limit": SESSIONS_OF_ONE, "retry_after_s": RECONNECT_S},
+                f"this key has {MAX_SESSIONS_PER_KEY} sessions in the office: end one of them",
+                details={"limit": MAX_SESSIONS_PER_KEY, "retry_after_s": RECONNECT_S},
             )
         return super()._admit_session(requestor)
 
@@ -166,11 +166,11 @@ class Offices:
         """Take the seat of the office. Requests that come at the same time wait for one join.
 
         Args:
-            office: as `check_name` gives it.
-            holder: of the request. Where it is the first one, the office counts as a connection of its subject.
+            office: the name in NFC, as `check_name` returns it.
+            holder: of the request. The office counts as a connection of the subject whose request came first.
 
         Raises:
-            SeatTaken: an Agent has it, or this process has left it again.
+            SeatTaken: an Agent has the seat, or this process has given it up again.
             RateLimited: the subject has reached its quota `sockets`.
             SmcpError: the gateway cannot be reached, or refuses the name of the office or this service's token.
         """
@@ -179,7 +179,7 @@ class Offices:
         if office in self._refused:
             raise self._refused[office][1]
         if self._stopping:
-            raise SeatTaken("this replica is stopping", ours=True)
+            raise SeatTaken("this replica is stopping", by_replica=True)
         if office not in self._joining:
             self._quotas.connected(holder)
             joined = self._joining[office] = asyncio.get_running_loop().create_future()
@@ -192,12 +192,12 @@ class Offices:
         except JoinRefused as error:
             if (name := error.details.get("holder")) is None:
                 raise
-            taken = SeatTaken(error.details["why"], ours=name == self._settings.mcp_name)
-            if not taken.ours:
+            taken = SeatTaken(error.details["why"], by_replica=name == self._settings.mcp_name)
+            if not taken.by_replica:
                 self._refused[office] = (now + REFUSED_S, taken)
             raise taken from None
         if held.ended.is_set():
-            raise SeatTaken("this replica has left the office again", ours=True)
+            raise SeatTaken("this replica has left the office again", by_replica=True)
         return held
 
     async def close(self) -> None:
@@ -209,7 +209,7 @@ class Offices:
             self._settle(office, joined, Unavailable("this replica is stopping"))
         holding = dict(self._holding)
         for task, joined in holding.items():
-            if joined.exception() is not None:  # it joins still: a gateway that hangs would hold up the stop
+            if joined.exception() is not None:  # still joining: a gateway that hangs would delay the stop
                 task.cancel()
         if holding:
             await asyncio.wait(holding)
@@ -221,13 +221,13 @@ class Offices:
                 if not joined.done():
                     await self._serve(agent, joined)
             _log.info("left an office", office=office)
-        except RateLimited as error:  # the client has not reached a quota, so its answer is no 429
+        except RateLimited as error:  # the quota is that of smcp-mcp, not of the client, so the client gets no 429
             self._settle(office, joined, Unavailable(f"the gateway refuses smcp-mcp for now: {error.message}"))
         except SmcpError as error:
             self._settle(office, joined, error)
 
     def _settle(self, office: str, joined: asyncio.Future[HeldOffice], outcome: HeldOffice | SmcpError) -> None:
-        """Tell those who wait for a join what became of it."""
+        """Give the outcome of a join to the requests that wait for it."""
         if self._joining.get(office) is joined:
             del self._joining[office]
         if joined.done():
@@ -244,12 +244,12 @@ class Offices:
         office = OfficeServer(
             agent,
             may=self._access.may,
-            may_send=self._access.may_send,
+            sender_may=self._access.sender_may,
             may_ask=self._access.may_ask,
             listing=listing,
             max_chars=_max_chars_of,
             when_gone=_when_gone,
-            count_watches=self._access.watches(self._quotas, agent.office),
+            watch_counter=self._access.watch_counter(self._quotas, agent.office),
             name="smcp-mcp",
         )
         self._access.call_for_users(office.server)

@@ -23,10 +23,10 @@ CONNECT_S: Final = 1.0
 SILENT_S: Final = 45.0
 """A peer that sends nothing for so long hangs: the MCP SDK sends a ping every 15 s on each stream and in each call."""
 KEPT_S: Final = 15.0
-"""An unused connection to a peer is kept for so long, which is less than the peer keeps it: one that the peer closes in
-the moment when it is used again would look like a call that was broken off."""
-MOST_KNOWN: Final = 10_000
-"""Offices whose peer is known: some 3 MB. Above it the first one is forgotten, and looked for again."""
+"""How long an unused connection to a peer is kept, which is less than the peer keeps it: a request on a connection that
+the peer is closing would look like a call that was broken off."""
+MAX_KNOWN_PEERS: Final = 10_000
+"""Offices whose peer is remembered: some 3 MB. Above it the oldest is forgotten, and found again when needed."""
 _ONE_HOP: Final = frozenset(
     {"connection", "content-length", "date", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", PASSED_ON}
 )
@@ -50,7 +50,7 @@ class Peers:
         self._urls = urls
         self._http = http
         self.known: dict[str, Peer] = {}
-        """The peer that held the seat of an office last, by office."""
+        """By office, the peer that held its seat last."""
         self.passed_on: Counter[str] = Counter(
             dict.fromkeys(("answered", "refused", "not_held", "unreachable", "broken"), 0)
         )
@@ -63,7 +63,7 @@ class Peers:
 
     async def pass_on(self, exchange: BufferedRequest, office: str, peer: Peer) -> bool:
         """Have a peer answer a request. False: it does not hold the seat of the office, or cannot be reached."""
-        answered = True  # also where the client goes away
+        answered = True  # also if the client disconnects
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:
@@ -71,7 +71,7 @@ class Peers:
                 group.cancel_scope.cancel()
 
             group.start_soon(watch)
-            outcome = await self._relay(exchange, office, peer)
+            outcome = await self._forward(exchange, office, peer)
             self.passed_on[outcome] += 1
             answered = outcome in ("answered", "refused", "broken")
             group.cancel_scope.cancel()
@@ -79,7 +79,7 @@ class Peers:
             self.known.pop(office, None)
         return answered
 
-    async def _relay(self, exchange: BufferedRequest, office: str, peer: Peer) -> str:
+    async def _forward(self, exchange: BufferedRequest, office: str, peer: Peer) -> str:
         request = exchange.request
         headers = [(name, value) for name, value in request.headers.items() if name not in _ONE_HOP]
         path = request.scope["raw_path"].decode("ascii")
@@ -96,9 +96,9 @@ class Peers:
             ) as response:
                 if response.status == 421:  # Misdirected Request (RFC 9110)
                     return "not_held"
-                if response.status < 400:  # a peer that does not hold the seat may refuse the token
+                if response.status < 400:  # else it may be a peer without the seat that refused the token
                     self.known[office] = peer
-                    if len(self.known) > MOST_KNOWN:
+                    if len(self.known) > MAX_KNOWN_PEERS:
                         del self.known[next(iter(self.known))]
                 passed = [pair for pair in response.raw_headers if pair[0].lower().decode() not in _ONE_HOP]
                 await exchange.start(response.status, [(name.lower(), value) for name, value in passed])

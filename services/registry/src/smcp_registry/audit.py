@@ -71,7 +71,7 @@ class Audit:
         event.seconds, event.req_id, event.trace_id = seconds, call.req_id, trace_id_of(call)
         event.request_bytes, event.reply_bytes = size, len(answer.body)
         if event.kind == "refusal":
-            self.trail.refuse(event, caller.office)
+            self.trail.write_refusal(event, caller.office)
             return None
         written = self.trail.write(event)
         return None if written is None or event.kind != "join" else _when_written(written, answer)

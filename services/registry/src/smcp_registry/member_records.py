@@ -1,6 +1,6 @@
 """The record of one seat: an office's Agent, or a Computer's name in an office. It is JSON in the bucket `members`.
 
-A leave is a record too (a tombstone), and every record says what is to be announced of the change that wrote it, so the
+A leave is a record too (a tombstone). Every record says which notification its change needs (`announce`), so the
 bucket's stream is the log of enters and leaves.
 """
 
@@ -25,7 +25,7 @@ class Announce(StrEnum):
     ENTER = "enter"
     LEAVE = "leave"
     LEAVE_ENTER = "leave_enter"
-    """One owner lost the seat and another has it: first a leave, then an enter."""
+    """The seat went from one owner to another: first a leave, then an enter."""
 
 
 class MemberRecord(BaseModel):
@@ -43,19 +43,19 @@ class MemberRecord(BaseModel):
     identity: str
     """The identity that may take the seat while it is moving."""
     tenure: int | None = None
-    """The revision over which its owner claimed it: the same for as long as the seat was nobody else's."""
+    """The revision of the record before its owner's first claim; it stays the same while the owner has the seat."""
     since: float | None = None
-    """When its owner got the seat (Unix seconds); a move goes on. None: an older registry wrote the record."""
+    """When its owner got the seat (Unix seconds); a move keeps it. None: an older registry wrote the record."""
     a2c_version: str | None = None
     capabilities: dict[str, Any] | None = None
     announced: bool = True
     """Whether an enter of the member was announced, or is announced by this record."""
     moving: bool = False
-    """Its owner gave it up: it is kept for its identity while the key of this seat in the bucket `moving` lives."""
+    """Its owner is moving: the seat is reserved for `identity` while its key in the bucket `moving` exists."""
     state: State = State.MEMBER
     announce: Announce = Announce.NOTHING
     left_name: str | None = None
-    """The name in the leave, if it is not `name`: an office's Agent that another Agent followed."""
+    """The name in the leave notification, if it is not `name`: an Agent whose seat another Agent took."""
 
     @property
     def is_member(self) -> bool:
@@ -81,7 +81,7 @@ def owned_by(record: MemberRecord, claim: Claim) -> bool:
 
 
 def held_by(record: MemberRecord, claim: Claim) -> bool:
-    """Whether it stands by this very claim."""
+    """Whether exactly this claim wrote the record."""
     return owned_by(record, claim) and record.incarnation == claim.incarnation
 
 
@@ -101,7 +101,7 @@ def moving(record: MemberRecord) -> MemberRecord:
 
 
 def tombstone(record: MemberRecord) -> MemberRecord:
-    """The record that says that the member left; of one that was never announced nothing is announced."""
+    """The record of a leave. The leave of a member that was never announced is not announced either."""
     return record.model_copy(
         update={
             "state": State.LEFT,

@@ -152,7 +152,7 @@ async def _http_server(settings: GatewaySettings, *, computer: Readiness) -> Asy
 
 @asynccontextmanager
 async def _open_mcp(settings: McpSettings | None, gateway_url: str, front: HttpServer) -> AsyncIterator[str | None]:
-    """The URL for MCP clients; None: there is none. `front` says whether they are served, too."""
+    """The URL for MCP clients, or None. `front`'s readiness and metrics include them."""
     if settings is None:
         yield None
         return

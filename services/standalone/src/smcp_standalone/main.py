@@ -121,13 +121,13 @@ def run_up(
         temporary = directory if chosen.data is None else None
         _remove_when_interrupted(temporary)
         settings = up.load_up_settings(chosen, directory)
-        up.up_model(chosen)  # what is wrong with the hosts is said before anything starts
+        up.up_model(chosen)  # reports mistakes in `--hosts` before anything starts
         if not check_config:
             up.check_ports(settings)
             settings = up.with_key(settings, directory)
         from smcp_computer.config.inputs import take_secrets  # noqa: PLC0415 -- as the next one
         from smcp_computer.mcp.reaper import hide_memory  # noqa: PLC0415 -- as the next one
-        from smcp_standalone import app as system_app  # noqa: PLC0415 -- takes seconds to load; what is wrong is said before
+        from smcp_standalone import app as system_app  # noqa: PLC0415 -- takes seconds to load; mistakes are reported before
 
         hide_memory()
         environ = take_secrets()
@@ -207,7 +207,7 @@ def nats_config(
 
 
 def _remove_when_interrupted(directory: Path | None) -> None:
-    """Until `serve_command` listens for signals, they end the process at once; no credential stays behind."""
+    """Until `serve_command` handles signals, remove the temporary directory with its credentials when one arrives."""
 
     def end(number: int, _: object) -> None:
         if directory is not None:

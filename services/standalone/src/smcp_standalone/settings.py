@@ -34,8 +34,8 @@ REGISTRY: Final = "up-registry"
 GATEWAY: Final = "up-gateway"
 COMPUTER: Final = "up-computer"
 OPERATOR: Final = "up-operator"
-"""The credentials of the parts in this process."""
-_OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER, OPERATOR})
+"""The NATS credentials of the services in this process."""
+_OWN_CREDENTIALS: Final = frozenset({REGISTRY, GATEWAY, COMPUTER, OPERATOR})
 
 MCP_PORT: Final = "--mcp-port / SMCP_MCP_PORT, or start without MCP clients (--no-mcp)"
 
@@ -94,14 +94,14 @@ class UpSettings:
 
     @property
     def served_mcp(self) -> McpSettings | None:
-        """None: nobody wants MCP clients, or there is no token for the gateway."""
+        """The settings of smcp-mcp; None: it is switched off, or it has no token for the gateway."""
         mcp = self.mcp
         return None if mcp is None or (mcp.auth_configured and mcp.gateway_token is None) else mcp
 
 
 @contextmanager
 def up_directory(options: UpOptions) -> Iterator[Path]:
-    """The directory of this run: `options.data`, held by this process alone, or a temporary one."""
+    """The directory of this run: `options.data`, locked for this process, or a temporary one."""
     if options.data is None:
         with tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True) as directory:
             yield Path(directory)
@@ -152,7 +152,7 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
 
 
 def check_ports(settings: UpSettings) -> None:
-    """Raises Failure: a port is taken. The parts would notice one by one, after the others have started."""
+    """Raises Failure: a port is taken. Without this check a service would notice it only after others have started."""
     gateway, mcp = settings.gateway, settings.served_mcp
     wanted = [
         (gateway.gateway_host, gateway.gateway_port, "--port / SMCP_GATEWAY_PORT"),
@@ -191,12 +191,12 @@ def with_key(settings: UpSettings, directory: Path) -> UpSettings:
 
 
 def up_model(options: UpOptions) -> NatsModel:
-    """The permissions of this run's nats-server: for its own parts and the hosts that `--hosts` names."""
+    """The permissions of this run's nats-server: for the services in this process and the hosts in `--hosts`."""
     model = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
     if options.hosts is not None:
         model = read_model(options.hosts)
     given = [*model.registries, *model.gateways, *model.operators, *(host.credential for host in model.computers)]
-    if taken := [name for name in given if name.casefold() in _OWN]:
+    if taken := [name for name in given if name.casefold() in _OWN_CREDENTIALS]:
         raise NatsConfigError(
             *(f"{options.hosts}: {name!r} is a credential of smcp up itself: choose another name" for name in taken)
         )

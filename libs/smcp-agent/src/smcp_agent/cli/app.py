@@ -20,18 +20,18 @@ from smcp_agent.connecting.options import MAX_PAYLOAD
 
 
 class OptionsAnywhere(TyperGroup):
-    """A group whose own options (`--office`, `--url`, …) may also stand behind the command, and those of the command
-    (`--timeout`, …) before it."""
+    """A group that accepts its own options (`--office`, `--url`, …) also after the command's name, and the command's
+    options (`--timeout`, …) also before it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Move options to where they belong; one that both have stays."""
+        """Move each option to its group or command. An option that both define stays where it is."""
         at = next((at for at, each in enumerate(args) if each in self.commands), len(args))
-        ours, theirs = _options(self, ctx), dict[str, bool]()
+        of_group, of_command = _options(self, ctx), dict[str, bool]()
         for name in args[at : at + 1]:
-            theirs = _options(self.commands[name], ctx)
-        down, before = _taken(args[:at], {name: value for name, value in theirs.items() if name not in ours})
-        up, behind = _taken(args[at + 1 :], {name: value for name, value in ours.items() if name not in theirs})
-        return super().parse_args(ctx, [*before, *up, *args[at : at + 1], *down, *behind])
+            of_command = _options(self.commands[name], ctx)
+        down, before = _split(args[:at], {name: value for name, value in of_command.items() if name not in of_group})
+        up, after = _split(args[at + 1 :], {name: value for name, value in of_group.items() if name not in of_command})
+        return super().parse_args(ctx, [*before, *up, *args[at : at + 1], *down, *after])
 
 
 def _options(command: Any, context: Any) -> dict[str, bool]:
@@ -39,16 +39,16 @@ def _options(command: Any, context: Any) -> dict[str, bool]:
     return {name: not getattr(each, "is_flag", False) for each in command.get_params(context) for name in each.opts}
 
 
-def _taken(args: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-    """Those of `args` that are `options`, with their values, and the rest; behind `--` there are none."""
-    taken, rest, left = list[str](), list[str](), iter(args)
+def _split(args: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Split `args` into the `options` with their values, and the rest. After `--` there are no options."""
+    found, rest, left = list[str](), list[str](), iter(args)
     for each in left:
         name, equals, _ = each.partition("=")
         if name in options and name.startswith("--"):
-            taken += [each, *([next(left, "")] if options[name] and not equals else [])]
+            found += [each, *([next(left, "")] if options[name] and not equals else [])]
         else:
             rest += [each, *(left if each == "--" else ())]
-    return taken, rest
+    return found, rest
 
 
 def parse_limit(text: str) -> float:

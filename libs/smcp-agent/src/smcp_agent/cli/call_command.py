@@ -23,7 +23,7 @@ from smcp_agent.cli.output import (
     show_progress,
     working,
 )
-from smcp_agent.cli.parameters import WORDS, read_parameters, typed, unknown
+from smcp_agent.cli.parameters import ARGUMENT_FORMS, convert_texts, read_parameters, unknown_key_warnings
 from smcp_agent.cli.run_command import Answer, Options, ask, no_tools
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import BadReply
@@ -51,9 +51,9 @@ def call(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar=f"[{WORDS}]...",
-            help="The tool's parameters, typed by the tool's schema; KEY=@FILE reads a value from a file. "
-            "@FILE has a JSON object with many, and `-` is standard input.",
+            metavar=f"[{ARGUMENT_FORMS}]...",
+            help="The tool's parameters, converted by its schema. KEY=@FILE reads one value from a file; "
+            "@FILE reads a JSON object of parameters from a file, `-` from standard input.",
         ),
     ] = None,
     params: Annotated[str, typer.Option(metavar="JSON", help="The tool's parameters, a JSON object.")] = "{}",
@@ -85,9 +85,9 @@ def call(
     async def query(agent: SmcpAgent) -> Answer:
         listed = await agent.tools(computer) if texts else ()
         schema = next((each.params_schema for each in listed if each.name == tool), {})
-        for warning in unknown(texts, schema):
+        for warning in unknown_key_warnings(texts, schema):
             print_hint(warning, shown.console)
-        typed_params = given | typed(texts, schema)
+        typed_params = given | convert_texts(texts, schema)
         heard = None if shown.disable else partial(show_progress, shown)
         asked = UserTerminal(shown).answer if is_there() else None
         result = await agent.call_tool(

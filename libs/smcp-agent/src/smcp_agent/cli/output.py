@@ -65,9 +65,9 @@ def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
 
 
 def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]], empty: str = "") -> None:
-    """A table whose first column is never cut, since people copy it; `others` are columns and their least widths.
+    """A table whose first column is never cut, since people copy it; `others` are columns and their minimum widths.
 
-    A terminal that is narrower than that gets `stacked_rows`. `empty` is printed where there are no rows.
+    A terminal that is too narrow for them gets `stacked_rows`. Without rows, `empty` is printed.
     """
     if not rows and empty:
         print_hint(empty)
@@ -155,11 +155,11 @@ def print_result(result: CallResult, why: str = "", files: Sequence[str | None] 
 
 
 def trace_command(trace_id: str) -> str:
-    """How to find the call: as a command where this environment says that traces are exported."""
-    return f"{'smcp trace' if any(map(os.environ.get, _TRACED)) else 'trace id'} {trace_id}"
+    """How to find the call's trace: as the command `smcp trace` if a variable of the environment exports traces."""
+    return f"{'smcp trace' if any(map(os.environ.get, _TRACE_VARIABLES)) else 'trace id'} {trace_id}"
 
 
-_TRACED: Final = ("SMCP_TRACES_URL", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_EXPORTER")
+_TRACE_VARIABLES: Final = ("SMCP_TRACES_URL", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_EXPORTER")
 _GIVEN_AS: Final = {
     **{name: f"--{name}" for name in ("name", "url", "token", "timeout", "window", "offset", "limit")},
     "office_id": "--office", "desktop_size": "--size", "keywords": "--keyword", "file_type": "--type",

@@ -1,7 +1,7 @@
-"""The parameters of a call at the command line, of `smcp-agent call` and of `smcp-computer call`.
+"""Parses a tool's parameters at the command line, for `smcp-agent call` and `smcp-computer call`.
 
-They are KEY=VALUE, typed by the tool's schema, and JSON objects of files or standard input. What is wrong ends the
-command with 2 and names the parameter. The Computer validates all of them.
+They are given as KEY=VALUE, which is converted by the tool's schema, or as JSON objects in files or on standard input.
+A mistake ends the command with exit code 2 and a message that names the parameter. The Computer validates all of them.
 """
 
 import json
@@ -14,34 +14,34 @@ import typer
 
 from smcp_agent.errors import did_you_mean
 
-WORDS: Final = "KEY=VALUE|@FILE|-"
+ARGUMENT_FORMS: Final = "KEY=VALUE|@FILE|-"
 _KINDS: Final = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 
 
 def read_parameters(params: str, words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The parameters that are JSON already, and the texts of the others by key."""
+    """The parameters that were given as JSON, and the text of each one that was given as KEY=VALUE, by its key."""
     whole, texts = _object(params, "--params"), dict[str, str]()
     for word in words:
         key, equals, value = word.partition("=")
         if word == "-" or word.startswith("@"):
             whole |= _object(_read(word.removeprefix("@"), word), word)
         elif not equals or not key or key in texts:
-            _refuse(word, "is given twice" if key in texts else f"is not of the form {WORDS}")
+            _refuse(word, "is given twice" if key in texts else f"is not of the form {ARGUMENT_FORMS}")
         else:
             text = value.removeprefix("@")
             texts[key] = _read(text, key) if value.startswith("@") and not text.startswith("@") else text
     return whole, texts
 
 
-def typed(texts: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the texts for a tool with this schema, which is empty where it is not known."""
+def convert_texts(texts: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the texts to the types that the tool's schema names. The schema is empty if it is not known."""
     properties, definitions = schema.get("properties"), schema.get("$defs")
     about = properties if isinstance(properties, dict) else {}
     return {key: _typed(key, text, json_types(about.get(key), definitions)) for key, text in texts.items()}
 
 
-def unknown(keys: Iterable[str], schema: Mapping[str, Any]) -> Iterator[str]:
-    """A warning for each key that the tool's schema has no property for, unless it says that it takes others."""
+def unknown_key_warnings(keys: Iterable[str], schema: Mapping[str, Any]) -> Iterator[str]:
+    """A warning for each key that the tool's schema does not have, unless the schema allows further properties."""
     properties = schema.get("properties")
     if isinstance(properties, dict) and not (schema.get("additionalProperties") or schema.get("patternProperties")):
         for key in sorted(set(keys) - properties.keys()):
@@ -49,10 +49,12 @@ def unknown(keys: Iterable[str], schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def json_types(schema: Any, definitions: Any) -> set[str]:
-    """The JSON types that a schema allows; empty where it does not say."""
+    """The JSON types that a schema allows; empty if the schema names none."""
     match schema:
         case {"$ref": str(ref)} if isinstance(definitions, dict):
-            return json_types(definitions.get(ref.removeprefix("#/$defs/")), None)  # no further: there may be a cycle
+            return json_types(
+                definitions.get(ref.removeprefix("#/$defs/")), None
+            )  # resolves one reference only: there may be a cycle
         case {"type": str(kind)}:
             return {kind}
         case {"type": list(members)} | {"anyOf": list(members)} | {"oneOf": list(members)}:
@@ -63,7 +65,7 @@ def json_types(schema: Any, definitions: Any) -> set[str]:
 
 
 def _typed(key: str, text: str, kinds: set[str]) -> Any:
-    """The value that the text is: JSON of a type that the schema allows, else the text itself where that may be."""
+    """The text's value: parsed as JSON if that gives an allowed type, else the text itself if a string is allowed."""
     if kinds != {"string"}:
         try:
             value = json.loads(text)
@@ -74,7 +76,7 @@ def _typed(key: str, text: str, kinds: set[str]) -> Any:
         if not kinds or kind in kinds or (kind == "integer" and "number" in kinds):
             return value
         if "string" not in kinds:
-            _refuse(key, f"{text[:80]!r} is no {' or '.join(sorted(kinds))}, as the tool's schema wants")
+            _refuse(key, f"{text[:80]!r} is no {' or '.join(sorted(kinds))}, which the tool's schema requires")
     return text
 
 

@@ -281,8 +281,8 @@ class Link:
 def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
     """Raises SmcpError for an ack that is not `[true, null]`.
 
-    For `[false, why, details]` that is JoinRefused if the seat is another's or the "why" has no code; else the code's
-    own class: Unavailable where the gateway could not find out. Other servers say no details.
+    For `[false, why, details]` it raises JoinRefused if `why` has the code 403 or none, and else the class of the code,
+    such as Unavailable if no registry answered the gateway. Servers of other projects send no `details`.
     """
     match ack:
         case [True, *_]:

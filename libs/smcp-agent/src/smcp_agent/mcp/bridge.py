@@ -30,7 +30,7 @@ from smcp_agent.errors import ConnectionLost, SmcpError
 from smcp_agent.llm import NamedTool, error_result, name_tools
 from smcp_agent.mcp import calls
 from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as_sent, fitting
-from smcp_agent.mcp.subscriptions import ClientSubscriptions, CountWatches
+from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_proto.schemas import MAX_TIMEOUT_S
 
@@ -62,15 +62,15 @@ class OfficeServer:
     Args:
         agent: has entered the office. All clients are this Agent to the office.
         timeout: seconds that a call may take.
-        may: whether who sent a request may use a tool. One that the caller may not use is not listed. None: all may.
-        may_send: the same of who sent the HTTP request that this task answers. Before the MCP SDK makes a context of a
-            call, it checks the headers of the call by the tool's parameters.
-        may_ask: as `may` of a Computer, by its name, for resources, prompts and completion.
+        may: whether the sender of an MCP request may use a tool. Other tools are not listed. None: all may.
+        sender_may: as `may`, for the sender of the HTTP request that the current task answers: the MCP SDK checks a
+            call's headers against the tool's parameters before it creates a context.
+        may_ask: whether the sender may use the resources, prompts and completion of the Computer of that name.
         listing: when the list is a search in place of all tools.
-        max_chars: how many characters of a result who sent a request gets; the rest is a resource. None: everything.
-        when_gone: calls a function if who sent a request is gone, or goes during the block: nobody answers then what a
-            tool elicits.
-        count_watches: bounds how many resources a client watches: all clients share what one Agent may.
+        max_chars: how many characters of a result the sender gets; the rest is a resource. None: everything.
+        when_gone: calls a function if the sender has disconnected or disconnects during the block: then nobody answers
+            what a tool elicits.
+        watch_counter: limits the resources that a client watches, since all clients share the limit of one Agent.
         name: the server's name for its clients.
     """
 
@@ -85,19 +85,19 @@ class OfficeServer:
         *,
         timeout: float = MAX_TIMEOUT_S,
         may: Callable[[Context, NamedTool], bool] | None = None,
-        may_send: Callable[[NamedTool], bool] = lambda _: True,
+        sender_may: Callable[[NamedTool], bool] = lambda _: True,
         may_ask: Callable[[Context, str], bool] | None = None,
         listing: ToolListOptions | None = None,
         max_chars: Callable[[Context], int | None] = lambda _: None,
         when_gone: calls.WhenGone = lambda _, __: nullcontext(),
-        count_watches: CountWatches = lambda _: lambda _: None,
+        watch_counter: WatchCounter = lambda _: lambda _: None,
         name: str = "smcp-agent",
     ) -> None:
         self._agent = agent
         self._timeout = timeout
         self._max_chars = max_chars
         self._when_gone = when_gone
-        self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListOptions(), may_send)
+        self._listed = OfficeTools(may or (lambda _, __: True), listing or ToolListOptions(), sender_may)
         self.closed = asyncio.Event()
         self._tools: dict[str, Tools] = {}
         self._kept: dict[tuple[str, str], str] = {}
@@ -118,7 +118,7 @@ class OfficeServer:
         )
         resources = OfficeResources(agent, self.server, may_ask or (lambda _, __: True), max_chars)
         OfficePrompts(agent, self.server, resources)
-        self._subscriptions = ClientSubscriptions(agent, self.server, resources, count_watches)
+        self._subscriptions = ClientSubscriptions(agent, self.server, resources, watch_counter)
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:

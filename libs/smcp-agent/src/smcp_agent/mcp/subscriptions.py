@@ -27,9 +27,9 @@ from smcp_proto.uris import without_query
 UNWATCH_S: Final = 5.0
 """How long a disconnect waits for Computers to confirm unsubscribes."""
 
-CountWatches = Callable[[Context], Callable[[int], None]]
-"""Given the first request of a connection, or that of a stream: what counts its watched resources. That is given by how
-many they change, and raises RateLimited where there may be no more."""
+WatchCounter = Callable[[Context], Callable[[int], None]]
+"""Gets the first request of a connection or stream, and returns the function that counts the resources it watches.
+That function gets the change of their number, and raises RateLimited above the limit."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +45,11 @@ class ClientSubscriptions:
     """The part of the office's MCP server that notifies its clients. Forgets a client when its connection ends."""
 
     def __init__(
-        self, agent: SmcpAgent, server: Server[Any], resources: OfficeResources, count_watches: CountWatches
+        self, agent: SmcpAgent, server: Server[Any], resources: OfficeResources, watch_counter: WatchCounter
     ) -> None:
         self._agent = agent
         self._resources = resources
-        self._count_watches = count_watches
+        self._watch_counter = watch_counter
         self._bus = subscriptions.InMemorySubscriptionBus()
         self._stream = subscriptions.ListenHandler(self._bus)
         self._sessions: dict[int, _Watcher] = {}
@@ -57,7 +57,7 @@ class ClientSubscriptions:
         self._watched: dict[str, tuple[str, str]] = {}
         """Computer and own URI of each resource that is watched, by the client's URI."""
         self._watchers: defaultdict[str, set[_Watcher]] = defaultdict(set)
-        """Who watches a resource, or is about to, by the client's URI."""
+        """The watchers of each resource, by the client's URI, including those that wait for the Computer's answer."""
         server.add_notification_handler("notifications/initialized", types.NotificationParams, self._initialized)
         server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._subscribe)
         server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe)
@@ -78,7 +78,7 @@ class ClientSubscriptions:
         session = id(client)
         if client is None or session in self._sessions:
             return
-        watcher = self._sessions[session] = _Watcher(self._count_watches(context))
+        watcher = self._sessions[session] = _Watcher(self._watch_counter(context))
         waiting: set[subscriptions.ServerEvent] = set()
         changed = asyncio.Event()
 
@@ -115,7 +115,7 @@ class ClientSubscriptions:
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        stream = _Watcher(self._count_watches(context))
+        stream = _Watcher(self._watch_counter(context))
         uris = set(params.notifications.resource_subscriptions or ())
         try:
             for uri in uris:
@@ -130,17 +130,18 @@ class ClientSubscriptions:
             await self._release(stream)
 
     def _add(self, uri: str, watcher: _Watcher) -> None:
-        """Add a watcher before the Computer is asked: another that stops watching must not unsubscribe meanwhile.
+        """Add a watcher. Call it before asking the Computer, so that another watcher which stops does not unsubscribe
+        meanwhile.
 
-        Raises MCPError: it watches as many resources as it may.
+        Raises MCPError: the client watches as many resources as it may.
         """
         if watcher in self._watchers.get(uri, ()):
             return
         try:
             watcher.count(1)
         except RateLimited as error:
-            said = f"error 429: {uri} cannot be watched: {error.message}; unsubscribe from others first"
-            raise MCPError(types.INTERNAL_ERROR, said, error.details) from None
+            message = f"error 429: {uri} cannot be watched: {error.message}; unsubscribe from others first"
+            raise MCPError(types.INTERNAL_ERROR, message, error.details) from None
         self._watchers[uri].add(watcher)
 
     async def _watch(self, context: Context, uri: str, watcher: _Watcher) -> None:
@@ -178,7 +179,7 @@ class ClientSubscriptions:
             logger.warning("%s at %r may still be watched: %s", watched[1], watched[0], error.message)
 
     async def _release(self, watcher: _Watcher, *uris: str) -> None:
-        """End what a client watched that is gone, or one of it."""
+        """Remove a watcher from these resources, or from all if none is given."""
         mine = uris or [uri for uri, watchers in self._watchers.items() if watcher in watchers]
         with anyio.move_on_after(UNWATCH_S, shield=True):
             async with anyio.create_task_group() as group:

@@ -100,17 +100,17 @@ class _Call(_Describe):
 
 
 class OfficeTools:
-    """The part of the office's MCP server that lists, finds and searches tools, for who may use them (`may`,
-    `may_send`: see `OfficeServer`)."""
+    """The part of the office's MCP server that lists, finds and searches tools. `may` and `sender_may` decide
+    who sees a tool (see `OfficeServer`)."""
 
     def __init__(
         self,
         may: "Callable[[Context, NamedTool], bool]",
         listing: ToolListOptions,
-        may_send: Callable[[NamedTool], bool] = lambda _: True,
+        sender_may: Callable[[NamedTool], bool] = lambda _: True,
     ) -> None:
         self._may = may
-        self._may_send = may_send
+        self._sender_may = sender_may
         self._listing = listing
         self._named: dict[str, NamedTool] = {}
         self._indexed: dict[str, _Indexed] = {}
@@ -147,12 +147,12 @@ class OfficeTools:
         return named
 
     def input_schema(self, name: str) -> dict[str, Any] | None:
-        """The parameters of the tool of this name. The MCP SDK checks the `Mcp-Param-*` headers of a call by them.
+        """The schema of a tool's parameters, by which the MCP SDK checks the `Mcp-Param-*` headers of a call.
 
-        None also where the sender may not use it: an error about a header would say that it is there.
+        None also if the sender may not use the tool: an error about a header would reveal that the tool exists.
         """
         named = self._named.get(name)
-        return _input_schema(named) if named is not None and self._may_send(named) else None
+        return _input_schema(named) if named is not None and self._sender_may(named) else None
 
     async def run(self, context: "Context", name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
         """The CallToolResult of search_tools or describe_tool. Raises Malformed, NotFound."""

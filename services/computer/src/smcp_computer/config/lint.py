@@ -135,7 +135,7 @@ class Placeholder:
 
 
 def is_foreign(text: str) -> bool:
-    """Whether `text` is a placeholder that is not replaced."""
+    """Whether `text` is a placeholder of a shell or another host, which is not replaced here."""
     return _FOREIGN.fullmatch(text) is not None
 
 

@@ -35,8 +35,8 @@ MOST_WINDOWS: Final = 2000
 """Of one server; more than models can read. A server may list 50,000, and starting to read so many takes a second."""
 KEPT_BYTES: Final = 16 * 1024 * 1024
 """At most this many bytes of windows are kept: hundreds of times what a model can read."""
-_BESIDE: Final = 1024
-"""Bytes that a kept window takes beside its URI and text, also one without text."""
+_WINDOW_OVERHEAD: Final = 1024
+"""Memory of a kept window in bytes, without its URI and text."""
 _LATE: Final = "did not answer in time: its windows are from an earlier read, or left out"
 _NOT_LISTED: Final[Json] = {"uri": "window://not-listed-yet"}
 """Stands for the windows of a server whose list is not known."""
@@ -52,7 +52,7 @@ class WindowRead:
     size: int
     """Bytes of its texts as JSON."""
     at: float
-    """When it was asked for (loop time): it is at least as new."""
+    """When the read was requested (loop time): the contents are at least as new."""
 
 
 Reading = asyncio.Task[WindowRead | ServerError]
@@ -139,7 +139,7 @@ class _WindowReads:
         given = [content.get("text") for content in contents if isinstance(content, dict)]
         texts = [text for text in given if isinstance(text, str)]
         read = WindowRead(contents, len(orjson.dumps(texts)), at)
-        # without its blobs, which are not shown, and as one text: a server may send thousands of empty ones
+        # kept as one text without the blobs, which are not shown: a server may send thousands of empty texts
         shown = [{"text": "\n\n".join(texts) if any(texts) else ""}] if texts else []
         self._keep((resources.server, resource["uri"]), replace(read, contents=shown))
         return read
@@ -149,13 +149,13 @@ class _WindowReads:
             return
         self._forget(key)
         self._kept[key] = read
-        self._bytes += _taken(key, read)
+        self._bytes += _memory_of(key, read)
         while self._bytes > KEPT_BYTES:
             self._forget(next(iter(self._kept)))
 
     def _forget(self, key: Key) -> None:
         if (read := self._kept.pop(key, None)) is not None:
-            self._bytes -= _taken(key, read)
+            self._bytes -= _memory_of(key, read)
 
     def _on_event(self, event: ServerEvent) -> None:
         match event:
@@ -347,9 +347,9 @@ class Desktop:
         return [number for number in range(len(organized.desktops)) if number not in gone]
 
 
-def _taken(key: Key, read: WindowRead) -> int:
-    """Bytes of memory, about."""
-    return _BESIDE + len(key[1]) + read.size
+def _memory_of(key: Key, read: WindowRead) -> int:
+    """The memory that a kept window takes, roughly, in bytes."""
+    return _WINDOW_OVERHEAD + len(key[1]) + read.size
 
 
 def _rank(resource: Json) -> tuple[bool, float]:

@@ -254,8 +254,8 @@ class ServerCalls:
         if not self._is_over:
             self._decided.clear()
 
-    def wait_no_more(self) -> None:
-        """There will be no other connection, and no call begins."""
+    def stop_waiting(self) -> None:
+        """End the wait of calls for a connection: none will come, and no new call begins."""
         self._is_over = True
         self._decided.set()
 
@@ -298,9 +298,9 @@ class ServerCalls:
                 self._idle.set()
 
     async def break_off(self, drain_s: float) -> None:
-        """Return when none runs. After `drain_s` those that run are broken off, and no other begins."""
+        """Wait until no call runs. After `drain_s` seconds, break off those that still run, and begin no new ones."""
         await set_within(drain_s, self._idle)
-        self.wait_no_more()
+        self.stop_waiting()
         for limit in self._running:
             limit.reschedule(asyncio.get_running_loop().time())
         await self._idle.wait()
@@ -313,7 +313,7 @@ class ServerCalls:
 
     async def _awaited(self, seconds: float) -> Connection:
         if self.connection is not None and not self._is_over:
-            self._decided.clear()  # the supervisor has not seen yet that it has gone
+            self._decided.clear()  # the connection has ended, and the supervisor has not noticed yet
         if seconds > 0 and not self._decided.is_set():
             self.wanted.set()
             await set_within(seconds, self._decided)

@@ -188,7 +188,7 @@ class Supervisor:
         """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""
         for event in (self._stopping, self._wake, self.calls.wanted):
             event.set()
-        self.calls.wait_no_more()
+        self.calls.stop_waiting()
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
@@ -214,7 +214,7 @@ class Supervisor:
     async def _pause(self, seconds: float | None) -> None:
         """Wait for the next try. None: there is none."""
         if seconds is None:
-            self.calls.wait_no_more()
+            self.calls.stop_waiting()
             await self._stopping.wait()
             return
         await set_within(min(seconds, LEAST_PAUSE_S), self._stopping)

@@ -220,10 +220,10 @@ class CallTable:
 
 
 MAX_REQUESTS: Final = 8192
-"""That run here at a time, shared per office (`ByteBudget`); above it 503. Tool calls outlive who asked, so connections
-that break do not bound them."""
-KEPT: Final = 16
-"""Largest answers that wait until they are admitted, shared per office; above it 503. As many as a bus keeps."""
+"""Requests that run here at a time, shared per office (`ByteBudget`); above it 503. Tool calls go on without their
+caller, so the number of connections does not limit them."""
+MAX_WAITING_ANSWERS: Final = 16
+"""Answers of the largest size that wait for their receivers, shared per office; above it 503. A bus keeps as many."""
 
 _log: Final = logging.getLogger("smcp_gateway.calls.table")
 
@@ -252,7 +252,7 @@ class CallRoute:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Reply]] = set()
         self._slots = ByteBudget(MAX_REQUESTS)
-        self._answers = ByteBudget(KEPT * bus.max_body)
+        self._answers = ByteBudget(MAX_WAITING_ANSWERS * bus.max_body)
         self.requests = {"here": 0, "bus": 0}
         """Requests to Computers, by where their owners are."""
 
@@ -261,7 +261,7 @@ class CallRoute:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of answers that are not admitted yet."""
+        """Bytes of answers that wait until their receivers have room."""
         return self._answers.used
 
     async def request(
@@ -275,7 +275,7 @@ class CallRoute:
         admit: Admit | None,
         span: Span = INVALID_SPAN,
     ) -> Reply:
-        """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break."""
+        """See `Bus.request`. An owner in this process is not probed, since no connection to it can break."""
         computers = self._here.get(subjects.without_verb(subject)) if self._here else None
         handler = next((computer.handle for computer in computers if computer.takes_calls), None) if computers else None
         self.requests["bus" if handler is None else "here"] += 1
@@ -306,7 +306,7 @@ class CallRoute:
             raise RequestTimedOut("no answer in time") from None
         finally:
             if not progress.tracked:
-                task.cancel()  # its quota is free again when its caller has gone
+                task.cancel()  # without its caller a query ends, and its quota is free again
         return reply
 
     async def close(self) -> None:
@@ -319,13 +319,13 @@ class CallRoute:
         try:
             return await handler(incoming)
         except asyncio.CancelledError:
-            return error_reply(Unavailable("shutting down"))  # or nobody waits any more
+            return error_reply(Unavailable("shutting down"))  # or its caller has gone
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
             return error_reply(Internal("internal error"))
 
     async def _admitted(self, reply: Reply, admit: Admit, office: str) -> Reply:
-        """A large answer waits where it is until its receiver has room for it, as one in parts waits with its owner."""
+        """Keep a large answer until its receiver has room, as the owner does with an answer in chunks."""
         size, admitted = len(reply.body), asyncio.Event()
         admit(size, admitted.set)
         if admitted.is_set():

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
-from smcp_bus.callers import Rights, check_listed, listed_hints, with_caller
+from smcp_bus.callers import Rights, check_listed, read_only_hints, with_caller
 from smcp_bus.dispatch import Call, Dispatcher, Handler, RawJson
 from smcp_bus.outbox import Outbox
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, RunningCall, Seat, Stop, owned
@@ -83,7 +83,7 @@ class SocketIoComputer:
         """Its resource updates."""
         self._table = table
         self._hints: dict[str, bool] = {}
-        """What it listed when it was asked last (`callers.listed_hints`), until it announces a change."""
+        """What it listed when it was asked last (`callers.read_only_hints`), until it announces a change."""
         self._changes = 0
         self._waiting: dict[int, Callable[[SmcpError], None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -278,7 +278,7 @@ class SocketIoComputer:
             row = CATALOG["client:get_tools"]
             answer = await self._query(None, replace(call, row=row, payload=payload, caller=caller))
             with suppress(orjson.JSONDecodeError):
-                hints = await listed_hints(answer.body, self._table.max_values)
+                hints = await read_only_hints(answer.body, self._table.max_values)
             # with a key it may list others to another caller
             if changes == self._changes and self.session.caller_key is None:
                 self._hints = hints

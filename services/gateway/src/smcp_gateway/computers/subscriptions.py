@@ -28,7 +28,7 @@ Ask = Callable[[], Awaitable[RawJson]]
 @dataclass(slots=True)
 class _Subscription:
     pending: int = 0
-    """Requests for it that the Computer has not answered yet."""
+    """Subscribe requests that the Computer has not answered yet."""
     is_granted: bool = False
 
 
@@ -51,7 +51,7 @@ class Subscriptions:
         return sum(map(len, self._agents.values()))
 
     def add(self, agent: str, server: str | None, uri: str) -> Callable[[bool], None]:
-        """Add a subscription before the Computer is asked. Returns a function that takes whether it granted it.
+        """Add a subscription before asking the Computer. Pass whether it was granted to the returned function.
 
         Raises:
             RateLimited: the Agent has `details.limit` subscriptions already, or its office or Computer has.
@@ -66,7 +66,7 @@ class Subscriptions:
         subscription.pending += 1
 
         def settle(granted: bool) -> None:
-            # `mine` is unused when the Agent has left meanwhile
+            # if the Agent has left meanwhile, `mine` is not used any more
             subscription.pending -= 1
             subscription.is_granted |= granted
             if not (subscription.pending or subscription.is_granted):
@@ -76,7 +76,7 @@ class Subscriptions:
         return settle
 
     def end(self, agent: str, server: str | None, uri: str) -> None:
-        """The Agent has unsubscribed; `server` None: at any server. What it has asked for again meanwhile stays."""
+        """The Agent has unsubscribed (`server` None: at all servers). Subscriptions requested again since then stay."""
         digest, mine = _digest(uri), self._agents.get(agent, {})
         for key in [(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)]:
             mine[key].is_granted = False
@@ -131,10 +131,10 @@ class Subscriptions:
 
 
 def granted(answer: bytes) -> bool:
-    """Whether the Computer granted what it was asked.
+    """Whether the Computer granted the request.
 
     Raises:
-        TooLarge: MCP's result of a subscription is empty; reading one of megabytes would hold up everybody else.
+        TooLarge: a valid result is empty, and parsing megabytes would block the event loop.
     """
     if len(answer) > SMALL_BYTES:
         raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(answer), "limit": SMALL_BYTES})

@@ -45,7 +45,7 @@ SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
 """In `meta` of a Computer's page: the MCP servers whose items are missing."""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
-_LIST: Final = re.compile(rb"\s*\[\s*(?P<empty>\])?")
+_LIST_START: Final = re.compile(rb"\s*\[\s*(?P<empty>\])?")
 
 _log: Final = logging.getLogger("smcp_gateway.list_resources")
 
@@ -98,7 +98,7 @@ def unreadable() -> Malformed:
 
 
 class Skip(Exception):
-    """A Computer has no page. `a2c_skipped` names it, unless it has left or has no resources (`expected`)."""
+    """A Computer gives no page. `a2c_skipped` names it, unless it has left or has no resources (`expected`)."""
 
     def __init__(self, *, expected: bool = False) -> None:
         super().__init__()
@@ -159,19 +159,19 @@ class ListResources:
         for number, (name, inner) in enumerate(rest):
             share = min(SHARE_S, until - self._loop.time())
             if number and (share < SHARE_S or number == MOST):
-                return _empty(request, verb, OfficeCursor(verb, rest[number - 1][0], None).write(), left_out)
+                return _empty_reply(request, verb, OfficeCursor(verb, rest[number - 1][0], None).write(), left_out)
             try:
                 page = await self._ask(request, call, name, inner, share)
             except Skip as skip:
                 if not skip.expected:
                     self._skip(name, left_out)
                 continue
-            following = self._following(page, OfficeCursor(verb, name, page.next), inner, left_out)
-            if following is None and name != rest[-1][0]:
-                following = OfficeCursor(verb, name, None).write()
+            next_cursor = self._next_cursor(page, OfficeCursor(verb, name, page.next), inner, left_out)
+            if next_cursor is None and name != rest[-1][0]:
+                next_cursor = OfficeCursor(verb, name, None).write()
             if page.has_items or page.next is not None or page.is_partial:
-                return _from(page, request, name, following, left_out)
-        return _empty(request, verb, None, left_out)
+                return _page_reply(page, request, name, next_cursor, left_out)
+        return _empty_reply(request, verb, None, left_out)
 
     async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> Page:
         """One page of one Computer."""
@@ -180,7 +180,7 @@ class ListResources:
             answer = await self._relay(request.model_copy(update={"computerId": name}), page_call)
         except SmcpError as error:
             raise _refused(int(error.code), error.details, inner) from None
-        except (BodyTooLarge, TransferFailed):  # what it announced, or did not send: it alone is left out
+        except (BodyTooLarge, TransferFailed):  # only this Computer is left out
             raise Skip from None
         session = self._sessions.get(call.caller.session)
         if session is None or len(answer.body) > largest_reply(session.max_message):
@@ -190,7 +190,7 @@ class ListResources:
         except TooLarge:
             raise Skip from None
 
-    def _following(self, page: Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
+    def _next_cursor(self, page: Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
         """The cursor of this Computer's next page; None: there is none, or it cannot be used."""
         if page.next is None:
             return None
@@ -233,55 +233,57 @@ async def read_page(answer: bytes, verb: str, inner: str | None, most: int) -> P
 
     Args:
         inner: the cursor that the Computer was given.
-        most: values in the answer.
+        most: how many JSON values the answer may have.
 
     Raises:
-        Skip: it is no page. Malformed: the Computer refused the cursor. TooLarge: see `exact_json.fields`.
+        Skip: the answer is no page. Malformed: the Computer refused the cursor. TooLarge: see `exact_json.fields`.
     """
 
-    async def inside(fields: Fields, name: str) -> Fields:
+    async def fields_of(fields: Fields, name: str) -> Fields:
         text = bytes(fields.get(name, b"")).lstrip()
         return await exact_json.fields(text, most, "the page") if text.startswith(b"{") else {}
 
     envelope = await exact_json.fields(answer, most, "the page")
-    message = await inside(envelope, "payload")
+    message = await fields_of(envelope, "payload")
     if not message:
-        code = _small(envelope, "code")
+        code = _small_value(envelope, "code")
         # a Socket.IO Computer sends its errors as plain replies
-        raise _refused(code, _small(envelope, "details"), inner) if isinstance(code, int) else Skip()
-    error = _small(message, "error")
+        raise _refused(code, _small_value(envelope, "details"), inner) if isinstance(code, int) else Skip()
+    error = _small_value(message, "error")
     if isinstance(error, dict):
         data = error.get("data")
         code = data.get("smcp_code") if isinstance(data, dict) else None
         if inner is not None and error.get("code") == INVALID_PARAMS:
             raise unreadable()
         raise Skip(expected=error.get("code") == METHOD_NOT_FOUND or code == SmcpCode.NOT_SUPPORTED)
-    result = await inside(message, "result")
-    items, following = _LIST.match(result.get(ITEMS[verb], b"")), _small(result, "nextCursor")
-    if items is None or not isinstance(following, str | None):
+    result = await fields_of(message, "result")
+    items, next_cursor = _LIST_START.match(result.get(ITEMS[verb], b"")), _small_value(result, "nextCursor")
+    if items is None or not isinstance(next_cursor, str | None):
         raise Skip
-    meta = await inside(result, "meta")
-    is_partial = bool(_small(meta, SERVERS_LEFT_OUT))
-    return Page(envelope, message, result, meta, not items["empty"], following or None, is_partial)
+    meta = await fields_of(result, "meta")
+    is_partial = bool(_small_value(meta, SERVERS_LEFT_OUT))
+    return Page(envelope, message, result, meta, not items["empty"], next_cursor or None, is_partial)
 
 
-def _small(fields: Fields, name: str) -> Any:
-    """The value of a field, None where there is none. Raises Skip: it is larger than any that is right."""
+def _small_value(fields: Fields, name: str) -> Any:
+    """The parsed value of a field, or None. Raises Skip: it is larger than any valid value."""
     text = bytes(fields.get(name, b"null"))
     if len(text) > exact_json.SMALL_BYTES:
         raise Skip
     return orjson.loads(text)
 
 
-def _from(page: Page, request: Request, name: str, following: str | None, left_out: list[str]) -> dict[str, Any]:
-    """A Computer's answer with the office's cursor."""
+def _page_reply(
+    page: Page, request: Request, name: str, next_cursor: str | None, left_out: list[str]
+) -> dict[str, Any]:
+    """A Computer's answer with the cursor of the list over the office."""
     own = {"roomId": orjson.dumps(request.roomId), "computerId": orjson.dumps(name)}
-    message = _message(request, _result(page.result, page.meta, following, left_out))
+    message = _message(request, _result(page.result, page.meta, next_cursor, left_out))
     return {**page.envelope, **own, "payload": {**page.message, **message}}
 
 
-def _empty(request: Request, verb: str, following: str | None, left_out: list[str]) -> dict[str, Any]:
-    result = _result({ITEMS[verb]: b"[]"}, {}, following, left_out)
+def _empty_reply(request: Request, verb: str, next_cursor: str | None, left_out: list[str]) -> dict[str, Any]:
+    result = _result({ITEMS[verb]: b"[]"}, {}, next_cursor, left_out)
     return {"roomId": orjson.dumps(request.roomId), "payload": _message(request, result)}
 
 
@@ -290,11 +292,11 @@ def _message(request: Request, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result(
-    result: Mapping[str, Any], meta: Mapping[str, Any], following: str | None, left_out: list[str]
+    result: Mapping[str, Any], meta: Mapping[str, Any], next_cursor: str | None, left_out: list[str]
 ) -> dict[str, Any]:
     result = {key: value for key, value in result.items() if key != "nextCursor"}
-    if following is not None:
-        result["nextCursor"] = orjson.dumps(following)
+    if next_cursor is not None:
+        result["nextCursor"] = orjson.dumps(next_cursor)
     if left_out:
         result["meta"] = {**meta, "a2c_skipped": orjson.dumps(left_out)}
     return result

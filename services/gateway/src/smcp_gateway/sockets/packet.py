@@ -258,14 +258,14 @@ def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_erro
     Args:
         row: None where no event of that name exists: then it is a flat error.
         max_message: bytes that one message to this client may have.
-        flat_errors: whether the client reads a flat error of a tool call, else it gets a failed `CallToolResult`; and
-            the details of a refused join or leave, as a third element.
+        flat_errors: the client reads flat errors of tool calls (else it gets a failed `CallToolResult`), and the
+            details of a refused join or leave as a third element.
     """
     if len(answer.body) > largest_reply(max_message):
         answer = failed(too_large(len(answer.body), max_message).body())
     shape = Ack.REPLY if row is None else row.ack
     if shape is Ack.DONE:
-        return DONE if answer.error is None else _not_done(_error(answer.body), with_details=flat_errors)
+        return DONE if answer.error is None else _refused_ack(_error(answer.body), with_details=flat_errors)
     if answer.error is None and shape is not Ack.REPLY:
         return NULL
     if answer.error is None or flat_errors or row is None or row.event != TOOL_CALL:
@@ -273,7 +273,7 @@ def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_erro
     return answer.body if answer.error in READ_BY_PUBLISHED else _failed_result(_error(answer.body))
 
 
-def _not_done(error: ErrorBody, *, with_details: bool) -> bytes:
+def _refused_ack(error: ErrorBody, *, with_details: bool) -> bytes:
     return orjson.dumps([False, refusal(error), *([error.details] if with_details else [])])
 
 
