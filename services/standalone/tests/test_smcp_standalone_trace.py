@@ -1,6 +1,7 @@
 """`smcp trace` against a store with Jaeger's query API."""
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -206,12 +207,17 @@ async def test_what_is_no_req_id_is_wrong_usage_and_no_store_is_asked(req_id: st
     assert "REQ_ID: is empty, or holds a control character" in shown.stderr
 
 
+LEGACY = {"traceID": "a", "spanID": "b", "operationName": "x", "startTime": 1, "duration": 1}
+
+
 @pytest.mark.parametrize(
     "body",
     [
         {"data": [{"spans": [{}]}]},
         {"data": 7},
         {"result": {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 1}]}]}]}},
+        {"data": [{"processes": {}, "spans": [LEGACY | {"startTime": math.inf}]}]},
+        {"data": [{"processes": {}, "spans": [LEGACY | {"duration": 10**400}]}]},
     ],
 )
 async def test_json_of_another_shape_is_one_line(body: Any) -> None:

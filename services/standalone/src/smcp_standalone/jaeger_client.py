@@ -167,7 +167,7 @@ class TraceStore:
         try:
             result = answer.get("result", answer)
             return list(_otlp(result) if "resourceSpans" in result else _legacy(answer.get("data") or ()))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
             raise StoreError(f"{self.url} answers with JSON that is not Jaeger's") from None
 
 
@@ -188,7 +188,7 @@ def _legacy(traces: Any) -> Iterator[Span]:
             events = []
             for log in span.get("logs") or ():
                 fields = _tags(log.get("fields"))
-                events.append(Event(str(fields.pop("event", "event")), int(log["timestamp"]) * 1000, fields))
+                events.append(Event(str(fields.pop("event", "event")), _time(log["timestamp"]) * 1000, fields))
             yield Span(
                 trace_id,
                 span["spanID"],
@@ -196,13 +196,20 @@ def _legacy(traces: Any) -> Iterator[Span]:
                 str(span["operationName"]),
                 str(attributes.pop("span.kind", "internal")).upper(),
                 _process(str(process.get("serviceName", "")), _tags(process.get("tags"))),
-                int(span["startTime"]) * 1000,
-                int(span["duration"]) * 1000,
+                _time(span["startTime"]) * 1000,
+                _time(span["duration"]) * 1000,
                 str(attributes.get("error.type", "failed")) if failed else None,
                 attributes,
                 events,
                 links,
             )
+
+
+def _time(number: Any) -> int:
+    """A time or a duration. Raises ValueError, OverflowError: it has more than 64 bits."""
+    if (found := int(number)).bit_length() > 64:
+        raise ValueError(number)
+    return found
 
 
 def _tags(tags: Any) -> dict[str, Any]:
@@ -216,10 +223,12 @@ def _otlp(result: Any) -> Iterator[Span]:
         for scope in of_resource.get("scopeSpans") or ():
             for span in scope.get("spans") or ():
                 attributes = _attributes(span.get("attributes"))
-                start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+                start, end = _time(span["startTimeUnixNano"]), _time(span["endTimeUnixNano"])
                 failed = (span.get("status") or {}).get("code") in (2, "STATUS_CODE_ERROR")
                 events = [
-                    Event(str(event.get("name", "")), int(event["timeUnixNano"]), _attributes(event.get("attributes")))
+                    Event(
+                        str(event.get("name", "")), _time(event["timeUnixNano"]), _attributes(event.get("attributes"))
+                    )
                     for event in span.get("events") or ()
                 ]
                 yield Span(
