@@ -209,6 +209,27 @@ async def test_cancelling_the_awaiting_task_cancels_the_call() -> None:
         await eventually(lambda: pending(agent) == 0)
 
 
+async def test_a_cancel_that_is_refused_for_a_passing_reason_is_sent_again() -> None:
+    refusals: list[Any] = [
+        {"code": 503, "message": "no registry answers", "details": {}},
+        {"code": 429, "message": "this office has reached its quota", "details": {"quota": "calls_per_s"}},
+        {"code": 403, "message": "not allowed", "details": {}},
+    ]
+
+    async def refuse(_: Any) -> Any:
+        return refusals.pop(0)
+
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        gateway.answers |= {"client:tool_call": gateway.never, "server:tool_call_cancel": refuse}
+        call = asyncio.create_task(agent.call_tool("red", "slow", req_id="r1"))
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await eventually(lambda: gateway.seen("server:tool_call_cancel") == 3 * [{"agent": "bot", "req_id": "r1"}])
+        await eventually(lambda: pending(agent) == 0)
+
+
 async def test_a_cancel_arrives_also_when_the_agent_is_closed_right_after_it() -> None:
     async with fake_gateway() as gateway:
         gateway.answers["client:tool_call"] = gateway.never

@@ -17,7 +17,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, Trac
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic import BaseModel, ValidationError
 
-from smcp_agent.cache import Spawn
+from smcp_agent.cache import PASSING, Spawn
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_agent.errors import (
@@ -175,15 +175,18 @@ class RpcClient:
             await asyncio.wait(self._cancels, timeout=FLUSH_S)
 
     async def _cancel(self, data: dict[str, Any], within: float) -> None:
+        backoff = Backoff(0.15, 2.0)
         try:
             async with asyncio.timeout(within):
                 while True:
                     connection = await self._link.ready()
                     try:
-                        await connection.request("server:tool_call_cancel", data, timeout=within)
+                        reply = await connection.request("server:tool_call_cancel", data, timeout=within)
                     except ConnectionBroken:
                         continue
-                    return
+                    if not isinstance(flat_error(reply), PASSING):
+                        return
+                    await asyncio.sleep(backoff.next())  # the tool still runs
         except (TimeoutError, AckTimedOut, SmcpError) as error:
             logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
