@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
-from typing import Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from smcp_bus import registry_contract
 from smcp_bus.audit import Trail
@@ -29,7 +29,6 @@ from smcp_computer.handlers.resources import resource_handlers
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.fleet import Changes, Fleet
 from smcp_computer.mcp.supervisor import Limits
-from smcp_computer.membership import OfficeMembership
 from smcp_computer.metrics import calls_timed, measure
 from smcp_computer.outbox import CAPABILITIES, CONFIG, TOOL_LIST, ComputerOutbox, OfferedResources, OfficeClient
 from smcp_computer.pins import Pins
@@ -50,6 +49,10 @@ from smcp_service.health import Readiness
 from smcp_service.lifecycle import Background, counted, waiting_for_calls
 from smcp_service.logging import bind_call, rewritten_logs
 from smcp_service.metrics import Metrics
+
+if TYPE_CHECKING:
+    from smcp_computer.gateway import GatewayMembership
+    from smcp_computer.membership import Membership
 
 _log = logging.getLogger("smcp_computer")
 
@@ -85,7 +88,7 @@ class Computer:
         handlers: those that only this connection needs, by event.
     """
 
-    membership: OfficeMembership
+    membership: "Membership | GatewayMembership"
 
     def __init__(
         self,
@@ -170,7 +173,6 @@ class Computer:
             start_s=settings.start_s if settings.restart else settings.wait_s,
             elicitations=OpenElicitations(settings.question_s),
             at_terminal=InputTerminal(terminal) if settings.elicit == "terminal" else None,
-            trace_content=settings.trace_content,
             ended=calls_timed(self.metrics),
         )
         self.dispatcher = Dispatcher(
@@ -206,17 +208,11 @@ class Computer:
         hidden, find = self.access.hidden(call.caller), self.catalogue.find
         mine = (find(tool.name) for tool in self.access.listed(call.caller, self.catalogue.listing))
         listed = Counter(target.ref.server for target in mine if target is not None)
+        statuses = (each for each in self.fleet.statuses(usage=False) if each.name not in hidden)
+        shared = ServerStatus.model_fields.keys() - {"tools"}
         servers = [
-            ServerStatus(
-                name=each.name,
-                state=each.state,
-                reason=each.reason,
-                since=each.since,
-                restarts=each.restarts,
-                tools=listed[each.name],
-            )
-            for each in self.fleet.statuses(usage=False)
-            if each.name not in hidden
+            ServerStatus(tools=listed[each.name], **{field: getattr(each, field) for field in shared})
+            for each in statuses
         ]
         problem = {}
         if self.config_problem is not None and not hidden:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import orjson
@@ -29,22 +29,8 @@ RELEASE_S = 6.0
 itself."""
 
 
-class OfficeMembership(Protocol):
-    """`run` joins and stays, `leave` leaves the office; neither raises what the office answers."""
-
-    @property
-    def has_joined(self) -> asyncio.Event: ...
-
-    @property
-    def problem(self) -> str | None: ...
-
-    async def run(self) -> None: ...
-
-    async def leave(self) -> None: ...
-
-
 class Membership:
-    """`run` and `lease.run` must be running while it lasts.
+    """`run` and `lease.run` must be running while it lasts; what the registry answers is not raised.
 
     With `settings.restart` the seat is kept at the end for the next process of this Computer, and not released.
 

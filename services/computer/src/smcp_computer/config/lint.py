@@ -16,18 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_computer.settings import DEFAULTS, HostSettings
-from smcp_proto.schemas.config import (
-    MCPServerCommandInput,
-    MCPServerConfig,
-    MCPServerPickStringInput,
-    MCPServerPromptStringInput,
-    MCPServerStdioConfig,
-    MCPServerStdioParameters,
-    MCPServerStreamableHttpConfig,
-    MCPServerStreamableHttpParameters,
-    MCPSSEConfig,
-    MCPSSEParameters,
-)
+from smcp_proto.schemas.config import MCPServerConfig, MCPServerInput
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_proto.validation import UNKNOWN_TYPE, field_of, reason_of
 from smcp_service.settings import did_you_mean
@@ -198,17 +187,14 @@ def hinted(written: str, known: Iterable[str], why: str) -> str:
     return f"{hint} It {why}" if hint else why
 
 
-SERVER_MODELS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
-    "stdio": (MCPServerStdioConfig, MCPServerStdioParameters),
-    "streamable": (MCPServerStreamableHttpConfig, MCPServerStreamableHttpParameters),
-    "sse": (MCPSSEConfig, MCPSSEParameters),
-}
-"""Of a server and its parameters, by type."""
-INPUT_MODELS: Final[Mapping[str, type[BaseModel]]] = {
-    "promptString": MCPServerPromptStringInput,
-    "pickString": MCPServerPickStringInput,
-    "command": MCPServerCommandInput,
-}
+def _models(union: Any) -> dict[str, type[BaseModel]]:
+    """The models of a union of the schemas, by the `type` that they are for."""
+    models = (get_args(member)[0] for member in get_args(get_args(union)[0]))
+    return {get_args(model.model_fields["type"].annotation)[0]: model for model in models}
+
+
+SERVER_MODELS: Final = _models(MCPServerConfig)
+INPUT_MODELS: Final = _models(MCPServerInput)
 TOP_LEVEL: Final = ("servers", "inputs", DEFAULTS)
 _ANYWHERE: Final = "$schema"
 NOT_A_SERVER: Final = "must be an object with a 'command' (a program) or a 'url'"
@@ -223,8 +209,9 @@ def lint_top_level(keys: Iterable[str]) -> Iterator[str]:
 def fields_of(kind: Any) -> tuple[set[str], set[str]]:
     """The fields of a server of a type, and those of its parameters; of all servers where there is no such type."""
     models = _of_type(kind, SERVER_MODELS)
-    fields = {name for model, _ in models for name in model.model_fields} | HostSettings.model_fields.keys()
-    return fields, {name for _, model in models for name in model.model_fields}
+    fields = {name for model in models for name in model.model_fields} | HostSettings.model_fields.keys()
+    parameters: list[Any] = [model.model_fields[PARAMETERS].annotation for model in models]
+    return fields, {name for model in parameters for name in model.model_fields}
 
 
 def lint_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
