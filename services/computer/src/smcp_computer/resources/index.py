@@ -1,13 +1,13 @@
 """The current list of resources of each MCP server, cached until the server announces a change; its templates, asked
 for each time; and pages over the lists of all servers.
 
-The cursor of a page names a server and an item of the Computer's own index, and holds nothing that an MCP server made:
-so it survives restarts of that server and changes of its list.
+The cursor of a page names a server and how far its list was given, and holds nothing that an MCP server made: so it
+survives restarts of that server. Where the list changes between two pages, an item may come twice or be left out:
+`resources/list_changed` asks for the whole list again.
 """
 
 import asyncio
 import base64
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -75,15 +75,12 @@ class Names:
 
 CURSOR_FIELD: Final = "payload.params.cursor"
 NOT_GIVEN: Final = "is none that this list gave"
-MAX_NUMBER: Final = 10_000_000
-_DIGEST_BYTES: Final = 9
 
 Kind = Literal["resources", "templates", "prompts"]
 PAGE_ITEMS: Final = 100
 PAGE_BYTES: Final = 1024 * 1024
-"""A page goes on to the next one above it: the smallest clients take 4 MiB in one message."""
-ITEM_BYTES: Final = 1024 * 1024
-"""An item above it is left out, so that it costs only itself."""
+"""A page goes on to the next one above it: the smallest clients take 4 MiB in one message. A larger item is left out,
+so that it costs only itself."""
 SEPARATOR: Final = "__"
 SERVER_KEY: Final = "serverId"
 """The field of an item that names its server (computer.txt, resources chapter, 3, allows routing fields)."""
@@ -249,7 +246,7 @@ class ResourceIndex:
             server.keeping = self._keepers.create_task(self._keep(name, server), name=f"resources:{name}")
 
     async def _keep(self, name: str, server: _Server) -> None:
-        backoff = Backoff(first_s=0.5, longest_s=30.0)
+        backoff = Backoff()
         while True:
             features = self.features(name)
             tells = features is None or features.list_changed  # one that is not ready sets `dirty` when it is
@@ -300,23 +297,16 @@ class ResourceIndex:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The item after which a listing goes on."""
+    """Where a listing goes on."""
 
     kind: Kind
     server: str
-    number: int
-    """Index (from 0) in its server's list of the last item given."""
-    mark: str
-    """Tells that item from others: see `mark_of`."""
-
-
-def mark_of(uri: str) -> str:
-    digest = hashlib.blake2b(uri.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
-    return base64.urlsafe_b64encode(digest).decode()
+    begin: int
+    """Index (from 0) in its server's list of the first item that was not given."""
 
 
 def write_cursor(position: Position) -> str:
-    fields = [position.kind[0], position.server, position.number, position.mark]
+    fields = [position.kind[0], position.server, position.begin]
     return base64.urlsafe_b64encode(orjson.dumps(fields)).decode().rstrip("=")
 
 
@@ -332,20 +322,11 @@ def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
     except ValueError:
         raise bad_field(CURSOR_FIELD, NOT_GIVEN) from None
     match fields:
-        case [str(letter), str(of), int(number), str(mark)] if (
-            letter == kind[0] and server in (None, of) and not isinstance(number, bool) and 0 <= number <= MAX_NUMBER
+        case [str(letter), str(of), int(begin)] if (
+            letter == kind[0] and server in (None, of) and begin >= 0 and not isinstance(begin, bool)
         ):
-            return Position(kind, of, number, mark)
+            return Position(kind, of, begin)
     raise bad_field(CURSOR_FIELD, NOT_GIVEN)
-
-
-def next_number(position: Position, uris: Sequence[str]) -> int:
-    """The number of the next item in the list of its server: after the item given last, wherever it is now; if it is
-    gone, its old number, which the item after it has now."""
-    at = position.number
-    if at < len(uris) and mark_of(uris[at]) == position.mark:
-        return at + 1
-    return next((number + 1 for number, uri in enumerate(uris) if mark_of(uri) == position.mark), at)
 
 
 @dataclass(slots=True)
@@ -361,25 +342,21 @@ def page_of(kind: Kind, lists: Mapping[str, Sequence[Json]], after: Position | N
     """The page behind `after` over the lists of all servers, in order of the servers' names. Each item names its
     server.
     """
-    page, size, key = Page(), 0, URI_KEY[kind]
-    last: Position | None = None
+    page, size = Page(), 0
     for server in sorted(lists):
-        items, begin = lists[server], 0
         if after is not None and server < after.server:
             continue
-        if after is not None and server == after.server:
-            begin = next_number(after, [item[key] for item in items])
-        for number, item in enumerate(items[begin:], begin):
+        begin = after.begin if after is not None and server == after.server else 0
+        for number, item in enumerate(lists[server][begin:], begin):
             length = len(exact_json.written(item))
-            if length > ITEM_BYTES:
-                page.left_out.append((server, item[key]))
+            if length > PAGE_BYTES:
+                page.left_out.append((server, item[URI_KEY[kind]]))
                 continue
             if len(page.items) == PAGE_ITEMS or (page.items and size + length > PAGE_BYTES):
-                page.next = last
+                page.next = Position(kind, server, number)
                 return page
             page.items.append({**item, SERVER_KEY: server})
             size += length
-            last = Position(kind, server, number, mark_of(item[key]))
     return page
 
 
