@@ -16,8 +16,6 @@ from smcp_bus.callers import Caller
 from smcp_computer.elicitation import (
     MAX_BYTES,
     MAX_KEPT_RESULT,
-    MAX_OF_A_USER,
-    MAX_OPEN,
     MAX_PER_CALL,
     CallNames,
     ElicitationRefused,
@@ -63,29 +61,28 @@ def elicitation(
 
 async def test_a_computer_has_64_open_elicitations_at_most_and_closing_stops_the_calls_that_wait() -> None:
     elicitations = OpenElicitations(within_s=60)
-    calls = [Waiting() for _ in range(MAX_OPEN)]
+    calls = [Waiting() for _ in range(64)]
     for number, call in enumerate(calls):
-        whose = f"key-{1 + number // MAX_OF_A_USER}"
-        elicitations.add(replace(elicitation(str(number), call), subject=whose))
-    with pytest.raises(ElicitationRefused, match="64 elicitations of this Computer wait for an answer already"):
+        elicitations.add(replace(elicitation(str(number), call), subject=f"key-{1 + number // 16}"))
+    with pytest.raises(ElicitationRefused, match="too many or too large calls of this user wait for answers already"):
         elicitations.add(elicitation("one more"))
     elicitations.cancel("anna", "0", "of another")
     elicitations.cancel("bert", "0", "key-1")
-    assert len(elicitations) == MAX_OPEN
+    assert len(elicitations) == 64
     elicitations.cancel("anna", "0", "key-1")
     assert calls[0].stopped == "cancelled"
     elicitations.add(elicitation("one more"))
     elicitations.close()
-    assert [each.stopped for each in calls[1:]] == ["aborted"] * (MAX_OPEN - 1)
+    assert [each.stopped for each in calls[1:]] == ["aborted"] * 63
     assert len(elicitations) == 0
 
 
-async def test_one_user_has_a_quarter_of_a_computers_open_elicitations_at_most() -> None:
+async def test_one_user_has_half_of_a_computers_open_elicitations_at_most() -> None:
     elicitations = OpenElicitations(within_s=60)
-    for number in range(MAX_OF_A_USER):
-        elicitations.add(elicitation(str(number)))
-    with pytest.raises(ElicitationRefused, match="16 elicitations wait for answers of this user already"):
-        elicitations.add(elicitation("one more"))
+    with pytest.raises(ElicitationRefused, match="of this user wait for answers already"):
+        for number in range(64):
+            elicitations.add(elicitation(str(number)))
+    assert len(elicitations) == 32
     elicitations.add(replace(elicitation("of another"), subject="key-2"))
     elicitations.close()
 
@@ -99,7 +96,7 @@ async def test_one_users_waiting_calls_leave_room_for_the_parameters_of_others()
 
     elicitations.add(waiting("1", "key-1"))
     elicitations.add(waiting("2", "key-1"))
-    with pytest.raises(ElicitationRefused, match="parameters of this user's waiting calls"):
+    with pytest.raises(ElicitationRefused, match="too large calls of this user wait"):
         elicitations.add(waiting("3", "key-1"))
     elicitations.add(waiting("4", "key-2"))
     elicitations.cancel("anna", "1", "key-1")
@@ -234,9 +231,6 @@ class Answering:
     def __init__(self, identity: object) -> None:
         self.identity = identity
         self.elicited = 0
-
-    def give_way(self) -> None:
-        pass
 
     async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult:
         self.elicited += 1

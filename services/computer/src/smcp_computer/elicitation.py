@@ -33,23 +33,19 @@ if TYPE_CHECKING:
     from smcp_computer.handlers.tool_call import CallRecord, ToolCalls
 
 ELICITATION: Final = "elicitation/create"
-MAX_OPEN: Final = 64
-"""Open at one Computer: each may hold a call at an MCP server."""
-MAX_OF_A_USER: Final = MAX_OPEN // 4
-"""Of them for one caller: a subject, or without authentication an Agent."""
 MAX_PER_CALL: Final = 32
 """Elicitations of one call in all: a server must not ask for ever."""
 MAX_BYTES: Final = 64 * 1024
 """Size of the elicitations that are sent together, with their `requestState`."""
-MAX_PARKED_BYTES: Final = 32 * 1024 * 1024
-"""Parameters of the calls that servers of MCP 2025 hold open: such a call keeps them until it ends. Users share them as
-offices share a gateway's budgets (`ByteBudget`)."""
+MAX_OPEN_BYTES: Final = 32 * 1024 * 1024
+"""What open elicitations keep: the parameters of the calls that servers of MCP 2025 hold open. Users (subjects, or
+without authentication Agents) share it as offices share a gateway's budgets (`ByteBudget`)."""
+LEAST_SHARE: Final = MAX_OPEN_BYTES // 64
+"""Each takes at least so many of them: there are 64 at most, since each may hold a call at an MCP server."""
 APPROVAL: Final = "a2c_approval"
 """The key of a Computer's approval request: whether a tool may run."""
 MAX_KEPT_RESULT: Final = 1024 * 1024
 """The largest result (bytes) that is kept for the Agent's next request: `SMCP_KEEP_RESULTS_BYTES` does not count it."""
-GIVE_WAY_S: Final = 60.0
-"""How long an unanswered elicitation of a server of MCP 2025 may keep other calls of it from eliciting."""
 
 Elicitations = Mapping[str, Mapping[str, Any]]
 """MCP's `elicitation/create` requests, by key."""
@@ -103,8 +99,8 @@ class OpenElicitations:
 
     def __init__(self, within_s: float) -> None:
         self._within_s = within_s
-        self._open: dict[str, tuple[OpenElicitation, asyncio.TimerHandle, Grant | None]] = {}
-        self._parked = ByteBudget(MAX_PARKED_BYTES)
+        self._open: dict[str, tuple[OpenElicitation, asyncio.TimerHandle, Grant]] = {}
+        self._budget = ByteBudget(MAX_OPEN_BYTES)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -113,19 +109,13 @@ class OpenElicitations:
         """The result that sends it to the Agent. Raises ElicitationRefused."""
         is_approval = elicitation.is_approval
         check(elicitation.requests, elicitation.elicited, elicitation.server_state, is_approval=is_approval)
-        if len(self._open) >= MAX_OPEN:
-            raise ElicitationRefused(f"cannot ask: {MAX_OPEN} elicitations of this Computer wait for an answer already")
-        whose = _user(elicitation)
-        if sum(_user(each) == whose for each, _, _ in self._open.values()) >= MAX_OF_A_USER:
-            raise ElicitationRefused(f"cannot ask: {MAX_OF_A_USER} elicitations wait for answers of this user already")
-        parked = None if elicitation.waiting is None else self._parked.take(elicitation.request.size, whose)
-        if elicitation.waiting is not None and parked is None:
-            raise ElicitationRefused(
-                "cannot ask: the parameters of this user's waiting calls exceed its share of 32 MiB"
-            )
+        kept = 0 if elicitation.waiting is None else elicitation.request.size
+        share = self._budget.take(max(kept, LEAST_SHARE), elicitation.subject or elicitation.request.agent)
+        if share is None:
+            raise ElicitationRefused("cannot ask: too many or too large calls of this user wait for answers already")
         state = token_urlsafe()
         timer = asyncio.get_running_loop().call_later(self._within_s, self._drop, state, "timeout")
-        self._open[state] = elicitation, timer, parked
+        self._open[state] = elicitation, timer, share
         tool = elicitation.request.tool_name
         said = "; ".join(_shown(each) for each in elicitation.requests.values())
         what = "approval, and has not run" if elicitation.is_approval else "an answer, and has not ended"
@@ -166,12 +156,6 @@ class OpenElicitations:
             if elicitation.request.agent == agent:
                 self._drop(state, "cancelled")
 
-    def withdraw(self, waiting: "PendingCall") -> None:
-        """End a call that waits for an answer."""
-        for state, (elicitation, _, _) in list(self._open.items()):
-            if elicitation.waiting is waiting:
-                self._drop(state, "cancelled")
-
     def close(self) -> None:
         for state in list(self._open):
             self._drop(state, "aborted")
@@ -183,15 +167,10 @@ class OpenElicitations:
             elicitation.waiting.stop(why)
 
     def _remove(self, state: str) -> OpenElicitation:
-        elicitation, timer, parked = self._open.pop(state)
+        elicitation, timer, share = self._open.pop(state)
         timer.cancel()
-        if parked is not None:
-            parked.release()
+        share.release()
         return elicitation
-
-
-def _user(elicitation: OpenElicitation) -> str:
-    return elicitation.subject or elicitation.request.agent
 
 
 def check(requests: Elicitations, elicited: int, server_state: str | None = None, *, is_approval: bool = False) -> None:
@@ -273,8 +252,6 @@ class PendingCall:
     """Elicitations so far."""
     outcome: bytes | Exception | None = None
     stop: Stop = lambda why: None
-    parked_at: float | None = None
-    """When the Agent was sent an elicitation that it has not answered (loop time)."""
     unanswered: dict[str, tuple[dict[str, Any], "asyncio.Future[types.ElicitResult]"]] = field(default_factory=dict)
     """The elicitations of a server of MCP 2025 that have no answer yet."""
 
@@ -310,7 +287,7 @@ class PendingCall:
     def resume(self, request: ToolCallReq, running: RunningCall, record: "CallRecord") -> None:
         """Continue with the request that brings the answers."""
         record.server, record.outcome, record.why = self.record.server, self.record.outcome, self.record.why
-        self.request, self.running, self.record, self.parked_at = request, running, record, None
+        self.request, self.running, self.record = request, running, record
         for key, answer in (request.input_responses or {}).items():
             if key in self.unanswered and not (future := self.unanswered[key][1]).done():
                 future.set_result(types.ElicitResult.model_validate(answer))
@@ -337,10 +314,6 @@ class PendingCall:
         self.record.ended(outcome, str(why))
         return tool_results.failed(f"the tool {self.request.tool_name!r} {why}")
 
-    def give_way(self) -> None:
-        if self.parked_at is not None and asyncio.get_running_loop().time() > self.parked_at + GIVE_WAY_S:
-            self.calls.elicitations.withdraw(self)
-
     def close(self) -> None:
         for _, answer in self.unanswered.values():
             if not answer.done():
@@ -363,9 +336,7 @@ class PendingCall:
     def _send_to_agent(self) -> None:
         if self.running.settled or self.target is None:
             return  # it waits for an answer already: the next request gets this one
-        result = exact_json.written(self.open(self._open_requests(), waiting=self))
-        self.parked_at = asyncio.get_running_loop().time()
-        self.calls.settle(self, result)
+        self.calls.settle(self, exact_json.written(self.open(self._open_requests(), waiting=self)))
 
 
 class InputTerminal:
