@@ -6,14 +6,12 @@ They print tables for people, JSON for programs (`--json`), and warnings to stan
 
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -100,37 +98,22 @@ def running() -> list[RunningComputer]:
 
 
 def _ask(path: Path, method: str, parts: tuple[str, ...], body: object, timeout: float) -> Any:
-    connection = _UnixConnection(path, timeout)
-    headers: Mapping[str, str] = {} if body is None else {"Content-Type": "application/json"}
+    import httpx2  # noqa: PLC0415 -- as `print_table` does
+
+    url = f"http://localhost/{'/'.join(quote(part, safe='') for part in parts)}"
+    content = None if body is None else json.dumps(body)
+    transport = httpx2.HTTPTransport(uds=str(path), verify=False)  # no TLS: it would read all authorities
     try:
-        connection.request(
-            method,
-            f"/{'/'.join(quote(part, safe='') for part in parts)}",
-            None if body is None else json.dumps(body),
-            headers,
-        )
-        response = connection.getresponse()
-        said = json.loads(response.read())
-    except TimeoutError:
+        with httpx2.Client(transport=transport, timeout=timeout, trust_env=False) as client:
+            response = client.request(method, url, content=content)
+        said = response.json()
+    except httpx2.TimeoutException:
         raise Failure(f"the Computer did not answer within {timeout:g} s") from None
-    except (OSError, HTTPException, ValueError) as error:
+    except (httpx2.TransportError, ValueError) as error:
         raise Failure(f"the Computer does not answer: {error}") from None
-    finally:
-        connection.close()
-    if response.status >= 400:
-        raise Refused(said["error"], response.status)
+    if response.is_error:
+        raise Refused(said["error"], response.status_code)
     return said
-
-
-class _UnixConnection(HTTPConnection):
-    def __init__(self, path: Path, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 def _known_servers(context: typer.Context) -> list[str]:
