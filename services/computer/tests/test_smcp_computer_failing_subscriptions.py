@@ -1,13 +1,14 @@
 """Subscriptions that an MCP server ends, refuses or never answers are requested again and delay no others."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from smcp_computer.mcp import resources
 from smcp_computer.mcp.errors import NotSubscribable
 from smcp_computer.mcp.events import ResourcesSubscribed, ResourcesUnsubscribed
-from smcp_computer.resources import subscriptions
+from smcp_proto.backoff import Backoff
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_servers import OTHER, WINDOW, running
@@ -19,11 +20,7 @@ REFUSED = "does not tell of changes of a resource"
 
 
 @pytest.mark.rule("answers.desktop.again")
-async def test_a_subscription_omitted_by_the_next_stream_ends_and_is_requested_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(subscriptions, "RETRY_S", 0.1)
-    monkeypatch.setattr(subscriptions, "RETRY_LONGEST_S", 0.1)
+async def test_a_subscription_omitted_by_the_next_stream_ends_and_is_requested_again() -> None:
     async with running(desk=configs.lean("2026", host=HOST, windows=2, most=1)) as servers:
         servers.upstream.want("desktop", "desk", [OTHER])
         await eventually(lambda: servers.upstream.subscribed("desk") == {OTHER})
@@ -41,7 +38,7 @@ async def test_a_subscription_omitted_by_the_next_stream_ends_and_is_requested_a
 async def test_a_subscription_omitted_by_a_reopened_stream_ends_and_can_be_requested_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resources, "RELISTEN_S", 0.05)
+    monkeypatch.setattr(resources, "Backoff", partial(Backoff, 0.05))
     async with running(desk=configs.lean("2026", host=HOST, windows=2)) as servers:
         servers.upstream.want("desktop", "desk", [WINDOW])
         await servers.upstream.hold("alice", "desk", OTHER)
@@ -58,10 +55,7 @@ async def test_a_subscription_omitted_by_a_reopened_stream_ends_and_can_be_reque
 
 
 @pytest.mark.rule("answers.desktop.again")
-async def test_a_refused_subscription_is_asked_for_again_after_a_pause(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(subscriptions, "RETRY_S", 0.1)
+async def test_a_refused_subscription_is_asked_for_again_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     refusing = {WINDOW: "subscribe_refuse"}
     async with running(desk=configs.context("2025", windows=1, misbehave=refusing)) as servers:
         servers.upstream.want("desktop", "desk", [WINDOW])

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from smcp_computer.mcp.events import ResourceUpdated, ServerEvent
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.session import Connection, connect
 from smcp_computer.outbox import DESKTOP
+from smcp_proto.backoff import Backoff
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -58,7 +60,7 @@ async def at_least(count: int, opened: Connection) -> list[float]:
 async def test_a_stream_that_ends_as_it_begins_is_opened_again(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, unacknowledged: bool
 ) -> None:
-    monkeypatch.setattr(resources, "RELISTEN_S", 0.1)
+    monkeypatch.setattr(resources, "Backoff", partial(Backoff, 0.1))
     server = configs.lean("2026", end_streams=1, unacknowledged=unacknowledged)
     async with world(nats_url, one=server) as here:
         await eventually(lambda: here.computer.resources.index.is_listed("one"))
@@ -84,7 +86,7 @@ async def test_a_stream_that_ends_unacknowledged_drops_no_subscription(nats_url:
 
 
 async def test_the_backoff_of_ending_streams_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "RELISTEN_S", 0.02)
+    monkeypatch.setattr(resources, "Backoff", partial(Backoff, 0.02))
     async with connection(end_streams=-1) as opened:
         times = await at_least(7, opened)
     # six pauses, each at least half of its step
@@ -92,14 +94,14 @@ async def test_the_backoff_of_ending_streams_grows(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_long_lived_stream_resets_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "RELISTEN_S", 0.02)
+    monkeypatch.setattr(resources, "Backoff", partial(Backoff, 0.02))
     monkeypatch.setattr(resources, "LIVED_S", 0.0)
     async with connection(end_streams=-1) as opened:
         await at_least(13, opened)  # with pauses that grow the last one would be half a minute
 
 
 async def test_subscribing_during_a_pause_reopens_the_stream_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "RELISTEN_S", 3600.0)
+    monkeypatch.setattr(resources, "Backoff", partial(Backoff, 3600.0))
     async with connection(windows=2, end_streams=1) as opened:
         await at_least(1, opened)
         assert opened.resources is not None

@@ -41,10 +41,6 @@ LIST_BYTES: Final = 16 * 1024 * 1024
 """Of one list with all its pages: 300 for each item. It stays in memory, in several times its bytes."""
 AT_ONCE: Final = 8
 """Requests to subscribe that one server gets at a time."""
-RELISTEN_S: Final = 1.0
-"""The first pause before a stream that broke, or could not be opened, is opened again."""
-LONGEST_S: Final = 30.0
-"""The pauses grow up to this one, until a stream lives."""
 LIVED_S: Final = 10.0
 """A stream that was open for so long is not taken to be one that always ends."""
 DRAIN_S: Final = 0.5
@@ -88,7 +84,8 @@ class ListenStream:
         """The scope of the replaced stream, read until it is drained."""
         self._retry: asyncio.TimerHandle | None = None
         """Opens a stream again, where there is none."""
-        self._backoff = Backoff(first_s=RELISTEN_S, longest_s=LONGEST_S)
+        self._backoff = Backoff()
+        """Pauses before a stream that broke, or could not be opened, is opened again, until one lives."""
         self._lost = False
         """A stream broke: changes since then were not received."""
         self._closed: ServerError | None = None

@@ -29,10 +29,6 @@ from smcp_proto.errors import too_many_subscriptions
 from smcp_proto.uris import resources_above, without_query
 from smcp_service.lifecycle import Background
 
-RETRY_S: Final = 1.0
-"""The first pause before a server is asked again for subscriptions that failed; it doubles up to `RETRY_LONGEST_S`."""
-RETRY_LONGEST_S: Final = 60.0
-"""A server that always refuses costs one request for each resource in this time."""
 MOST: Final = 1000
 """Resources that one Agent may subscribe to."""
 
@@ -42,7 +38,8 @@ class _Upstream:
     """One MCP server. A URI is in one of `subscribed`, `failed` and `asking` at most."""
 
     name: str
-    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=RETRY_S, longest_s=RETRY_LONGEST_S))
+    backoff: Backoff = field(default_factory=Backoff)
+    """Pauses before it is asked again for subscriptions that failed."""
     holders: dict[str, set[Hashable]] = field(default_factory=dict)
     """By URI."""
     subscribed: set[str] = field(default_factory=set)
