@@ -162,7 +162,7 @@ async def test_no_canary_is_in_logs_files_spans_metrics_acks_and_states(nats_url
         file.write_text(json.dumps(configuration(tmp_path, url)), encoding="utf-8")
         environment = {
             "SMCP_INPUT_ASKED": CANARIES["asked"], "CANARY": CANARIES["variable"], "SMCP_STATE_DIR": str(state),
-            "SMCP_LOG_LEVEL": "debug", "SMCP_STATS": "true", "SMCP_TRACE_CONTENT": "true",
+            "SMCP_LOG_LEVEL": "debug", "SMCP_STATS": "true",
             "OTEL_EXPORTER_OTLP_ENDPOINT": otlp.url, "OTEL_BSP_SCHEDULE_DELAY": "100",
         }  # fmt: skip
         arguments = ["run", "--config", str(file), "--office", "lab", "--name", "pc", "--gateway", world.url]

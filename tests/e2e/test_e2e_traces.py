@@ -38,7 +38,6 @@ OF_THEIR_OWN = {
         "OTEL_TRACES_SAMPLER_ARG": "0",
         "SMCP_TRACE_SLOW_S": "120",
     },
-    "host-beta": {"SMCP_TRACE_CONTENT": "true"},
 }
 
 
@@ -258,14 +257,6 @@ async def test_other_services_share_the_trace_when_the_gateway_exports_nothing(
         await recorder.matches("gateway_not_traced", {req_id: "req_id"}, call)
         known = {printed["app"]: "application", in_app: "req_id"}
         await recorder.matches("gateway_not_traced_application", known, call)
-
-
-@pytest.mark.rule("answers.traces.content")
-async def test_arguments_and_results_are_recorded_when_the_setting_is_on(recorder: Recorder) -> None:
-    req_id = uuid4().hex
-    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
-        await agent.call("beta", "echo", {"text": "to be seen"}, req_id=req_id)
-        await recorder.matches("with_content", {req_id: "req_id"}, through(agent, "beta"))
 
 
 async def test_the_traces_of_a_dying_mcp_server_a_silent_one_and_a_killed_computer(tmp_path: Path) -> None:

@@ -10,14 +10,11 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.errors import LONGEST_TEXT, RequestRefused
 from smcp_computer.mcp.events import ServerEvents
-from smcp_computer.mcp.sdk_adapter import CONTENT_CHARS, CallSpan, Watch
+from smcp_computer.mcp.sdk_adapter import Watch
 from smcp_computer.mcp.server_log import LONGEST_LINE, MAX_LINE, StderrLog
 from smcp_computer.mcp.stdio import parsed
 from smcp_computer.redaction import MAX_ERROR, SHOWN, Redactor, secrets_of
@@ -145,21 +142,6 @@ def test_a_log_of_a_server_has_no_beginning_of_a_secret(tmp_path: Path, caplog: 
     for told in (caplog.text, log.said, file.read_text()):
         assert told.count("x x x") >= 1
         assert "canary" not in told
-
-
-def test_a_span_has_no_beginning_of_a_secret() -> None:
-    finished, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(finished))
-    span = CallSpan({}, content=True)
-    span.goes_to({}, knowing())
-    params = {"name": "t", "arguments": {"a": up_to(CONTENT_CHARS)}}
-    with provider.get_tracer("test").start_as_current_span("call") as started:
-        span.began(started, params)
-        span.answered({"content": [{"type": "text", "text": up_to(CONTENT_CHARS)}]})
-    (done,) = finished.get_finished_spans()
-    told = [str(value) for name, value in (done.attributes or {}).items() if name.startswith("gen_ai.tool.call")]
-    assert [len(text) for text in told] == [CONTENT_CHARS, CONTENT_CHARS]
-    assert not any("canary" in text for text in told)
 
 
 LARGE_TEXT = LONG + "x" * MAX_ERROR

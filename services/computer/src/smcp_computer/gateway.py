@@ -25,7 +25,7 @@ from smcp_computer.membership import hinted
 from smcp_computer.settings import ComputerSettings
 from smcp_proto import catalog
 from smcp_proto.backoff import Backoff
-from smcp_proto.errors import Malformed, NotInOffice, SmcpError, Unavailable
+from smcp_proto.errors import ANSWER_TOO_LARGE, Malformed, NotInOffice, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import EnterOfficeNotification, EnterOfficeReq, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
@@ -79,6 +79,7 @@ class GatewayMembership:
     def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
         self._office = settings.office
         self._restart = settings.restart
+        self._max_body = settings.max_payload
         self._caller_key = secrets.token_urlsafe(16)
         self._me = EnterOfficeReq(role="computer", name=settings.name, office_id=settings.office)
         self.link = Link(
@@ -199,6 +200,9 @@ class GatewayMembership:
         if isinstance(body, dict) and body.get(PROGRESS_BY) == TOOL_PROGRESS:
             note = partial(self._note, {"agent": body.get("agent"), "req_id": body.get("req_id")})
         answer = await self.computer.dispatcher.dispatch(row, caller, body, headers=headers, note=note)
+        if len(answer.body) > self._max_body:
+            details = {"size": len(answer.body), "limit": self._max_body}
+            return failed(TooLarge(ANSWER_TOO_LARGE, details=details).body()).body
         return answer.body or b"null"
 
     def _note(self, call: Mapping[str, object], note: bytes) -> None:

@@ -82,9 +82,6 @@ class ComputerSettings(ServiceSettings):
     keep_results_bytes: Annotated[int, Field(ge=0)] = Field(
         default=64 * MIB, description="how many bytes of results are kept at most"
     )
-    trace_content: bool = Field(
-        default=False, description="record arguments and results of tools in traces; they may hold secrets"
-    )
     strict: bool = Field(
         default=False, description="hide a server's tools while the configuration names a tool it does not have"
     )

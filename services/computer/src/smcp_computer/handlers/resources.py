@@ -7,7 +7,7 @@ Of prompts nothing is kept: each request asks the servers.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import mcp_types as types
@@ -42,7 +42,7 @@ from smcp_computer.resources.routing import Budget, Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools import History
-from smcp_proto.errors import ANSWER_TOO_LARGE, Malformed, NotFound, TooLarge, Unavailable
+from smcp_proto.errors import Malformed, NotFound, Unavailable
 from smcp_proto.finder import unknown_categories
 from smcp_proto.schemas.base import AgentCallData, JsonRpcRequest, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import (
@@ -87,9 +87,7 @@ class ResourceHandlers:
     access: Access
     events: ServerEvents
     history: History
-    _: KW_ONLY
     name: str
-    max_body: int
 
     async def list(self, request: ListResourcesReq, call: Call) -> RawJson:
         return await self._reply(request, request.payload, self._page("resources", request, call))
@@ -235,15 +233,8 @@ class ResourceHandlers:
             envelope["serverId"] = server
         if request.req_id is not None:
             envelope["req_id"] = request.req_id
-        return bounded({**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}}, self.max_body)
-
-
-def bounded(reply: Mapping[str, Any], max_body: int) -> RawJson:
-    """The reply as JSON. Raises TooLarge: it has more bytes than the bus takes."""
-    body = exact_json.written(reply)
-    if len(body) > max_body:
-        raise TooLarge(ANSWER_TOO_LARGE, details={"size": len(body), "limit": max_body})
-    return RawJson(body)
+        reply = {**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}}
+        return RawJson(exact_json.written(reply))
 
 
 def _check_arguments(prompt: Json, given: Json) -> None:
@@ -311,16 +302,14 @@ class GetResources:
     The cursor is the MCP server's own. Keys of a resource are in snake_case, and only those that the package knows.
     """
 
-    def __init__(self, supervisors: Mapping[str, Supervisor], access: Access, *, max_body: int) -> None:
+    def __init__(self, supervisors: Mapping[str, Supervisor], access: Access) -> None:
         self._supervisors = supervisors
         self._access = access
-        self._max_body = max_body
 
     async def __call__(self, request: UnknownClientReq, call: Call) -> RawJson:
         """Raises:
         NotAllowed: the server is not for this caller.
         Malformed: a field is wrong, or the server does not know the cursor.
-        TooLarge: the page is larger than the bus takes.
         TimedOut, Unavailable: the server does not answer, or is not running.
         """
         try:
@@ -332,12 +321,13 @@ class GetResources:
             raise not_allowed("mcp_server")
         reply: dict[str, Any] = {"code": 4014, "message": "MCP Server not registered", "mcp_server": server}
         if (supervisor := self._supervisors.get(server)) is None:
-            return bounded(reply, self._max_body)
+            return RawJson(exact_json.written(reply))
         if not supervisor.ready:
             raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
         if (resources := supervisor.resources) is None:
             message = "MCP Server does not support 'resources' capability"
-            return bounded({**reply, "code": 4015, "message": message, "capability": "resources"}, self._max_body)
+            reply |= {"code": 4015, "message": message, "capability": "resources"}
+            return RawJson(exact_json.written(reply))
         try:
             page, following = await resources.list_page(asked.cursor, timeout=Budget(call).left)
         except RequestRefused as error:
@@ -349,7 +339,7 @@ class GetResources:
         reply = {"resources": [_published(item) for item in page if _is_published(item)], "req_id": asked.req_id}
         if following is not None:
             reply["next_cursor"] = following
-        return bounded(reply, self._max_body)
+        return RawJson(exact_json.written(reply))
 
 
 def _is_published(item: object) -> bool:
@@ -380,9 +370,7 @@ def resource_handlers(
     """By event."""
     index, history, events = resources.index, resources.history, fleet.events
     directory = Directory(fleet.supervisors, index, history, events)
-    own = ResourceHandlers(
-        directory, index, resources.agents, access, events, history, name=settings.name, max_body=max_body
-    )
+    own = ResourceHandlers(directory, index, resources.agents, access, events, history, settings.name)
     return {
         "client:get_desktop": Desktop(index, history, access, events, tasks, read_s=settings.read_s, max_body=max_body),
         "client:get_finder": Finder(
@@ -396,5 +384,5 @@ def resource_handlers(
         "client:completion/complete": own.complete,
         "client:prompts/list": own.prompts,
         "client:prompts/get": own.get_prompt,
-        "client:get_resources": GetResources(fleet.supervisors, access, max_body=max_body),
+        "client:get_resources": GetResources(fleet.supervisors, access),
     }

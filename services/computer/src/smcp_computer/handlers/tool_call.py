@@ -114,7 +114,6 @@ class ToolCalls:
     elicitations: OpenElicitations
     at_terminal: InputTerminal | None = None
     """Answers elicitations in place of the Agent."""
-    trace_content: bool = False
     ended: Callable[..., None] = lambda seconds, outcome, *, trace_id: None
     """Called when a call ends, with its duration (seconds) and its outcome (`CallRecord.outcome`)."""
 
@@ -135,7 +134,7 @@ class ToolCalls:
             TooLarge: the result is larger than the bus takes.
         """
         labels = {"smcp.req_id": request.req_id, "smcp.office": self.seat.office}
-        span = CallSpan(labels, content=self.trace_content)
+        span = CallSpan(labels)
         record = CallRecord(request.tool_name, request.agent)
 
         def start(running: RunningCall) -> Stop:

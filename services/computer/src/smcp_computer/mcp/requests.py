@@ -133,7 +133,7 @@ class Requests:
             if meta:
                 params["_meta"] = meta
             if method == "tools/call" and span.is_recording():
-                call.began(span, params)
+                call.began(span, str(params["name"]))
             with self._watch.answer(id_) as answered:
                 try:
                     request = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}

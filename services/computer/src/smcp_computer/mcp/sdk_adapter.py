@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 
 import anyio
 import mcp_types as types
-import orjson
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.client.session import ClientRequestContext
 from mcp.shared.exceptions import MCPError
@@ -30,14 +29,9 @@ from pydantic_core import from_json
 
 from smcp_bus import exact_json
 from smcp_bus.tool_progress import ProgressThrottle
-from smcp_computer.mcp.errors import (
-    read_again,
-)
+from smcp_computer.mcp.errors import read_again
 from smcp_computer.redaction import MAX_ERROR, Redactor, is_too_large
 from smcp_proto import tool_results
-
-CONTENT_CHARS: Final = 16 * 1024
-"""The most characters recorded of a call's arguments or result, if they are recorded at all."""
 
 _OF_PROTOCOL: Final = "io.modelcontextprotocol/"
 
@@ -47,35 +41,26 @@ Answer = dict[str, Any] | types.ErrorData
 """The result of a request, or its error."""
 
 
-_NOTHING_SECRET: Final = Redactor()
 _LARGE: Final = f"it failed; what it says about that has more than {MAX_ERROR} characters, and is left out"
 """In place of what is too large to be redacted while others wait."""
 
 
 class CallSpan:
-    """The span of one call. `content`: arguments and results are recorded, too."""
+    """The span of one call; it has neither arguments nor results."""
 
-    def __init__(self, labels: Mapping[str, str], *, content: bool = False) -> None:
+    def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels = labels
-        self._content = content
-        self._redactor = _NOTHING_SECRET
         self._span: Span = trace.INVALID_SPAN
 
-    def goes_to(self, server: Mapping[str, str], redactor: Redactor) -> None:
+    def goes_to(self, server: Mapping[str, str]) -> None:
         self._labels = {**self._labels, **server}
-        self._redactor = redactor
 
-    def began(self, span: Span, params: Mapping[str, Any]) -> None:
-        tool = str(params.get("name"))
+    def began(self, span: Span, tool: str) -> None:
         self._span = span
         span.update_name(f"tools/call {tool}")
         span.set_attributes({**self._labels, "gen_ai.tool.name": tool, "gen_ai.operation.name": "execute_tool"})
-        if self._content:
-            span.set_attribute("gen_ai.tool.call.arguments", self._text(params.get("arguments", {})))
 
     def answered(self, result: Mapping[str, Any]) -> None:
-        if self._content:
-            self._span.set_attribute("gen_ai.tool.call.result", self._text(result))
         if result.get("isError") is True:
             self.failed("tool_error")
         self._span = trace.INVALID_SPAN
@@ -86,13 +71,6 @@ class CallSpan:
             self._span.set_attribute("error.type", why)
             self._span.set_status(Status(StatusCode.ERROR))
         self._span = trace.INVALID_SPAN
-
-    def _text(self, value: object) -> str:
-        try:
-            text = orjson.dumps(value).decode()
-        except TypeError:
-            text = repr(value)
-        return self._redactor.redact(text)[:CONTENT_CHARS]
 
 
 class Elicitor(Protocol):
@@ -107,9 +85,6 @@ class Elicitor(Protocol):
         """How many elicitations of it have no answer yet."""
 
     async def elicit(self, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData: ...
-
-    def give_way(self) -> None:
-        """End the call if its elicitation has waited for long: others cannot elicit meanwhile."""
 
 
 class Watch:
@@ -165,12 +140,10 @@ class Watch:
         if len({each.identity for each in elicitors}) != 1:
             why = (
                 "another call of this MCP server runs or waits for its user's answer, and MCP 2025 does not say which "
-                "of the calls asks. Call the tool again in a minute"
+                "of the calls asks. Call the tool again later"
                 if elicitors
                 else "no call of this MCP server runs"
             )
-            for each in list(elicitors):
-                each.give_way()
             return types.ErrorData(code=types.INVALID_REQUEST, message=f"elicitation refused: {why}")
         return await min(elicitors, key=lambda each: each.open_count).elicit(params)
 

@@ -168,7 +168,7 @@ class Connection:
             RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
             TimeoutError: no answer within `timeout` seconds.
         """
-        span.goes_to(self._described, self._requests.redactor)
+        span.goes_to(self._described)
         params: dict[str, Any] = {"name": tool, "arguments": dict(arguments)}
         if self._is_modern:
             params |= answers
