@@ -128,7 +128,7 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
 async def test_a_change_before_the_subscription_is_announced_once_it_is_granted(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smcp_computer.mcp.resources.SUBSCRIBE_S", 120.0)
+    monkeypatch.setattr("smcp_computer.mcp.resources.ONE_OF_MANY_S", 120.0)
     late = {WINDOW: "subscribe_late", DOCUMENT: "subscribe_late"}
     async with world(nats_url, desk=configs.context("2025", windows=1, documents=1, misbehave=late)) as here:
         await eventually(lambda: len(here.computer.resources.index.known("desk")) == 2, timeout=30)

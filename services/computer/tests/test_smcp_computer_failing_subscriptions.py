@@ -78,7 +78,7 @@ async def test_a_refused_subscription_is_asked_for_again_once_the_list_changed(
 
 
 async def test_an_unanswered_subscription_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_computer.mcp.resources.SUBSCRIBE_S", 120.0)
+    monkeypatch.setattr("smcp_computer.mcp.resources.ONE_OF_MANY_S", 120.0)
     async with running(desk=configs.context("2025", windows=3, misbehave={WINDOW: "never"})) as servers:
         servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
         await eventually(lambda: servers.upstream.subscribed("desk") == {OTHER})

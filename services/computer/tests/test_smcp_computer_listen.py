@@ -95,7 +95,7 @@ async def test_the_backoff_of_ending_streams_grows(monkeypatch: pytest.MonkeyPat
 
 async def test_a_long_lived_stream_resets_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "Backoff", partial(Backoff, 0.02))
-    monkeypatch.setattr(resources, "LIVED_S", 0.0)
+    monkeypatch.setattr(resources, "STEADY_S", 0.0)
     async with connection(end_streams=-1) as opened:
         await at_least(13, opened)  # with pauses that grow the last one would be half a minute
 

@@ -15,7 +15,7 @@ from smcp_bus.callers import Caller
 from smcp_bus.dispatch import Dispatcher
 from smcp_computer import finder as cache_module
 from smcp_computer.access import Access
-from smcp_computer.finder import PER_SERVER, Finder, MetadataCache
+from smcp_computer.finder import Finder, MetadataCache
 from smcp_computer.mcp.errors import (
     AnswerTooLarge,
     BadAnswer,
@@ -25,6 +25,7 @@ from smcp_computer.mcp.errors import (
     ServerNotRunning,
     ServerTimedOut,
 )
+from smcp_computer.mcp.resources import AT_ONCE
 from smcp_computer.tools import Catalogue, History
 from smcp_proto import catalog
 from smcp_testing.document_servers import Servers, answer, listed, listing, opened, titles
@@ -152,7 +153,7 @@ async def test_at_most_four_documents_of_a_server_are_read_at_a_time() -> None:
     async with opened(servers) as cache:
         documents = await cache.documents(lists, timeout=30)
         assert len(documents) == len(servers.read) == 1000
-        assert servers.most["s00"] == PER_SERVER
+        assert servers.most["s00"] == AT_ONCE
 
 
 async def test_an_answer_to_a_read_from_before_a_change_is_thrown_away() -> None:
@@ -414,7 +415,7 @@ async def test_documents_not_read_in_time_are_read_by_the_next_request_and_not_i
         await eventually(lambda: not any(servers.at_a_time.values()))
         for _ in range(1000):
             await asyncio.sleep(0)
-        assert len(servers.read) == PER_SERVER
-        assert cache.as_listed({"a"}) == 20 - PER_SERVER
+        assert len(servers.read) == AT_ONCE
+        assert cache.as_listed({"a"}) == 20 - AT_ONCE
         await cache.documents(lists, timeout=10)
         assert cache.as_listed({"a"}) == 0

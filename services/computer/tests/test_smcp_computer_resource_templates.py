@@ -89,7 +89,7 @@ async def test_changed_templates_are_announced_as_list_changed(nats_url: str, er
 async def test_a_server_has_so_many_templates(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(resources, "MAX_TEMPLATES", 1)
+    monkeypatch.setattr(resources, "MAX_FEW", 1)
     async with world(nats_url, desk=configs.context("2025")) as here:
         assert names(await ResourceAgent(here).result(TEMPLATES)) == ["page"]
         assert "its list of resourceTemplates is too long, or has no end; 1 are taken" in caplog.text

@@ -182,7 +182,7 @@ async def test_a_subscription_that_the_server_does_not_grant_is_refused_and_not_
 
 
 async def test_a_subscription_that_ends_while_the_server_is_asked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_computer.mcp.resources.SUBSCRIBE_S", 60.0)
+    monkeypatch.setattr("smcp_computer.mcp.resources.ONE_OF_MANY_S", 60.0)
     late = {WINDOW: "subscribe_late"}
     async with running(desk=configs.context("2025", windows=1, misbehave=late)) as servers:
         holding = asyncio.create_task(servers.upstream.hold("alice", "desk", WINDOW))

@@ -27,6 +27,7 @@ from smcp_computer.computer import EVENTS, Computer, Options
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import AtTerminal
 from smcp_computer.control import open_control
+from smcp_computer.mcp.fleet import DRAIN_S
 from smcp_computer.membership import Membership
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_computer.terminal import open_terminal
@@ -41,8 +42,6 @@ _log = logging.getLogger("smcp_computer.app")
 
 MAX_REQUESTS: Final = 8192
 """Requests at a time; more wait. High, since `pending` comes on the same subject as calls that last for an hour."""
-DRAIN_S: Final = 5.0
-"""How long requests that run may hold up the end."""
 
 
 def open_approvals(

@@ -53,7 +53,6 @@ _ASKS: Final = (
     "the tool asks for input, which this command cannot give: it was cancelled. A Computer with SMCP_ELICIT=terminal "
     "asks at its terminal"
 )
-MAX_BODY: Final = 32 * 1024 * 1024
 SHUTDOWN_S: Final = 1.0
 """How long an answer may hold up the end of the process."""
 
@@ -71,7 +70,7 @@ async def open_control(settings: ComputerSettings, computer: Computer) -> AsyncI
             return
         path = directory / SOCKET
         path.unlink(missing_ok=True)  # of a process that was killed
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors])
+        app = web.Application(client_max_size=settings.max_payload, middlewares=[_errors])
         app.add_routes(Control(settings, computer).routes())
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, handler_cancellation=True)
         await runner.setup()

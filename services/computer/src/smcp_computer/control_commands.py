@@ -36,7 +36,6 @@ COLOURS: Final = {
     "ready": "green", "starting": "yellow", "degraded": "yellow", "backoff": "yellow", "failed": "red",
 }  # fmt: skip
 MIN_LAST_COLUMN: Final = 20
-BYTES_PER_MB: Final = 1_000_000
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs")]
 Said = Mapping[str, Any]
@@ -161,7 +160,7 @@ def print_status(said: Said) -> None:
             str(each["calls"]),
             "" if each["pid"] is None else str(each["pid"]),
             "" if each["cpu_s"] is None else f"{each['cpu_s']:.1f} s",
-            "" if each["memory_bytes"] is None else f"{each['memory_bytes'] / BYTES_PER_MB:.0f} MB",
+            "" if each["memory_bytes"] is None else f"{each['memory_bytes'] / 1e6:.0f} MB",
             each["reason"],
         )
         for each in said["servers"]

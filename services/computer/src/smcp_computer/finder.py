@@ -25,6 +25,7 @@ from smcp_computer.mcp.errors import (
     bad_field,
 )
 from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.mcp.resources import AT_ONCE, ONE_OF_MANY_S
 from smcp_computer.resources.index import Listing
 from smcp_computer.resources.routing import Budget, reply_limit
 from smcp_computer.tools import History
@@ -37,12 +38,8 @@ from smcp_service.lifecycle import Background
 
 MAX_BYTES: Final = 32 * 1024
 """The limit on one document's metadata: 100 of them have to fit into one message of a small client (4 MiB)."""
-READ_S: Final = 10.0
-"""How long a server may take to answer for one document."""
 UNSUBSCRIBED_S: Final = 5.0
 """How long an answer counts where the server announces no changes: long enough for an Agent that turns pages."""
-PER_SERVER: Final = 4
-"""Reads at a time of one server."""
 
 Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 """Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
@@ -81,7 +78,7 @@ class _Server:
     listing: Listing | None = None
     entries: dict[DpeUri, _Entry] = field(default_factory=dict)
     """By host and document, in the order of the list; of two URIs of one document the first counts."""
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PER_SERVER))
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     def missing(self) -> list[_Entry]:
         return [entry for entry in self.entries.values() if entry.answered_at is None and not entry.failed]
@@ -197,7 +194,7 @@ class MetadataCache:
     async def _read_missing(self, server: _Server) -> None:
         while missing := server.missing():  # once more where something changed while it was read
             waiting = iter(missing)
-            await asyncio.gather(*(self._read_each(server, waiting) for _ in range(PER_SERVER)))
+            await asyncio.gather(*(self._read_each(server, waiting) for _ in range(AT_ONCE)))
 
     async def _read_each(self, server: _Server, waiting: Iterator[_Entry]) -> None:
         for entry in waiting:
@@ -211,7 +208,7 @@ class MetadataCache:
         document, size, why = None, 0, ""
         try:
             async with server.turns:
-                result = await self._read(server.name, entry.uri, READ_S)
+                result = await self._read(server.name, entry.uri, ONE_OF_MANY_S)
             document, warnings, size = from_contents(server.name, entry.uri, result)
             why = "; ".join(warnings)
         except (ServerTimedOut, ServerNotRunning, ServerDied) as error:

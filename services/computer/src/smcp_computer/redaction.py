@@ -34,7 +34,7 @@ REDACTED: Final = "<redacted>"
 MIN_LENGTH: Final = 4
 """Characters of a value that is looked for: a shorter one is in every text."""
 MIN_WITHIN_WORDS: Final = 8
-"""A shorter value is found as a word of its own only."""
+"""A shorter value is found as a word of its own only, and not in base64."""
 SHOWN: Final = 256
 """Characters of a URI in a log: what a server sends has no bound."""
 SEARCHED: Final = 16 * 1024
@@ -43,8 +43,6 @@ MAX_ERROR: Final = 1024 * 1024
 """Characters of what is said about a failure. The event loop stands still for some 20 ms while they are searched."""
 PER_VALUE: Final = 64
 """Each string, number and list in it takes as long as so many characters."""
-MIN_BASE64: Final = 8
-"""Characters of base64 that are the same wherever the value stands in what is encoded."""
 
 
 class Redactor:
@@ -147,7 +145,7 @@ def _in_base64(value: str) -> Iterator[str]:
     for before in range(3):
         first = -(-before * 8 // 6)  # the characters up to here also depend on what is before
         last = (before + len(raw)) * 8 // 6  # and those from here on what is behind
-        if last - first >= MIN_BASE64:
+        if last - first >= MIN_WITHIN_WORDS:
             for encode in (base64.b64encode, base64.urlsafe_b64encode):
                 yield encode(bytes(before) + raw).decode()[first:last]
 

@@ -17,9 +17,9 @@ from smcp_computer.access import Access
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents, ServerGone
 from smcp_computer.mcp.requests import REQUEST_S
-from smcp_computer.mcp.resources import Json, Resources
+from smcp_computer.mcp.resources import AT_ONCE, Json, Resources
 from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.routing import reply_limit
+from smcp_computer.resources.routing import Budget, reply_limit
 from smcp_computer.tools import History
 from smcp_proto.desktop import UNREAD, OrganizedDesktop, Window, is_certain, organize_desktop, read_metadata
 from smcp_proto.errors import TooLarge
@@ -27,10 +27,6 @@ from smcp_proto.schemas.tools import GetDeskTopReq
 from smcp_proto.uris import WINDOW, WindowUri, scheme_of, window_uri, without_query
 from smcp_service.lifecycle import Background
 
-ANSWER_S: Final = 1.0
-"""Reserved for the answer, out of the time that the caller waits."""
-AT_ONCE: Final = 16
-"""Windows that one server is asked for at a time."""
 MOST_WINDOWS: Final = 2000
 """Of one server; more than models can read. A server may list 50,000, and starting to read so many takes a second."""
 KEPT_BYTES: Final = 16 * 1024 * 1024
@@ -199,9 +195,8 @@ class Desktop:
         history, size = self.history.servers, request.desktop_size
         found = _Found()
         if (request.window is None or only is not None) and (size is None or size > 0):
-            left = call.deadline - asyncio.get_running_loop().time() - ANSWER_S
-            hidden, within = self.access.hidden(call.caller), max(min(self.read_s, left), 0.0)
-            found = await self._find(only, size, history, hidden, within, limit)
+            within = Budget(call, most=self.read_s).left
+            found = await self._find(only, size, history, self.access.hidden(call.caller), within, limit)
         organized = organize_desktop(found.windows, size, history)
         for doubt in organized.warnings:
             self.events.warn(doubt.server, f"{doubt.uri}: {doubt.message}")

@@ -26,7 +26,8 @@ from smcp_service.lifecycle import counted
 _log = logging.getLogger("smcp_computer.mcp")
 
 DRAIN_S: Final = 5.0
-"""How long calls may go on at a server that was changed or removed: its new settings do not take effect before."""
+"""How long calls may go on at a server that was changed or removed: its new settings do not take effect before. So long
+other requests may hold up the end of the Computer, too."""
 
 
 @dataclass(frozen=True)

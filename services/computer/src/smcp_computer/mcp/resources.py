@@ -30,19 +30,20 @@ _log = logging.getLogger("smcp_computer.mcp.listen")
 Json = Mapping[str, Any]
 """An object as MCP gives it: camelCase keys, nothing added or dropped."""
 
-SUBSCRIBE_S: Final = 10.0
-"""Shorter than a request: a silent server must not hold the few places for subscriptions."""
+ONE_OF_MANY_S: Final = 10.0
+"""For a subscription, or the metadata of one document. Shorter than for other requests: a silent server must not hold
+the few places for them."""
 MAX_ITEMS: Final = 50_000
-MAX_TEMPLATES: Final = 1000
-"""They are looked through, one by one, for a URI that no server lists."""
-MAX_PROMPTS: Final = 1000
-"""A person chooses one of them."""
+MAX_FEW: Final = 1000
+"""Templates, or prompts: templates are looked through one by one for a URI that no server lists, and a person chooses
+one of the prompts."""
 LIST_BYTES: Final = 16 * 1024 * 1024
 """Of one list with all its pages: 300 for each item. It stays in memory, in several times its bytes."""
 AT_ONCE: Final = 8
-"""Requests to subscribe that one server gets at a time."""
-LIVED_S: Final = 10.0
-"""A stream that was open for so long is not taken to be one that always ends."""
+"""Requests of one kind that one server gets at a time: to subscribe, for windows, or for metadata of documents. More
+only queue up in it, and a few hide the way to it."""
+STEADY_S: Final = 10.0
+"""A server that was ready for so long, or a stream that was open for so long, is not one that always ends."""
 DRAIN_S: Final = 0.5
 """How long the old stream is read beside the new one: over HTTP an earlier notification on it may arrive late."""
 
@@ -189,7 +190,7 @@ class ListenStream:
         if scope is self._open and not scope.cancel_called:
             self._open = None
             self._lost = True
-            if loop.time() - began >= LIVED_S:
+            if loop.time() - began >= STEADY_S:
                 self._backoff.reset()
             self._retry_later()
 
@@ -296,7 +297,7 @@ class _Lists:
 
 class Prompts(_Lists):
     async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
-        return await self._all("prompts/list", "prompts", "name", MAX_PROMPTS, timeout)
+        return await self._all("prompts/list", "prompts", "name", MAX_FEW, timeout)
 
     async def get(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `prompts/get`; `params` are MCP's (`name`, `arguments`). Its `messages` are a list."""
@@ -323,7 +324,7 @@ class Resources(_Lists):
         return await self._all("resources/list", "resources", "uri", MAX_ITEMS, timeout)
 
     async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
-        return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", MAX_TEMPLATES, timeout)
+        return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", MAX_FEW, timeout)
 
     async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `resources/read`. Its `contents` are a list; what is in it is not checked."""
@@ -349,7 +350,7 @@ class Resources(_Lists):
 
     async def _in_time(self, asking: Awaitable[None]) -> None:
         try:
-            async with asyncio.timeout(SUBSCRIBE_S):
+            async with asyncio.timeout(ONE_OF_MANY_S):
                 await asking
         except TimeoutError:
             raise ServerTimedOut(self.server, "did not answer in time") from None

@@ -57,7 +57,6 @@ from smcp_service.lifecycle import set_within
 _log = logging.getLogger("smcp_computer.mcp.session")
 
 _CLIENT: Final = types.Implementation(name="smcp-computer", version=version("smcp-computer"))
-MAX_PAGES: Final = 200
 MAX_TOOLS: Final = 10_000
 """Of one server: each is listed to every Agent of the office, with its schema. Models are given some hundreds."""
 Negotiation = Literal["auto", "legacy"]
@@ -130,7 +129,7 @@ class Connection:
         tools: list[types.Tool] = []
         size, cursor = 0, None
         async with asyncio.timeout(self.list_s):
-            for _ in range(MAX_PAGES):
+            while True:
                 page = await self._client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
                 tools += page.tools
                 cursor = page.next_cursor

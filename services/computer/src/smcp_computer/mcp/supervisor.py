@@ -39,7 +39,7 @@ from smcp_computer.mcp.events import (
     ToolsChanged,
 )
 from smcp_computer.mcp.process import is_stopped, usage_of
-from smcp_computer.mcp.resources import Prompts, Resources
+from smcp_computer.mcp.resources import STEADY_S, Prompts, Resources
 from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, ServerCalls, connect
 from smcp_computer.settings import HostSettings
@@ -49,12 +49,11 @@ from smcp_service.lifecycle import set_within
 
 _log = logging.getLogger("smcp_computer.mcp")
 
-STEADY_S: Final = 10.0
-"""A server that was ready for so long is not taken to be one that always dies: it is started again at once."""
 LEAST_PAUSE_S: Final = 1.0
 """A call that waits brings the next start forward, but not further than this after the end: it may be what kills it."""
-HTTP_LIST_S: Final = 30.0
-"""How often a server behind HTTP is asked for its tools: a new version of it may take over without a word."""
+POLL_S: Final = 30.0
+"""How often a server is asked for what may change without a word: its tools behind HTTP, where a new version may take
+over, and its resources where it does not tell (`resources.index`)."""
 LONGEST_START_S: Final = 300.0
 """A start that takes too long gets twice the time at the next try, up to this: `npx` may have to download first."""
 
@@ -291,7 +290,7 @@ class Supervisor:
                     return
                 if connection.ended.is_set():
                     raise ServerFailed(connection.watch.why or WENT_AWAY)
-                if self._is_outdated or (self._over_http and time.monotonic() >= listed + HTTP_LIST_S):
+                if self._is_outdated or (self._over_http and time.monotonic() >= listed + POLL_S):
                     listed = time.monotonic()
                     await self._refresh(connection)
                 else:

@@ -37,14 +37,12 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.requests import REQUEST_S
 from smcp_computer.mcp.resources import Features, Json, Resources
-from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.mcp.supervisor import POLL_S, Supervisor
 from smcp_proto.backoff import Backoff
 from smcp_proto.uris import WindowUri, host_of, window_uri
 
 RELIST_S: Final = 0.05
 """A server that says all the time that its list changed is not listed anew more often than that."""
-POLL_S: Final = 30.0
-"""How often a server without `listChanged` is listed: a change of its list is noticed and announced within it."""
 OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_templates_list")
 """The verbs that ask all servers."""
 NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
