@@ -313,12 +313,12 @@ def name_tools(
     prefixes = {computer: _ILLEGAL.sub("_", computer) + "__" for computer in tools}
     every = tuple(prefixes.values())
 
-    def own(computer: str, tool: str) -> str:
-        poses = tool.startswith(every) and not tool.startswith(prefixes[computer])
-        return _legal(f"{computer}__{tool}" if poses else tool, (computer, tool))
+    def short_name(computer: str, tool: str) -> str:
+        looks_foreign = tool.startswith(every) and not tool.startswith(prefixes[computer])
+        return _legal(f"{computer}__{tool}" if looks_foreign else tool, (computer, tool))
 
     steps: tuple[Callable[[str, str], str], ...] = (
-        own,
+        short_name,
         lambda computer, tool: _legal(f"{computer}__{tool}", (computer, tool)),
         *(partial(_hashed, digits=digits) for digits in range(8, 64, 8)),
     )

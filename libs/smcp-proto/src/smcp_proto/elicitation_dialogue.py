@@ -61,12 +61,12 @@ async def ask_user(
         if not await terminal.ask(why, "Correct it? [Y/n] ", AGAIN):
             return {"action": "cancel"}
         kept = {name: value for name, value in content.items() if name != wrong}
-        if len(kept) == len(_properties(schema)):  # no field alone is wrong
+        if len(kept) == len(_properties(schema)):  # the error is not about one field
             kept = {}
 
 
 def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a form; none where the MCP server sends something else."""
+    """The fields of a form; none if the MCP server sent no object."""
     found = schema.get("properties")
     return found if isinstance(found, dict) else {}
 

@@ -186,13 +186,13 @@ def flat_error(data: object, expected: Collection[str] = ()) -> SmcpError | None
 
 
 LONGEST_ERROR: Final = 16 * 1024
-"""Bytes of an error of a Computer. Those of ours are below 2 KiB."""
-_OF_COMPUTERS: Final = frozenset(
+"""The largest error of a Computer in bytes. Errors of our Computers are below 2 KiB."""
+_COMPUTER_CODES: Final = frozenset(
     {*ErrorCode, *range(4006, 4020)} - {ErrorCode.NOT_AUTHENTICATED, ErrorCode.NOT_IN_OFFICE}
 )
-"""The codes of a Computer's errors: all but those about the connection, and those of published Computers."""
-_OF_GATEWAYS: Final = (CUT_OFF, "moving", "quota")
-"""Details for which clients leave the gateway, wait, or ask again and again: no Computer may say them."""
+"""The codes that a Computer may send: those of published Computers, and ours except those about the connection."""
+_GATEWAY_DETAILS: Final = (CUT_OFF, "moving", "quota")
+"""Details that a Computer may not send: clients leave the gateway, wait or repeat the request because of them."""
 
 
 def error_of_computer(code: int, message: str, details: Mapping[str, Any], size: int) -> SmcpError:
@@ -200,8 +200,8 @@ def error_of_computer(code: int, message: str, details: Mapping[str, Any], size:
     hostile. Too long an error loses its text, and one of another code becomes a 500."""
     if size > LONGEST_ERROR:
         return Internal(f"the Computer sent an error of {size} bytes, which is not passed on")
-    own = {name: value for name, value in details.items() if name not in _OF_GATEWAYS}
-    return error_of(code if code in _OF_COMPUTERS else ErrorCode.INTERNAL, message, own)
+    own = {name: value for name, value in details.items() if name not in _GATEWAY_DETAILS}
+    return error_of(code if code in _COMPUTER_CODES else ErrorCode.INTERNAL, message, own)
 
 
 def refusal(error: ErrorBody) -> str:

@@ -89,7 +89,7 @@ class Moves:
     _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(KEPT_AT_ONCE), init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _going: set[Session] = field(default_factory=set, init=False)
-    """Those above the fair share whose seat is being kept."""
+    """Sessions above the fair share that are being sent away; their seats are being kept."""
     _expired: set[Session] = field(default_factory=set, init=False)
     """Sessions whose token is no longer valid, and that are being ended."""
     _draining: bool = field(default=False, init=False)
@@ -200,7 +200,7 @@ class Moves:
                         ends.create_task(self._end(session, why, may_return=authenticator.may_return(principal)))
 
     async def _end(self, session: Session, why: str, *, may_return: bool) -> None:
-        session.leaving = True  # from now on its requests are refused
+        session.leaving = True  # no new requests of it begin
         try:
             if may_return:
                 await self.keep_seat(session)

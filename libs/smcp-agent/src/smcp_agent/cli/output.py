@@ -120,7 +120,7 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
         except ValueError:
             raise BadReply("a binary content of the result is not in base64") from None
         suffix = guess_extension(getattr(block, "mime_type", None) or "") or ".bin"
-        for number in numbers[suffix]:  # goes on where the last one ended: a result may have thousands
+        for number in numbers[suffix]:  # continues after the last number, as a result may have thousands of pictures
             path = directory / f"{stem}-{number}{suffix}"
             with suppress(FileExistsError), path.open("xb") as file:
                 file.write(binary)

@@ -177,7 +177,7 @@ class Connection:
                     continue
                 raise self._refused() or self._cannot(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError, LookupError, TypeError) as error:
-                raise self._cannot(error) from error  # the last two: an open packet without what belongs into it
+                raise self._cannot(error) from error  # the last two: the open packet lacks a field
             if self._http.max_payload is not None:
                 self._json.limit(self._http.max_payload)
             # python-socketio calls itself connected also when the socket broke after the namespace's ack

@@ -52,7 +52,7 @@ class Rooms:
         if session is None:
             return
         if session.role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
-            session.leaving = session.restarts = True  # nothing new is begun for it
+            session.leaving = session.restarts = True  # no new requests of it begin
             if not await self.keep_seat(session):
                 raise Unavailable("no registry keeps the place now; ask again")
         else:

@@ -186,7 +186,7 @@ class Session:
     """Since when it is connected (loop time)."""
     closed: bool = False
     leaving: bool = False
-    """The gateway is about to disconnect it: nothing new is begun for it."""
+    """The gateway is about to disconnect this client, and begins no new requests of it."""
     moving: bool = False
     """The registry keeps its seat for it: its membership does not end with this connection."""
     restarts: bool = False
