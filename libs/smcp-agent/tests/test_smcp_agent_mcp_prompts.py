@@ -67,6 +67,15 @@ async def test_a_prompt_keeps_its_name_while_the_client_is_there() -> None:
             assert await named(bridge) == ["greet"]
 
 
+async def test_no_prompt_takes_the_name_of_another_computers_prompt() -> None:
+    async with fake_gateway() as gateway:
+        made = computers_at(gateway, "blue", "red")
+        with_prompts(made["blue"], {"name": "greet"}, {"name": "blue__own"})
+        with_prompts(made["red"], {"name": "greet"}, {"name": "blue__greet"})
+        async with bridged(gateway) as bridge:
+            assert await named(bridge) == ["greet", "blue__own", "red__greet", "red__blue__greet"]
+
+
 async def test_arguments_of_templates_are_completed_by_the_computer_that_has_them() -> None:
     async with fake_gateway() as gateway:
         made = computers_at(gateway, "blue", "red")

@@ -310,12 +310,9 @@ def name_tools(
     """
     pairs = {(computer, tool.name): tool for computer, listed in tools.items() for tool in listed}
     names: dict[tuple[str, str], str] = dict(kept or {})
-    prefixes = {computer: _ILLEGAL.sub("_", computer) + "__" for computer in tools}
-    every = tuple(prefixes.values())
 
     def short_name(computer: str, tool: str) -> str:
-        looks_foreign = tool.startswith(every) and not tool.startswith(prefixes[computer])
-        return _legal(f"{computer}__{tool}" if looks_foreign else tool, (computer, tool))
+        return _legal(f"{computer}__{tool}" if looks_foreign(tool, computer, tools) else tool, (computer, tool))
 
     steps: tuple[Callable[[str, str], str], ...] = (
         short_name,
@@ -327,6 +324,15 @@ def name_tools(
         taken = Counter(wanted.values()) + Counter(names.values()) + Counter([READ_RESULT])
         names.update({pair: name for pair, name in wanted.items() if taken[name] == 1})
     return [NamedTool(names[pair], pair[0], pairs[pair]) for pair in sorted(pairs)]
+
+
+def looks_foreign(name: str, computer: str, computers: Iterable[str]) -> bool:
+    """Whether a Computer's name for something of its own looks like the qualified name of another Computer's."""
+
+    def is_qualified_by(other: str) -> bool:
+        return name.startswith((f"{other}__", f"{_ILLEGAL.sub('_', other)}__"))
+
+    return not is_qualified_by(computer) and any(map(is_qualified_by, computers))
 
 
 def openai_tool(named: NamedTool, api: OpenAIApi = "chat") -> OpenAITool:

@@ -3,7 +3,8 @@
 A resource keeps its URI where no other Computer had it first; any can also be read as `smcp://<computer>/<its URI>`.
 What is not listed (a page of a document, say) is asked of one Computer after the other, first of those that list
 something of the same host. `a2c-result://…` is the rest of a result that was cut.
-A prompt keeps its name where no other had it first; else it is `<computer>__<server>__<its name>`.
+A prompt keeps its name where no other had it first and it does not look like that of another Computer's prompt; else
+it is `<computer>__<server>__<its name>`.
 
 Below is `SmcpAgent`, above `mcp.bridge` and `mcp.subscriptions`.
 """
@@ -22,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError, anew
+from smcp_agent.llm import looks_foreign
 from smcp_agent.prompts import Prompt
 from smcp_agent.resources import Completion
 from smcp_agent.result_formats import RESULT_SCHEME
@@ -272,7 +274,8 @@ class OfficePrompts:
         self._named = {name: at for name, at in self._named.items() if at in there or at[0] in silent}
         listed: dict[str, dict[str, Any]] = {}
         for at, each in there.items():
-            for name in (at[2], "__".join(filter(None, at))):
+            own = () if looks_foreign(at[2], at[0], self._agent.computers()) else (at[2],)
+            for name in (*own, "__".join(filter(None, at))):
                 if self._named.setdefault(name, at) == at:
                     listed[name] = {**each, "name": name}
                     break
