@@ -402,20 +402,3 @@ async def test_a_token_is_not_shown(tmp_path: Path) -> None:
     assert code == 0
     assert "SMCP_GATEWAY_URL=http://h:1" in out
     assert "a-secret" not in out + err
-
-
-@pytest.mark.parametrize(
-    ("holds", "why"), [(None, "cannot be read: No such file"), ("", "1 to 8192"), ("two words", "without spaces")]
-)
-async def test_a_token_file_without_a_token_is_a_warning_of_check_config(
-    tmp_path: Path, holds: str | None, why: str
-) -> None:
-    file, token = write(tmp_path / "c.json"), tmp_path / "token"
-    if holds is not None:
-        token.write_text(holds)
-    arguments = ["--gateway", "http://h:1", "--token-file", str(token), "--check-config"]
-    code, _, err = await run("run", "--config", file, *PLACE, *arguments, fresh=False)
-    assert code == 0
-    assert f"warning: --token-file (SMCP_TOKEN_FILE): {token}" in err
-    assert why in err
-    assert "two words" not in err

@@ -22,7 +22,7 @@ from smcp_computer.redaction import literal_secrets
 from smcp_computer.secrets_command import app as secrets_app
 from smcp_computer.servers_commands import app as servers_app
 from smcp_computer.servers_commands import write_new
-from smcp_computer.settings import ComputerSettings, check_connection, pins_path, token_problem
+from smcp_computer.settings import ComputerSettings, check_connection, pins_path
 from smcp_proto.printable import escaped_json
 from smcp_proto.schemas.config import MCPServerCommandInput
 from smcp_service.cli import SHORT_HELP, check_config_option, run_app, serve_command, version_option
@@ -90,8 +90,6 @@ def serve(
     )
     check_connection(settings, asked_for_token=token is not None or token_file is not None)
     configuration = _read_config(settings.config)
-    if check_config and (problem := token_problem(settings)) is not None:
-        typer.echo(f"warning: {problem}", err=True)
     if check_config:
         from smcp_computer.pins import read_pins  # noqa: PLC0415 -- as below
 

@@ -156,9 +156,11 @@ class OfferedResources:
         self.index = ResourceIndex(fleet.supervisors, self.events)
         self.upstream = UpstreamSubscriptions(fleet.supervisors, self.events, tasks)
         self.agents = AgentSubscriptions(self.upstream, outbox.missed)
-        self.cache = MetadataCache(
-            self.index.read, tasks, self.upstream.subscribed, self.events, cache_bytes=cache_bytes
-        )
+
+        async def read(server: str, uri: str, timeout: float) -> Mapping[str, Any]:
+            return await self.index.connection(server).read(uri, timeout=timeout)
+
+        self.cache = MetadataCache(read, tasks, self.upstream.subscribed, self.events, cache_bytes=cache_bytes)
         self._hosts: dict[str, Set[str]] = {}
         """By server."""
         self._schemes: Mapping[str, _Scheme] = {WINDOW: _Scheme(DESKTOP, without_query), DPE: _Scheme(FINDER, str)}

@@ -212,20 +212,6 @@ def token_of(settings: ComputerSettings) -> TokenSource | None:
     return None if settings.token_file is None else token_from(settings.token_file, FILE_OPTION)
 
 
-def token_problem(settings: ComputerSettings) -> str | None:
-    """Why there is no token in its file now, which does not keep a Computer from running; None: there is one."""
-    from smcp_agent.connecting.options import read_token  # noqa: PLC0415 -- as above
-    from smcp_agent.errors import TokenUnavailable  # noqa: PLC0415
-
-    if settings.gateway_url is None or settings.token_file is None:
-        return None
-    try:
-        read_token(settings.token_file, FILE_OPTION)
-    except TokenUnavailable as error:
-        return error.message
-    return None
-
-
 def _absolute(path: str) -> str:
     if not path.startswith(("/", "~/")):
         raise ValueError("must be an absolute path, or begin with ~/")

@@ -42,8 +42,8 @@ class Cut:
     tail: str
     size: int
     """Its bytes in UTF-8."""
-    has_many_values: bool = False
-    """It is not too long, but holds too many values."""
+    max_values: int | None = None
+    """It is not too long, but holds more values than this."""
 
 
 class Lines:
@@ -90,19 +90,17 @@ async def counted(line: str, max_values: int) -> str | Cut:
     try:
         await exact_json.check_cost(text, max_values, "the answer")
     except TooLarge:
-        return Cut(line[:KEPT], line[-KEPT:], len(text), has_many_values=True)
+        return Cut(line[:KEPT], line[-KEPT:], len(text), max_values)
     return line
 
 
-def parsed(text: str | Cut, log: StderrLog, max_message: int, max_values: int) -> types.JSONRPCMessage | None:
+def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMessage | None:
     """A line of a program: a message, or the error for the request whose answer it is; None: nothing for anybody."""
-    if isinstance(text, Cut) and text.has_many_values:
-        log.warning("sent a message of more than %d values: it is not read", max_values)
-        too_many = AnswerTooLarge(log.server, max_values=max_values, size=text.size)
-        return in_its_place(text.head, text.tail, too_many)
     if isinstance(text, Cut):
-        log.warning("sent a message of %d bytes, more than %d: it is not read", text.size, max_message)
-        return in_its_place(text.head, text.tail, AnswerTooLarge(log.server, limit=max_message, size=text.size))
+        limit = max_message if text.max_values is None else None
+        why = AnswerTooLarge(log.server, limit=limit, size=text.size, max_values=text.max_values)
+        log.warning("%s: it is not read", why.what)
+        return in_its_place(text.head, text.tail, why)
     if not text.strip():
         return None
     if (message := message_of(text)) is None:
@@ -212,7 +210,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
                             line = await counted(line, max_values)
                         if isinstance(line, str) and self._watch.answered(line):
                             continue
-                        if (message := parsed(line, self._log, self._max_message, max_values)) is not None:
+                        if (message := parsed(line, self._log, self._max_message)) is not None:
                             await to_session.send(SessionMessage(message))
                         else:
                             await asyncio.sleep(0)  # of lines that are nothing for anybody a chunk may have many

@@ -153,10 +153,6 @@ class ResourceIndex:
             raise ServerNotRunning(server, "is not ready, or has no resources")
         return resources
 
-    async def read(self, server: str, uri: str, timeout: float) -> Json:
-        """The result of `resources/read`. Raises ServerError."""
-        return await self.connection(server).read(uri, timeout=timeout)
-
     def features(self, server: str) -> Features | None:
         resources = self._resources(server)
         return None if resources is None else resources.features
