@@ -11,7 +11,9 @@ import pytest
 from socketio.exceptions import ConnectionError as Refused
 
 from smcp_auth import api_keys as key_file
+from smcp_auth import authenticator
 from smcp_auth.api_keys import new_key
+from smcp_bus.limits import Rate
 from smcp_gateway import auth
 from smcp_gateway.app import EVENTS
 from smcp_testing import issuer
@@ -33,6 +35,12 @@ def key_of(path: Path, **more: Any) -> str:
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     return tmp_path / "keys.json"
+
+
+@pytest.fixture
+def twenty_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an address, and then one in five minutes: however long a test takes, there is no other one."""
+    monkeypatch.setattr(authenticator, "WRONG_TOKENS", Rate(1 / 300, 20 * 300.0))
 
 
 async def handshake(world: World, transport: str, headers: dict[str, str]) -> tuple[int, dict[str, Any], Any]:
@@ -165,6 +173,7 @@ async def test_a_connection_without_a_connect_packet_is_closed(
 
 @pytest.mark.rule("answers.connect.token.tries")
 @pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.usefixtures("twenty_wrong_tokens")
 async def test_after_20_wrong_tokens_of_an_address_wrong_ones_get_429_and_right_ones_are_let_in(
     nats_url: str, keys: Path, transport: str
 ) -> None:
@@ -174,7 +183,7 @@ async def test_after_20_wrong_tokens_of_an_address_wrong_ones_get_429_and_right_
             assert (await handshake(world, transport, {"Authorization": "Bearer x"}))[0] == 401
         status, headers, body = await handshake(world, transport, {"Authorization": "Bearer x"})
         assert (status, body["code"]) == (429, 429)
-        assert 1 <= int(headers["Retry-After"]) == body["details"]["retry_after_s"] <= 60
+        assert 1 <= int(headers["Retry-After"]) == body["details"]["retry_after_s"] <= 300
         ways: list[dict[str, Any]] = [{"auth": {"token": key}}, {"headers": {"Authorization": f"Bearer {key}"}}]
         for said in ways:  # 20 wrong ones a minute locked out right ones of the same address, too
             async with connected(world.url, transports=[transport], **said) as client:
@@ -184,6 +193,7 @@ async def test_after_20_wrong_tokens_of_an_address_wrong_ones_get_429_and_right_
 
 
 @pytest.mark.rule("answers.connect.token.tries")
+@pytest.mark.usefixtures("twenty_wrong_tokens")
 async def test_wrong_tokens_in_auth_count_like_those_in_the_header(nats_url: str, keys: Path) -> None:
     key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
@@ -198,6 +208,7 @@ async def test_wrong_tokens_in_auth_count_like_those_in_the_header(nats_url: str
         assert (await handshake(world, "polling", {"Authorization": "Bearer x"}))[0] == 429
 
 
+@pytest.mark.usefixtures("twenty_wrong_tokens")
 async def test_each_client_that_is_not_let_in_leaves_one_record(
     nats_url: str, keys: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,6 +233,7 @@ async def test_each_client_that_is_not_let_in_leaves_one_record(
     assert "9.0.0" in refused[0]["why"]
 
 
+@pytest.mark.usefixtures("twenty_wrong_tokens")
 async def test_a_forged_forwarded_header_does_not_avoid_the_throttle(nats_url: str, keys: Path) -> None:
     key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:

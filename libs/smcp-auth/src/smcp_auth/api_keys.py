@@ -3,10 +3,8 @@
 The secret has 256 random bits, so one round of SHA-256 is enough.
 """
 
-import fcntl
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from smcp_auth.grants import Grants, check_subject
 from smcp_proto.validation import malformed
-from smcp_service.files import UnusableFile, WatchedFile, read_protected, replace_files
+from smcp_service.files import UnusableFile, WatchedFile, locked, read_protected, replace_files
 
 PREFIX: Final = "smcp_"
 """Distinguishes a key from a JWT."""
@@ -119,24 +117,16 @@ class WatchedKeys(WatchedFile[Mapping[str, KeyEntry]]):
 
 
 def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
+    """Raises OSError."""
     # without defaults: a gateway that does not know a field refuses the file
     text = json.dumps({"keys": [entry.model_dump(mode="json", exclude_defaults=True) for entry in entries]}, indent=2)
-    try:
-        replace_files({path: f"{text}\n".encode()}, keep_access=True)  # the gateway may run as another user
-    except OSError as error:
-        raise UnusableFile(f"{path}: cannot be written: {error.strerror or error}") from None
+    replace_files({path: f"{text}\n".encode()}, keep_access=True)  # the gateway may run as another user
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    target = path.resolve()
-    lock = target.with_name(f".{target.name}.lock")
     try:
-        handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        with locked(path.resolve().parent):
+            yield
     except OSError as error:
         raise UnusableFile(f"{path}: cannot be written: {error.strerror or error}") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

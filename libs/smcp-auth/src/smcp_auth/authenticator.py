@@ -5,6 +5,7 @@ Knows nothing of HTTP servers and sockets; those that ask say what address a wro
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from smcp_auth.api_keys import PREFIX, KeyEntry, WatchedKeys
-from smcp_auth.client_addresses import LoginThrottle, Network
+from smcp_auth.client_addresses import Network
 from smcp_auth.grants import Principal, Revocations, read_revocations
 from smcp_auth.jwts import Jwks, JwtVerifier, NotAccepted, from_file, from_url
 from smcp_auth.settings import AuthSettings
+from smcp_bus.limits import Buckets, Rate
 from smcp_proto.errors import NotAuthenticated, RateLimited
 from smcp_service.files import UnusableFile, WatchedFile
 
@@ -29,6 +31,9 @@ _UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
 _KEY_ID: Final = 32
 """Characters of a key's id, at most."""
 
+WRONG_TOKENS: Final = Rate(20 / 60, 60.0)
+"""Of one address, and under the id of one key: 20 at once, then one in 3 s. That stops guessing, and not our clients:
+each tries its token at most six times in a minute."""
 REVOKED: Final = "the token was revoked"
 
 _log: Final = logging.getLogger("smcp_auth")
@@ -71,8 +76,8 @@ class Authenticator:
     """JWTs that are not accepted any more."""
     refusals: dict[str, int] = field(default_factory=lambda: {"token": 0, "throttled": 0}, init=False)
     """Clients without an acceptable token, and those that tried too often."""
-    _throttle: LoginThrottle = field(default_factory=LoginThrottle, init=False)
-    _logged: LoginThrottle = field(default_factory=LoginThrottle, init=False)
+    _throttle: Buckets = field(default_factory=lambda: Buckets(WRONG_TOKENS, time.monotonic), init=False)
+    _logged: Buckets = field(default_factory=lambda: Buckets(WRONG_TOKENS, time.monotonic), init=False)
 
     async def run(self) -> None:
         """Refresh the issuer's keys until cancelled."""
@@ -130,15 +135,12 @@ class Authenticator:
 
     def _count(self, source: str, token: str, error: NotAuthenticated) -> None:
         """Count and log a wrong token. Raises RateLimited: too many came from this address under this key's id."""
-        now = asyncio.get_running_loop().time()
-        under = f"{source} {_key_id(token)}"
-        if wait := self._throttle.retry_after(under, now):
+        if wait := self._throttle.take(f"{source} {_key_id(token)}"):
             self.refusals["throttled"] += 1
-            raise RateLimited("too many wrong tokens came from this address", details={"retry_after_s": wait}) from None
-        self._throttle.failed(under, now)
+            details = {"retry_after_s": math.ceil(wait)}
+            raise RateLimited("too many wrong tokens came from this address", details=details) from None
         self.refusals["token"] += 1
-        if not self._logged.retry_after(source, now):
-            self._logged.failed(source, now)
+        if not self._logged.take(source):
             why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message
             _log.info("a client was refused: %s", why, extra={"address": source})
 

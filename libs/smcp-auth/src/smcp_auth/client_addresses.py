@@ -1,47 +1,13 @@
-"""The addresses of clients, and how often one address may present a wrong token."""
+"""The addresses of clients, as requests are counted under them."""
 
 import ipaddress
-import math
-from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final
 
-LIMIT: Final = 20
-WINDOW_S: Final = 60.0
-"""`LIMIT` in this time stop guessing, and not our clients: each tries its token at most six
-times in a minute."""
-ADDRESSES: Final = 10_000
-"""The most addresses whose failures are counted; beyond it the address whose last failure is oldest is forgotten."""
 _V6_NETWORK: Final = 64
 """Bits of an IPv6 address that count: its holder chooses the rest."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-class LoginThrottle:
-    """After `LIMIT` wrong tokens in `WINDOW_S` a source (an address, or an address and a key's id) has to wait."""
-
-    def __init__(self) -> None:
-        self._failed: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._failed)
-
-    def failed(self, source: str, now: float) -> None:
-        """Count a wrong token (`now`: a monotonic clock, seconds)."""
-        self._failed.setdefault(source, deque(maxlen=LIMIT)).append(now)
-        self._failed.move_to_end(source)
-        if len(self._failed) > ADDRESSES:
-            self._failed.popitem(last=False)
-
-    def retry_after(self, source: str, now: float) -> int:
-        """Whole seconds that the source has to wait; 0: it may try."""
-        tries = self._failed.get(source, deque())
-        while tries and tries[0] <= now - WINDOW_S:
-            tries.popleft()
-        if not tries:
-            self._failed.pop(source, None)
-        return max(math.ceil(tries[0] + WINDOW_S - now), 1) if len(tries) == LIMIT else 0
 
 
 def read_networks(text: str) -> tuple[Network, ...]:

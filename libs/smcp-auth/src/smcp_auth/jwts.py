@@ -219,12 +219,9 @@ def from_file(path: Path) -> Load:
 
     def read() -> bytes:
         try:
-            text = read_protected(path)
+            return read_protected(path)
         except UnusableFile as error:
             raise BadKeySet(str(error)) from None
-        if len(text) > LARGEST:
-            raise BadKeySet(f"is larger than {LARGEST} bytes")
-        return text
 
     return lambda: asyncio.to_thread(read)
 
