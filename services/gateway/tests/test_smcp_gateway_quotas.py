@@ -38,15 +38,15 @@ def quotas(**few: float) -> Quotas:
     return Quotas({**FEW, **few}, burst_s=1.0, clock=lambda: 100.0)
 
 
-def refused(table: Quotas, client: Session, size: int = 1, *, in_room: bool = False) -> dict[str, Any]:
+def refused(table: Quotas, client: Session, size: int = 1) -> dict[str, Any]:
     """The details of the refusal of its next event."""
     with pytest.raises(RateLimited) as refusal:
-        table.begin(client, size, in_room=in_room)
+        table.begin(client, size)
     return refusal.value.details
 
 
-def begun(table: Quotas, client: Session, times: int, size: int = 1, *, in_room: bool = False) -> list[Ticket]:
-    return [table.begin(client, size, in_room=in_room) for _ in range(times)]
+def begun(table: Quotas, client: Session, times: int, size: int = 1) -> list[Ticket]:
+    return [table.begin(client, size) for _ in range(times)]
 
 
 def test_each_quota_of_events_is_met_where_it_says_and_nobody_else_meets_it() -> None:
@@ -67,13 +67,7 @@ def test_each_quota_of_events_is_met_where_it_says_and_nobody_else_meets_it() ->
     table.end(ticket, 3060)  # answers count, too
     assert refused(table, client) == {"quota": "bytes_per_s", "limit": 100.0, "retry_after_s": 0.51}
     begun(table, other, 1)
-
-    table, client, other = quotas(room_events_per_s=10.0), a_client(), a_client(subject="other")
-    begun(table, client, 2, in_room=True)
-    assert refused(table, client, in_room=True) == {"quota": "room_events_per_s", "limit": 2.0, "retry_after_s": 0.5}
-    begun(table, client, 1)
-    begun(table, other, 1, in_room=True)
-    assert table.refused == {**dict.fromkeys(NAMES, 0), "room_events_per_s": 1}
+    assert table.refused == {**dict.fromkeys(NAMES, 0), "bytes_per_s": 1}
 
 
 def test_large_messages_wait_for_the_quota_of_bytes_and_events_are_refused_30_s_later() -> None:
@@ -151,14 +145,6 @@ async def test_turns_of_connections_that_have_ended_use_up_no_place_in_a_round(o
     assert waiting[-1].done()
 
 
-def test_two_members_with_one_key_share_its_room_events_and_each_has_a_fifth_of_them() -> None:
-    table = quotas(room_events_per_s=10.0)
-    members = [a_client() for _ in range(6)]
-    for member in members[:5]:
-        begun(table, member, 2, in_room=True)
-    assert refused(table, members[5], in_room=True)["limit"] == 10.0
-
-
 def test_the_quota_of_a_key_replaces_the_settings() -> None:
     table = quotas(calls_per_s=5.0, calls_in_flight=1)
     client = a_client(Quota(calls_per_s=2.0, calls_in_flight=0))
@@ -167,13 +153,12 @@ def test_the_quota_of_a_key_replaces_the_settings() -> None:
 
 
 def test_an_office_has_what_its_member_has_by_its_key_where_that_is_more() -> None:
-    table = quotas(room_events_per_s=1.0)
-    for quota, joins in ((None, 1), (Quota(room_events_per_s=0.5), 1), (Quota(room_events_per_s=3.0), 3)):
+    table = quotas(sockets=2)
+    for quota, members in ((None, 2), (Quota(sockets=1), 2), (Quota(sockets=3), 3)):
         client = a_client(quota)
-        for _ in range(joins):
-            table.join(client, f"office {joins} {quota}", 0)
+        table.join(client, "office", members - 1)
         with pytest.raises(RateLimited):
-            table.join(client, f"office {joins} {quota}", 0)
+            table.join(client, "office", members)
 
 
 def test_an_account_with_nothing_in_it_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +168,10 @@ def test_an_account_with_nothing_in_it_is_not_kept(monkeypatch: pytest.MonkeyPat
     kept = a_client(subject="in flight")
     (ticket,) = begun(table, kept, 1)
     for number in range(2):
-        table.end(table.begin(a_client(subject=f"s{number}"), 1, in_room=False), 0)
+        table.end(table.begin(a_client(subject=f"s{number}"), 1), 0)
     assert len(table) == 3
     now = 10.0
-    table.end(table.begin(a_client(subject="new"), 1, in_room=False), 0)
+    table.end(table.begin(a_client(subject="new"), 1), 0)
     assert len(table) == 2
     table.end(ticket, 0)
 
@@ -194,7 +179,7 @@ def test_an_account_with_nothing_in_it_is_not_kept(monkeypatch: pytest.MonkeyPat
 def test_a_client_is_counted_again_after_its_idle_account_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SWEEP_AT", 1)
     table, client = quotas(calls_in_flight=1), a_client()
-    table.end(table.begin(client, 1, in_room=False), 0)
+    table.end(table.begin(client, 1), 0)
     (ticket,) = begun(table, a_client(subject="other"), 1)
     assert len(table) == 1
     begun(table, client, 1)
@@ -266,42 +251,6 @@ async def test_what_waits_for_the_quota_of_bytes_is_unanswered_and_is_not_begun_
         assert box.asked == 1
         waiting[1].cancel()
         await asyncio.wait(waiting)
-
-
-async def update(client: Client, name: str) -> Any:
-    return await client.call("server:update_desktop", {"computer": name})
-
-
-async def test_a_computer_that_announces_without_end_is_429_and_another_one_of_its_office_is_heard(
-    nats_url: str,
-) -> None:
-    slow = {"quota_room_events_per_s": 0.3, "quota_burst_s": 100.0}  # of a member 0.06: six at once
-    async with (
-        gateway_world(nats_url, settings=slow) as world,
-        connected(world.url) as loud,
-        connected(world.url) as quiet,
-    ):
-        assert await loud.join("computer", "loud", OFFICE) == [True, None]
-        assert await quiet.join("computer", "quiet", OFFICE) == [True, None]
-        assert [await update(loud, "loud") for _ in range(5)] == [None] * 5
-        answer = await update(loud, "loud")
-        assert (answer["code"], answer["details"]["quota"]) == (429, "room_events_per_s")
-        assert await update(quiet, "quiet") is None
-
-
-async def test_joining_and_leaving_in_a_loop_is_429_although_each_time_over_a_new_connection(nats_url: str) -> None:
-    slow = {"quota_room_events_per_s": 0.05, "quota_burst_s": 80.0}
-    async with gateway_world(nats_url, settings=slow) as world:
-        outcomes = []
-        for _ in range(6):
-            async with connected(world.url) as client:
-                outcomes.append(await client.join("computer", "box", OFFICE))
-        assert outcomes[:4] == [[True, None]] * 4
-        for done, why, details in outcomes[4:]:
-            assert (done, why) == (False, "429 this office has reached its quota room_events_per_s")
-            assert details["retry_after_s"] > 0
-        async with connected(world.url) as client:
-            assert await client.join("computer", "box", "other") == [True, None]
 
 
 async def test_a_key_has_no_more_connections_than_its_entry_says_and_an_office_no_more_members(

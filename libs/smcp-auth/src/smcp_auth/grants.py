@@ -41,8 +41,6 @@ class Quota(BaseModel):
     """To resources: at a gateway those of Computers on Socket.IO, at smcp-mcp all."""
     reads_per_s: PerSecond | None = None
     """Requests that make MCP servers work (computer.txt, resources chapter, 4.2)."""
-    room_events_per_s: PerSecond | None = None
-    """Joins, leaves, lists of a room, and updates that Computers announce."""
 
 
 UNLIMITED: Final = Quota(**dict.fromkeys(Quota.model_fields, 0))

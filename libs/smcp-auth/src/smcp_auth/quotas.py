@@ -3,20 +3,20 @@
 The settings `SMCP_QUOTA_*` are the defaults for both. What a key's entry or a token's claim says in `quota` replaces
 them for that subject, and where it is more, for what it does in its offices. Each process counts by itself.
 
-Gateways count events, connections, joins, reads and subscriptions of Socket.IO clients; smcp-mcp counts requests,
+Gateways count events, connections, reads and subscriptions of Socket.IO clients; smcp-mcp counts requests,
 streams, reads and watched resources of MCP clients. This module knows nothing of sockets and offices but their number.
 At gateways, what is below all quotas is begun in turn: see `Turns`.
 """
 
 import asyncio
 import math
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from smcp_auth.grants import Quota
-from smcp_bus.limits import MEMBER_SHARE, SWEEP_AT, Rate
+from smcp_bus.limits import SWEEP_AT, Rate
 from smcp_proto.errors import RateLimited, SmcpCode
 
 RETRY_S: Final = 1.0
@@ -43,9 +43,6 @@ class Limits:
     calls: Rate
     bytes: Rate
     reads: Rate
-    room_events: Rate
-    of_a_member: Rate
-    """Room events of one member."""
 
 
 def limits_of(values: Mapping[str, float], burst_s: float) -> Limits:
@@ -62,24 +59,21 @@ def limits_of(values: Mapping[str, float], burst_s: float) -> Limits:
         calls=rate("calls_per_s"),
         bytes=rate("bytes_per_s"),
         reads=rate("reads_per_s"),
-        room_events=rate("room_events_per_s"),
-        of_a_member=Rate(values["room_events_per_s"] / MEMBER_SHARE, burst_s),
     )
 
 
 class Account:
     """What one office or subject has now, and when its buckets will be full (clock)."""
 
-    __slots__ = ("bytes", "calls", "calls_in_flight", "reads", "room_events", "sockets", "subscriptions")
+    __slots__ = ("bytes", "calls", "calls_in_flight", "reads", "sockets", "subscriptions")
 
     def __init__(self) -> None:
         self.sockets = self.calls_in_flight = self.subscriptions = 0
-        self.calls = self.bytes = self.reads = self.room_events = 0.0
+        self.calls = self.bytes = self.reads = 0.0
 
     def is_idle(self, now: float) -> bool:
-        return not (self.sockets or self.calls_in_flight or self.subscriptions) and now >= max(
-            self.calls, self.bytes, self.reads, self.room_events
-        )
+        busy = self.sockets or self.calls_in_flight or self.subscriptions
+        return not busy and now >= max(self.calls, self.bytes, self.reads)
 
 
 class Holder(Protocol):
@@ -87,8 +81,6 @@ class Holder(Protocol):
 
     counted_in: "CountedIn | None"
     """Kept for `Quotas`."""
-    room_events: float
-    """When the member's own bucket of room events will be full."""
 
     @property
     def membership(self) -> object:
@@ -129,9 +121,8 @@ class Quotas:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def begin(self, holder: Holder, size: int, *, in_room: bool) -> Ticket:
-        """Count an event of `size` bytes (0: `arrived` has counted them), before it is carried out. `in_room`: it is
-        one of a room, too.
+    def begin(self, holder: Holder, size: int) -> Ticket:
+        """Count an event of `size` bytes (0: `arrived` has counted them), before it is carried out.
 
         Raises:
             RateLimited: it is above a quota, and not counted (`details.quota`, `limit`, `retry_after_s`).
@@ -144,12 +135,6 @@ class Quotas:
                 raise self._refusal(key, "calls_per_s", limits.calls.per_s, wait)
             if (wait := account.bytes - now - limits.bytes.slack - LATEST_S) > 0:
                 raise self._refusal(key, "bytes_per_s", limits.bytes.per_s, wait)
-        if in_room:
-            rate = ticket[0][2].of_a_member if ticket else self._defaults.of_a_member
-            if (wait := rate.wait(holder.room_events, now)) > 0:
-                raise self._refusal("member", "room_events_per_s", rate.per_s, wait)
-            self._take(ticket, "room_events", now)
-            holder.room_events = rate.taken(holder.room_events, now)
         for _, account, limits in ticket:  # as `Rate.taken`
             account.calls_in_flight += 1
             account.calls = max(now, account.calls) + limits.calls.interval
@@ -177,17 +162,21 @@ class Quotas:
             self._accounts[_subject(identity)].sockets -= 1
 
     def join(self, holder: Holder, office: str, members: int) -> None:
-        """Count a join of an office that has so many members here. Raises RateLimited."""
+        """Before a join of an office that has so many members here. Raises RateLimited: it may have no more."""
         _, _, quota = holder.tenants
-        ticket = self._ticket(self._of(office, None, quota))
-        for key, _, limits in ticket:
+        for key, limits in self._of(office, None, quota):
             if members >= limits.sockets:
                 raise self._refusal(key, "sockets", limits.sockets, RECONNECT_S)
-        self._take(ticket, "room_events", self._clock())
 
     def read(self, holder: Holder) -> None:
         """Count a request that makes MCP servers work. Raises RateLimited (with `details.smcp_code`)."""
-        self._take(self._ticket_of(holder), "reads", self._clock(), smcp_code=SmcpCode.RATE_LIMITED.value)
+        now, ticket = self._clock(), self._ticket_of(holder)
+        for key, account, limits in ticket:
+            if (wait := limits.reads.wait(account.reads, now)) > 0:
+                code = SmcpCode.RATE_LIMITED.value
+                raise self._refusal(key, "reads_per_s", limits.reads.per_s, wait, smcp_code=code)
+        for _, account, limits in ticket:
+            account.reads = limits.reads.taken(account.reads, now)
 
     def subscriptions(self, holder: Holder, office: str) -> Callable[[int], None]:
         """Counts the subscriptions at one Computer: takes by how many they change. Raises RateLimited."""
@@ -216,15 +205,6 @@ class Quotas:
             late_s = max(late_s, limits.bytes.wait(account.bytes, now))
             account.bytes = limits.bytes.taken(account.bytes, now, size)
         return late_s
-
-    def _take(self, ticket: Ticket, name: str, now: float, **details: str) -> None:
-        """Take from the bucket of that name of each account, or of none."""
-        for key, account, limits in ticket:
-            rate: Rate = getattr(limits, name)
-            if (wait := rate.wait(getattr(account, name), now)) > 0:
-                raise self._refusal(key, f"{name}_per_s", rate.per_s, wait, **details)
-        for _, account, limits in ticket:
-            setattr(account, name, getattr(limits, name).taken(getattr(account, name), now))
 
     def _ticket_of(self, holder: Holder) -> Ticket:
         known, membership = holder.counted_in, holder.membership
@@ -277,65 +257,44 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._offices: dict[str, int] = {}
+        self._offices: Counter[str] = Counter()
         """Events in this round; its end is scheduled when there are `ROUND`."""
-        self._subjects: dict[str, int] = {}
+        self._subjects: Counter[str] = Counter()
         self._all_begun = 0
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], str]]] = {}
-        """For their office's turn, by office, with their subjects."""
-        self._late: dict[str, deque[tuple[asyncio.Future[None], str]]] = {}
-        """For their subject's turn: their office had its."""
+        """By office, with their subjects; in the order of their turns."""
 
     def take(self, office: str, subject: str = "") -> asyncio.Future[None] | None:
         """None: it is its turn; else it is when the future is done. `subject`: of its key or token."""
         self._all_begun += 1
         if self._all_begun == ROUND:
             asyncio.get_running_loop().call_soon(self._next_round)
-        begun = self._offices[office] = self._offices.get(office, 0) + 1
-        if begun > ROUND:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(office, deque()).append((turn, subject))
-            return turn
-        if not self._count_exceeds_round(subject):
+        if office not in self._waiting and self._begins(office, subject):
             return None
-        turn = asyncio.get_running_loop().create_future()
-        self._late.setdefault(subject, deque()).append((turn, subject))
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(office, deque()).append((turn, subject))
         return turn
 
-    def _count_exceeds_round(self, subject: str) -> bool:
-        if not subject:
+    def _begins(self, office: str, subject: str) -> bool:
+        """Whether one more may begin in this round; then it is counted."""
+        if self._offices[office] == ROUND or (subject and self._subjects[subject] == SUBJECT_ROUND):
             return False
-        begun = self._subjects[subject] = self._subjects.get(subject, 0) + 1
-        return begun > SUBJECT_ROUND
+        self._offices[office] += 1
+        self._subjects[subject] += 1
+        return True
 
     def _next_round(self) -> None:
         self._offices.clear()
         self._subjects.clear()
-        for subject, late in list(self._late.items()):
-            turns = _next(late, SUBJECT_ROUND)
-            self._subjects[subject] = len(turns)
-            for turn, _ in turns:
-                turn.set_result(None)
-            if not late:
-                del self._late[subject]
-        for office, queue in list(self._waiting.items()):
-            for turn, subject in _next(queue, ROUND):
-                if self._count_exceeds_round(subject):
-                    self._late.setdefault(subject, deque()).append((turn, subject))
-                else:
+        waiting, self._waiting, served = self._waiting, {}, {}
+        for office, queue in waiting.items():
+            while queue and (queue[0][0].done() or self._begins(office, queue[0][1])):
+                turn, _ = queue.popleft()
+                if not turn.done():  # else its connection has ended: it uses up no place
                     turn.set_result(None)
-            self._offices[office] = ROUND
-            if not queue:
-                del self._waiting[office]
-        self._all_begun = ROUND * (len(self._offices) + len(self._subjects))
+            if queue:
+                (served if self._offices[office] else self._waiting)[office] = queue
+        self._waiting |= served  # behind those whose key or token had its turns
+        self._all_begun = ROUND if self._offices.total() else 0
         if self._all_begun:
             asyncio.get_running_loop().call_soon(self._next_round)
-
-
-def _next(queue: deque[tuple[asyncio.Future[None], str]], most: int) -> list[tuple[asyncio.Future[None], str]]:
-    """Take up to so many out of it. Those whose connection has ended use up no place."""
-    taken: list[tuple[asyncio.Future[None], str]] = []
-    while queue and len(taken) < most:
-        if not (turn := queue.popleft())[0].done():
-            taken.append(turn)
-    return taken

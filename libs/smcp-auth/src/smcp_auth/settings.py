@@ -138,10 +138,6 @@ class QuotaSettings(ServiceSettings):
     quota_reads_per_s: PerSecond = Field(
         default=500.0, description="requests that make MCP servers work, in a second; 0: any number"
     )
-    quota_room_events_per_s: PerSecond = Field(
-        default=1000.0,
-        description="joins, leaves, lists and updates in a second; one member may make a fifth; 0: any number",
-    )
     quota_burst_s: Annotated[Seconds, Field(gt=0, le=3600)] = Field(
         default=5.0, description="after a pause, the events of so many seconds may come at once"
     )

@@ -131,7 +131,7 @@ class McpEndpoint(BaseRoute):
         stream of notifications, call the given function: the stream counts as a connection instead, unless its HTTP
         connection is counted already (`connected`). Both raise RateLimited."""
         quotas = self._quotas
-        ticket = quotas.begin(holder, 0, in_room=False)
+        ticket = quotas.begin(holder, 0)
         with ExitStack() as streaming, ExitStack() as in_flight:
             in_flight.callback(quotas.end, ticket, 0)
             exchange.before_answer = in_flight.close

@@ -65,7 +65,6 @@ class RequestHolder:
     """Its office, and the identity and quota of its caller."""
     membership: object = None
     counted_in: CountedIn | None = field(default=None, repr=False)
-    room_events: float = 0.0
 
 
 class Authorization:

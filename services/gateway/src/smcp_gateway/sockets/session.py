@@ -14,7 +14,7 @@ from smcp_auth.quotas import CountedIn
 from smcp_bus.callers import CALLER_KEY, Caller
 from smcp_bus.limits import ByteBudget, Grant, Rate
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED, ClientEvent
+from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED
 from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
 
@@ -32,8 +32,8 @@ while the other waits. More stay with their Computers."""
 UNASKED: Final = 4
 """Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
 PROGRESS_EVENTS: Final = Rate(100, 5.0)
-"""Progress events that one Computer may send beside the quotas: in a second as many as it may have events refused. Of
-the others the newest waits, and is read then. The owner of a call passes on ten a second at most."""
+"""Progress events that one Computer may send beside the quotas: in a second as many as it may have events refused. The
+others are dropped. The owner of a call passes on ten a second at most."""
 
 SeatKey = tuple[str, Role, str]
 """(office, role, name)"""
@@ -207,13 +207,10 @@ class Session:
     """Set when nothing is unanswered any more; only there while that is waited for."""
     was_refused: bool = False
     """Its last event was above a quota."""
-    room_events: float = 0.0
-    """Its own bucket of room events, and `counted_in`: see `quotas.Holder`."""
     counted_in: CountedIn | None = field(default=None, repr=False)
+    """See `quotas.Holder`."""
     progress_full_at: float = 0.0
     """When its bucket of progress events will be full."""
-    surplus_progress: ClientEvent | None = None
-    """Waits until the bucket has room."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
@@ -261,11 +258,12 @@ class Session:
             return Unavailable("this connection is about to be closed; connect again", details=details)
         return None
 
-    def count_progress(self, now: float) -> float:
-        """Count a progress event. Returns for how many seconds it has to wait instead: then it is not counted."""
-        if (wait_s := PROGRESS_EVENTS.wait(self.progress_full_at, now)) <= 0:
-            self.progress_full_at = PROGRESS_EVENTS.taken(self.progress_full_at, now)
-        return wait_s
+    def count_progress(self, now: float) -> bool:
+        """Whether one more progress event may come; then it is counted."""
+        if PROGRESS_EVENTS.wait(self.progress_full_at, now) > 0:
+            return False
+        self.progress_full_at = PROGRESS_EVENTS.taken(self.progress_full_at, now)
+        return True
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -6,10 +6,7 @@ size an event may have, and which shape its acknowledgement has. Every event tha
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Coroutine, Iterable
-from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
@@ -44,6 +41,7 @@ from smcp_proto import catalog
 from smcp_proto.catalog import Row
 from smcp_proto.errors import (
     NOTHING_BEGUN,
+    ErrorCode,
     Internal,
     Malformed,
     RateLimited,
@@ -61,8 +59,6 @@ REQUEST_LIMIT_DIVISOR: Final = 4
 """A request may have a quarter of what an answer may have (ADR 0044): it is parsed and written anew, in one go each."""
 MIN_REQUEST_LIMIT: Final = 1024 * 1024
 """Bytes that a request may have, where a payload may."""
-FREE: Final = frozenset({"server:tool_call_cancel", "notify:resources/updated"})
-"""Events that are no room events for the quotas: as many as calls, or put together before the registry has them."""
 CALLED: Final = "client:"
 """Events that run free; everything else of one client happens in the order in which it came."""
 REFUSED_PAUSE_S: Final = 0.01
@@ -77,9 +73,7 @@ UNKNOWN: Final = (
 REFUSED_S: Final = 1.0
 """How long a client that was refused may take to hear so."""
 UPLOAD_S: Final = 60.0
-"""How long the upload of one polling request may take; a stranger's `CONNECT_S`."""
-_PAUSES_END: Final[ContextVar[float]] = ContextVar("pauses_end", default=math.inf)
-"""From then on (loop time) no pause is made for what a polling request holds: its handler would be cancelled."""
+"""How long the upload of one polling request may take, with the pauses between its messages; a stranger's `CONNECT_S`."""
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 Work = Coroutine[Any, Any, None]
@@ -156,7 +150,6 @@ class SocketIoServer:
             return refusal
         if request.method != "POST":
             return await self._engine.handle_request(request)
-        _PAUSES_END.set(self._loop.time() + UPLOAD_S / 2)
         try:
             async with asyncio.timeout(UPLOAD_S if outbox.is_let_in else CONNECT_S):
                 return await self._engine.handle_request(request)
@@ -250,7 +243,7 @@ class SocketIoServer:
             late_s = self._quotas.arrived(session, size) if size >= LARGE else 0.0
             if session.was_refused:
                 late_s, session.was_refused = max(late_s, REFUSED_PAUSE_S), False
-            if (late_s := min(late_s, LONGEST_PAUSE_S, _PAUSES_END.get() - self._loop.time())) > 0:
+            if (late_s := min(late_s, LONGEST_PAUSE_S)) > 0:
                 return self._read_late(late_s, session, text, size)
         return self._read(session, engine_id, text, size)
 
@@ -299,21 +292,12 @@ class SocketIoServer:
         self._engine.spawn(work, partial(self._event_ended, session, event))
 
     def _is_surplus(self, session: Session, event: ClientEvent) -> bool:
-        """Whether there are too many progress events: then the newest is begun when one more may come."""
-        if session.surplus_progress is None:
-            if (wait_s := session.count_progress(self._loop.time())) <= 0:
-                return False
-            self._loop.call_later(wait_s, self._begin_surplus, session)
+        """Whether there are too many progress events: then it is dropped."""
+        if session.count_progress(self._loop.time()):
+            return False
         if event.id is not None:
             self.send(session, ack_frame(event.id, NULL))
-        # It may be read in the round in which the one before it is due: begun at once, it would be overtaken by that.
-        session.surplus_progress = replace(event, id=None)
         return True
-
-    def _begin_surplus(self, session: Session) -> None:
-        event, session.surplus_progress = session.surplus_progress, None
-        if event is not None and not session.closed and not self._is_surplus(session, event):
-            self._begin(session, event)
 
     def _event_ended(self, session: Session, event: ClientEvent, task: asyncio.Task[None]) -> None:
         self._engine.tasks.discard(task)
@@ -353,11 +337,11 @@ class SocketIoServer:
         assert row is not None
         assert event.body is not None
         is_call, is_progress = row.event.startswith(CALLED), _is_progress(session, event)
-        small, in_room = event.size if event.size < LARGE else 0, not is_call and row.event not in FREE
+        small = event.size if event.size < LARGE else 0
         answer, ticket = None, cast("Ticket", ())
         try:
             if not is_progress:
-                ticket = self._quotas.begin(session, small, in_room=in_room)
+                ticket = self._quotas.begin(session, small)
             if is_call:
                 membership = session.membership
                 if (membership is None or membership.ending) and session.order.locked():
@@ -368,7 +352,9 @@ class SocketIoServer:
                 async with session.order:
                     answer = await self.dispatcher.dispatch(row, session.caller(), event.body)
             if is_progress and answer.error is not None:
-                ticket = self._quotas.begin(session, small, in_room=in_room)
+                ticket = self._quotas.begin(session, small)
+            if answer.error == ErrorCode.RATE_LIMITED:  # of a registry, or for reads
+                session.was_refused = True
         except RateLimited as error:
             session.was_refused = True
             return self._refused(session, event, error)

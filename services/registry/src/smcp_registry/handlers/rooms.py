@@ -18,7 +18,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, Handler, RawJson
 from smcp_bus.headers import NOTIFICATION_ID, SUBJECT
-from smcp_bus.limits import MEMBER_SHARE, Buckets, Rate
+from smcp_bus.limits import Buckets, Rate
 from smcp_bus.registry_contract import (
     AssertedMember,
     Assertion,
@@ -61,7 +61,7 @@ from smcp_registry.leases import Leases
 from smcp_registry.member_records import Announce, MemberRecord, record_key, time_of
 from smcp_registry.members_view import Entry
 from smcp_registry.seats import Seats
-from smcp_registry.store import StoredMember
+from smcp_registry.store import AT_ONCE, StoredMember
 
 SESSIONS: Final = TypeAdapter(list[SessionInfo])
 LAST_S: Final = 1.2
@@ -69,11 +69,11 @@ LAST_S: Final = 1.2
 QUOTA: Final = "registry_room_events_per_s"
 BURST_S: Final = 5.0
 """So many seconds' worth may come at once: an office of thousands comes back together when its gateway dies."""
+MEMBER_SHARE: Final = 5
+"""One member may make a fifth of an office's room events: a Computer whose lists change all the time does not use up
+those of the others."""
 LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
-
-MAX_CONCURRENT_DECISIONS: Final = 16
-"""Members of one assertion that are decided on at a time."""
 RESERVE_S: Final = 0.2
 """Reserved for the answer to an assertion (seconds)."""
 
@@ -258,7 +258,7 @@ class Handlers:
         """
         owner = _process(call)
         await self.callers.settled(call)
-        limit = asyncio.Semaphore(MAX_CONCURRENT_DECISIONS)
+        limit = asyncio.Semaphore(AT_ONCE)
 
         async def decide(member: Member) -> AssertedMember:
             async with limit:
@@ -302,7 +302,7 @@ def _process(call: Call) -> tuple[str, str]:
 
 
 class RoomRate:
-    """Limits what one office, and one member, may ask of this registry: Computers on NATS pass no gateway's quotas.
+    """Limits what one office, and one member, may ask of this registry.
 
     Leaves and cancels are let through: they follow joins and calls, and end something.
 
