@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from smcp_bus import callers
-from smcp_bus.callers import LARGEST_TOOL, Caller, Rights, check_listed, read_only_hints, without_tools
+from smcp_bus.callers import Caller, Rights, check_listed, read_only_hints, without_tools
+from smcp_bus.exact_json import ONE_STEP
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas.tools import OnBehalf
 from smcp_testing.waiting import steps
@@ -64,7 +65,7 @@ async def test_a_large_list_of_tools_holds_the_loop_for_short_steps(pad: str) ->
 
 
 async def test_a_tool_of_more_than_a_mebibyte_is_not_shown_where_tools_are_restricted() -> None:
-    large = {**tool("read_large", READS), "description": "x" * LARGEST_TOOL}
+    large = {**tool("read_large", READS), "description": "x" * ONE_STEP}
     body = json.dumps({"tools": [large, *TOOLS]}).encode()
     shown = json.loads(await without_tools(Rights(holder="anna", tools=("read_*",)), "client:get_tools", body, MOST))
     assert shown == {"tools": [each for each in TOOLS if each["name"] != "drop"]}

@@ -17,8 +17,8 @@ from smcp_registry.bucket_watch import Change, ConnectionWatch
 from smcp_registry.leases import Leases, Owners
 from smcp_registry.member_records import Announce, MemberRecord, record_key
 from smcp_registry.members_view import MembersView
-from smcp_registry.store import Store, open_store, read_member, write_member
-from smcp_registry.sweeper import AT_ONCE, Sweeper
+from smcp_registry.store import AT_ONCE, Store, open_store, read_member, write_member
+from smcp_registry.sweeper import Sweeper
 from smcp_testing.waiting import BOUND_S, eventually
 
 

@@ -48,6 +48,10 @@ class RequestTimedOut(BusError):
     """No answer within the time-out. The request may have run."""
 
 
+OWN_LAG_S = 0.25
+"""A request that ends later than this after its time-out says that this process stood still, not the one it asked."""
+
+
 class BodyTooLarge(BusError):
     """A body above the limit of the bus. Nothing was sent.
 

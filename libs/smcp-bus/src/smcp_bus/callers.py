@@ -34,9 +34,6 @@ FIELD: Final = "a2c_caller"
 ANY: Final = ("*",)
 ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 """The key in a tool's `meta` under which a Computer lists the annotations of its MCP server, as a JSON text."""
-LARGEST_TOOL: Final = 1024 * 1024
-"""Bytes of a listed tool; a larger one is not shown where tools are restricted, and not called. Reading one takes a few
-milliseconds; models get some kilobytes of a tool."""
 _EMPTY_TOOL_FIELDS: Final = {"tool_meta": b"{}", "forbidden_tools": b"[]"}
 """The fields of a server's configuration about tools are hidden. They have the tools' original names, so the rights'
 patterns, which are for the listed names, cannot filter them."""
@@ -215,9 +212,9 @@ def is_read_only(tool: Mapping[str, Any]) -> bool:
 
 
 async def _listed(tools: bytes, most: int) -> AsyncIterator[tuple[str, memoryview, Mapping[str, Any]]]:
-    """The tools of a list: name, text, and value of each."""
+    """The tools of a list: name, text, and value of each. Those above 1 MiB are left out: models get some kilobytes."""
     async for text in exact_json.items(tools, most, "the answer"):
-        tool = orjson.loads(text) if len(text) <= LARGEST_TOOL else None
+        tool = orjson.loads(text) if len(text) <= exact_json.ONE_STEP else None
         if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
             yield name, text, tool
 

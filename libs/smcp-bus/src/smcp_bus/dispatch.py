@@ -86,7 +86,6 @@ class Answer:
 
     body: bytes
     error: int | None = None
-    headers: Headers = field(default_factory=dict)
     raised: type[SmcpError] | None = None
     """What was raised here, where it is a flat error: what a Computer sends cannot be of a class of ours alone."""
     failure: str | None = field(default=None, compare=False)

@@ -25,8 +25,8 @@ _BEYOND: Final = 2.0**63
 _FEW: Final = 64
 SHORT: Final = 4096
 """Up to this many bytes, searching the text for long numbers is faster than walking the parsed values."""
-NAMED_BYTES: Final = 1024 * 1024
-"""The largest invalid request in which the wrong field is looked for, to name it."""
+ONE_STEP: Final = 1024 * 1024
+"""Bytes that are searched, parsed or written without a pause: it takes up to 20 ms. More is read in slices, or not."""
 MANY: Final = 128
 """JSON nested deeper than orjson can write (254 levels) contains `[` or `{` at least this many times."""
 
@@ -62,7 +62,7 @@ def read_object(body: object) -> dict[str, Any]:
 
 
 def _not_read(body: bytes) -> Malformed:
-    field = field_with_half(body) if len(body) <= NAMED_BYTES else None
+    field = field_with_half(body) if len(body) <= ONE_STEP else None
     if field is None:
         return Malformed("the request is not JSON", details={"field": ""})
     field = field[:MAX_TEXT]

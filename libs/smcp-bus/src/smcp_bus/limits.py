@@ -9,12 +9,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeVar
 
+SLOWEST: Final = 16 * 1024
+"""Bytes a second; a line that moves less stands still."""
 SWEEP_AT: Final = 1024
 """Buckets from which on full ones are looked for; then at each doubling."""
-
-MEMBER_SHARE: Final = 5
-"""One member may make a fifth of an office's room events: a Computer whose lists change all the time does not use up
-those of the others."""
 
 
 class Rate:

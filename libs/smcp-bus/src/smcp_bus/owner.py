@@ -41,7 +41,6 @@ ANSWERED_S: Final = 0.3
 HELD_BEFORE_S: Final = 5.0
 """So long before a call was sent first its owner must have held the seat, to be sure that no other owner got it
 (seconds). Longer than a message may take."""
-MIB: Final = 1024 * 1024
 RECENT_S: Final = 10.0
 """How old a repeat may be that is taken for a call which never arrived (seconds): the table forgets older ones."""
 
@@ -59,7 +58,7 @@ class Keeping:
 async def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
     """128 bits. An Agent that finds two calls of the same digest gets no more than its own result for the other."""
     text = exact_json.written([tool, params], sort_keys=True)
-    if len(text) > MIB:
+    if len(text) > exact_json.ONE_STEP:
         await asyncio.sleep(0)  # others are served before it is written once more
     return xxh3_128_digest(text)
 

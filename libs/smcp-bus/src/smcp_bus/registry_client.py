@@ -50,13 +50,14 @@ ROOM_S: Final = 10.0
 """How long a request takes at most, tries included (seconds); no longer than a lease."""
 CONFIRM_S: Final = ROOM_S / 4
 """Two confirmations fit into the 5 s that a call waits for a Computer which is being confirmed."""
-AGAIN_S: Final = 0.3
-"""A request without an answer is asked again after so long (seconds), then each `1 / TRIES` of its time."""
-SHORTEST_S: Final = 0.1
-"""Never sooner than so: a request of a tenth of a second, of which many are sent when a host dies, is sent once."""
+AGAIN_S: Final = 0.1
+"""A request without an answer is asked again after `1 / TRIES` of its time, and never sooner than after so long: a
+request of a tenth of a second, of which many are sent when a host dies, is sent once."""
 TRIES: Final = 20
 """A request may have only a lease of 2 s. With one of two registries suspended each try misses at even odds: one try a
 second fails one request in 8, twenty tries one in 2**20 (table of faults: a registry hangs past a lease)."""
+AT_ONCE: Final = 32
+"""Requests of one kind that a process makes at a time where it has many: after an outage all processes do."""
 BATCH_AGAIN_S: Final = 2.0
 """A batch of members takes its time: it is asked again after so long each (seconds)."""
 
@@ -180,8 +181,8 @@ class RegistryClient:
     ) -> bytes:
         loop = asyncio.get_running_loop()
         timeout = self.room_s if timeout is None else timeout
-        deadline, then = loop.time() + timeout, max(SHORTEST_S, timeout / TRIES) if again_s is None else again_s
-        patience, backoff = min(then, again_s or AGAIN_S), Backoff(first_s=0.02, longest_s=0.5)
+        patience = max(AGAIN_S, timeout / TRIES) if again_s is None else again_s
+        deadline, backoff = loop.time() + timeout, Backoff(first_s=0.02, longest_s=0.5)
         pending: set[asyncio.Task[Reply]] = set()
         ended: set[asyncio.Task[Reply]] = set()
         tried = False
@@ -193,8 +194,6 @@ class RegistryClient:
                     ended, pending = await asyncio.wait(
                         pending, timeout=min(left, patience), return_when=asyncio.FIRST_COMPLETED
                     )
-                    if not ended:
-                        patience = then
                     refused: Reply | None = None
                     for question in ended:
                         try:

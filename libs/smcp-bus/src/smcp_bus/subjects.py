@@ -213,6 +213,4 @@ async def serve_requests(
 
 
 def to_reply(answer: Answer) -> Reply:
-    if answer.error is None:
-        return Reply(answer.body, answer.headers)
-    return Reply(answer.body, {**answer.headers, ERROR: str(answer.error)})
+    return Reply(answer.body, {} if answer.error is None else {ERROR: str(answer.error)})

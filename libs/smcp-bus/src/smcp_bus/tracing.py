@@ -5,14 +5,15 @@ asks, `process <destination>` (CONSUMER) on the side that answers, where the des
 (`smcp.v1.{office}.client.{computer}.tool_call`); and a SERVER span named after the event where a Socket.IO client
 came in. Every span has `smcp.req_id` and `smcp.office`. Arguments, results and texts of errors are never recorded.
 
-The parent of a span is what a peer says, so it is read here and not by OpenTelemetry's propagator, which logs where it
-does not like it: a line of the log asks for its trace id.
+The parent of a span is what a peer says. OpenTelemetry's propagator reads it, and its warnings are dropped: anybody
+could fill the log with them.
 
 A trace is of a request. What processes ask each other beside (leases, `alive`, `pending`) is recorded only where it
 is asked for the sake of one. Nothing here costs more than a comparison while no tracer provider is configured. How
 spans are kept, and which requests are recorded only when they have failed, is for `request_spans`.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -24,7 +25,8 @@ import orjson
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanContext, SpanKind, TraceFlags, TraceState
+from opentelemetry.trace import Span, SpanContext, SpanKind
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.dispatch import Answer, Call, Ended, Observe, Record, Tracing
@@ -41,18 +43,10 @@ LONGEST: Final = 256
 
 _TOOL_FAILED: Final = re.compile(rb'"isError"\s*:\s*true|"a2c_')
 """A cheap test: the result of a failed tool matches it, so most results need not be parsed."""
-LONGEST_TRACEPARENT: Final = 128
-"""Characters. Version 0 has 55; later ones may add fields."""
 LONGEST_TRACESTATE: Final = 512
 """Characters, as the specification of W3C asks to carry on; a longer one is dropped."""
-_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-MOST_MEMBERS: Final = 32
-"""Of a tracestate, by the same specification."""
-_REST: Final = r"[a-z0-9_\-*/]"
-_MEMBER: Final = re.compile(
-    rf"([a-z]{_REST}{{0,255}}|[a-z0-9]{_REST}{{0,240}}@[a-z]{_REST}{{0,13}})"
-    r"=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e])"
-)
+_W3C: Final = TraceContextTextMapPropagator()
+logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
 Given = TypeVar("Given")
 _CURRENT: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
 """The key of the current span in OpenTelemetry's contexts: making one with it costs half of `set_span_in_context`."""
@@ -270,21 +264,9 @@ def _parent(call: Call) -> tuple[SpanContext | None, bool]:
 def read_span_context(traceparent: str, tracestate: str = "") -> SpanContext | None:
     """A span of another process, by the W3C's Trace Context; None: it says none. Whatever they hold, this neither
     raises nor logs."""
-    found = _TRACEPARENT.fullmatch(traceparent) if len(traceparent) <= LONGEST_TRACEPARENT else None
-    if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
-        return None
-    flags = TraceFlags(int(found[4], 16))
-    state = _read_trace_state(tracestate)
-    context = SpanContext(int(found[2], 16), int(found[3], 16), is_remote=True, trace_flags=flags, trace_state=state)
+    headers = {TRACEPARENT: traceparent, TRACESTATE: tracestate if len(tracestate) <= LONGEST_TRACESTATE else ""}
+    context = trace.get_current_span(_W3C.extract(headers, Context())).get_span_context()
     return context if context.is_valid else None
-
-
-def _read_trace_state(text: str) -> TraceState | None:
-    if not text or len(text) > LONGEST_TRACESTATE:
-        return None
-    members = [_MEMBER.fullmatch(member.strip(" \t")) for member in text.split(",")]
-    pairs = {member[1]: member[2] for member in members if member is not None}
-    return TraceState(list(pairs.items())) if len(pairs) == len(members) <= MOST_MEMBERS else None
 
 
 def _own_trace_id(call: Call) -> int:

@@ -39,7 +39,8 @@ from smcp_service.logging import bind_call
 EVENTS: Final = "smcp_gateway.events"
 """The logger of what is recorded, too (`smcp_bus.audit`)."""
 LAST_TASKS_S: Final = 5.0
-"""How long a stopping gateway waits for its background tasks (leaves that it sends to the registry)."""
+"""How long a stopping gateway waits for its background tasks (leaves that it sends to the registry), and the bus after
+that for handlers that run (seconds)."""
 LONGEST_PING_S: Final = 4.0
 """Between two pings. A half-open client is found within 10 s."""
 PING_SHARE: Final = 0.35

@@ -21,7 +21,7 @@ from typing import Final
 
 from smcp_auth.authenticator import Authenticator
 from smcp_bus.bus import BusError
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseRenewal, LeaseState
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.rooms.memberships import HangUp, Memberships
@@ -43,7 +43,6 @@ KEEP_S: Final = 8.0
 """How long the registry may take to keep a seat (seconds), retries included: in a drain many ask at once."""
 KEEP_AGAIN_S: Final = 0.5
 """Between two requests to keep a seat; longer than for a join, since many ask at once."""
-KEPT_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.1
 """Between two looks at unsent bytes, and before a seat that no registry could keep is asked for again."""
 LOOK_S: Final = 1.0
@@ -86,7 +85,7 @@ class Moves:
     """Over how long a surplus is sent away (seconds); 0: never."""
     kept: int = field(default=0, init=False)
     """Members whose seats the registry keeps, or kept, since they were sent away."""
-    _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(KEPT_AT_ONCE), init=False)
+    _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
     _going: set[Session] = field(default_factory=set, init=False)
     """Sessions above the fair share that are being sent away; their seats are being kept."""

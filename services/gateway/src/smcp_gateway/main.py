@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,7 @@ from smcp_auth.settings import check_auth
 from smcp_bus.audit_sinks import open_trail
 from smcp_bus.nats.config import Credentials, configured_credentials
 from smcp_bus.operations import open_service_bus
-from smcp_gateway.app import EVENTS, Gateway, open_gateway
+from smcp_gateway.app import EVENTS, LAST_TASKS_S, Gateway, open_gateway
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.cli import (
@@ -27,9 +27,6 @@ from smcp_service.logging import get_logger
 from smcp_service.settings import load_settings
 
 app = typer.Typer(add_completion=False)
-
-LAST_ANSWERS_S: Final = 5.0
-"""How long the bus waits for handlers that run, after the gateway has drained (seconds)."""
 
 
 @app.command(context_settings=SHORT_HELP)
@@ -72,7 +69,7 @@ async def open_service(settings: GatewaySettings, credentials: Credentials | Non
                 front.readiness,
                 front.metrics,
                 front.stats,
-                drain_s=LAST_ANSWERS_S,
+                drain_s=LAST_TASKS_S,
             )
         )
         content = settings.audit_arguments

@@ -33,14 +33,12 @@ from smcp_registry.leases import Leases
 from smcp_registry.member_records import MemberRecord
 from smcp_registry.members_view import MembersView
 from smcp_registry.settings import RegistrySettings
-from smcp_registry.store import DUPLICATES_S
+from smcp_registry.store import ANSWER_S, DUPLICATES_S
 
 PAGE: Final = 200
 """Messages in a page at most."""
 PAGE_BYTES: Final = 4 * 1024 * 1024
 """A page ends after so many bytes: with arguments and results a record may have 128 KiB."""
-PAGE_S: Final = 2.0
-"""How long JetStream may take for a page (seconds)."""
 
 
 @dataclass(eq=False, repr=False)
@@ -152,7 +150,7 @@ async def read_records(request: RecordsQuestion, call: Call, *, js: JetStreamCon
     """For operators, who do not reach JetStream: a page of the stream."""
     messages: list[Msg] = []
     try:
-        async with asyncio.timeout(PAGE_S):
+        async with asyncio.timeout(ANSWER_S):
             state = (await js.stream_info(STREAM)).state
             if state.last_seq > request.after:
                 messages = await _page(js, request)
@@ -189,7 +187,7 @@ async def _page(js: JetStreamContext, request: RecordsQuestion) -> list[Msg]:
             return []
         subscription = await js.pull_subscribe_bind(consumer=consumer.name, stream=STREAM)
         try:
-            return await subscription.fetch(min(PAGE, consumer.num_pending), timeout=PAGE_S)
+            return await subscription.fetch(min(PAGE, consumer.num_pending), timeout=ANSWER_S)
         finally:
             await subscription.unsubscribe()
     finally:

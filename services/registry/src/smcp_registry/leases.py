@@ -12,7 +12,16 @@ from typing import Final
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import Bus, ConnectionLost, NoResponder, NotConnected, Reply, RequestTimedOut, TransferFailed
+from smcp_bus.bus import (
+    OWN_LAG_S,
+    Bus,
+    ConnectionLost,
+    NoResponder,
+    NotConnected,
+    Reply,
+    RequestTimedOut,
+    TransferFailed,
+)
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, LeaseRenewal, LeaseState
 from smcp_bus.tracing import sending
@@ -21,9 +30,8 @@ from smcp_proto.errors import RateLimited, Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.bucket_watch import Change, ConnectionWatch, View
 from smcp_registry.member_records import MemberRecord, lease_key
-from smcp_registry.store import Bucket, Conflict
+from smcp_registry.store import ATTEMPTS, Bucket, Conflict
 
-ATTEMPTS: Final = 6
 ASK_AGAIN_S: Final = 0.1
 """One "no responder" proves nothing: in a cluster a subscription is known everywhere only after a moment."""
 SETTLE_S: Final = 2.0
@@ -34,8 +42,6 @@ MOST: Final = 1000
 runs out, and a credential can name any process."""
 PATIENCE_S: Final = 1.0
 """How long an owner may take to answer (seconds); at most half a lease."""
-OWN_LAG_S: Final = 0.25
-"""A query that ends later than this after its time says that this process stood still, not the owner (seconds)."""
 
 
 class Leases(View):

@@ -14,10 +14,8 @@ from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.audit import Audit
 from smcp_registry.leases import Owners
 from smcp_registry.member_records import Announce, MemberRecord, held_by, moving, owned_by, record_key, tombstone
-from smcp_registry.store import Conflict, Store, StoredMember, read_member, write_member
+from smcp_registry.store import ATTEMPTS, Conflict, Store, StoredMember, read_member, write_member
 
-ATTEMPTS: Final = 8
-"""How often a decision is made anew because others wrote meanwhile."""
 NOTHING: Final = StoredMember(None, 0)
 GIVEN_UP: Final = "the claim was given up meanwhile"
 

@@ -53,8 +53,10 @@ ANSWER_S: Final = 2.0
 """How long the store may take for one read or write (seconds): a stream without quorum does not answer at all."""
 AT_A_TIME: Final = 64
 """Concurrent reads and writes of a bucket; more wait, so that their time is not used up by this process's own work."""
-TURN_S: Final = 6.0
-"""How long one waits for its turn (seconds)."""
+ATTEMPTS: Final = 8
+"""How often something is decided anew, since others wrote meanwhile or this process stood still."""
+AT_ONCE: Final = 32
+"""Decisions of one kind, or questions to processes, that are made at the same time."""
 HISTORY: Final = 64
 """Changes of one seat that are kept for the announcer, should all registries be away. It is the most a bucket keeps."""
 START_S: Final = 30.0
@@ -96,7 +98,7 @@ class Stored:
 
 
 class Bucket:
-    """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s, or too many wait."""
+    """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s."""
 
     def __init__(self, name: str, js: JetStreamContext, kv: KeyValue, bus: Bus) -> None:
         self.name = name
@@ -148,8 +150,11 @@ class Bucket:
         if not self._bus.connected:
             # nats-py would keep the write and send it when the connection is back, long after our answer
             raise Unavailable("the registry is not connected to NATS")
-        await self._turn()
+        asked_at = asyncio.get_running_loop().time()
+        await self._turns.acquire()
         try:
+            if self._silent > asked_at:  # as the others found out meanwhile
+                raise Unavailable("the registry's store does not answer now")
             async with asyncio.timeout(ANSWER_S):
                 yield
             self._silent = 0.0
@@ -166,17 +171,6 @@ class Bucket:
             raise Unavailable("the registry's store does not answer now", details=details) from error
         finally:
             self._turns.release()
-
-    async def _turn(self) -> None:
-        began = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(TURN_S):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise Unavailable("the registry's store has too much to do now") from None
-        if self._silent > began:  # as the others found out meanwhile
-            self._turns.release()
-            raise Unavailable("the registry's store does not answer now")
 
 
 @dataclass(frozen=True, slots=True)

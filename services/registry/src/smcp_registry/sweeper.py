@@ -25,13 +25,11 @@ from smcp_registry.bucket_watch import ConnectionWatch
 from smcp_registry.leases import Leases, Owners
 from smcp_registry.member_records import MemberRecord, tombstone
 from smcp_registry.members_view import Entry, MembersView, Process
-from smcp_registry.store import Conflict, Store, read_member, write_member
+from smcp_registry.store import AT_ONCE, Conflict, Store, read_member, write_member
 
 _log = logging.getLogger("smcp_registry.sweeper")
 
 GONE: Final = frozenset({Owner.GONE, Owner.NO_SESSION})
-AT_ONCE: Final = 32
-"""Processes that are asked at the same time."""
 KEEP_TOMBSTONES_S: Final = 600.0
 """Far longer than a late copy of a join may be on its way (ADR 0012)."""
 

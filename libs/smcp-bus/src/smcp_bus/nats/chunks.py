@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final
 
 from smcp_bus.bus import BodyTooLarge, Headers, Progress, TransferFailed
-from smcp_bus.limits import ByteBudget, Grant
+from smcp_bus.limits import SLOWEST, ByteBudget, Grant
 from smcp_bus.nats.receiving import Awaited
 from smcp_bus.nats.wire import CHUNKS, SIZE, is_no_responders
 from smcp_proto.backoff import Backoff
@@ -138,8 +138,6 @@ _SIGN_S: Final = 2.0
 """How often a receiver that waits for its share of the budget tells the sender so (seconds)."""
 _STALL_S: Final = 15.0
 """How long no new chunk may come: a peer that is suspended must not hold its share of the budget for an hour."""
-SLOWEST: Final = 16 * 1024
-"""New bytes a second, on average, after the first `_STALL_S`: else chunks of a few bytes would be progress."""
 LONGEST_S: Final = 300.0
 """How long a body may take, however long its request may: 32 MiB over a line of 1 MBit/s. Others wait for its share."""
 

@@ -26,7 +26,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import Bus, BusError, NoResponder, Reply, RequestTimedOut
+from smcp_bus.bus import OWN_LAG_S, Bus, BusError, NoResponder, Reply, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
@@ -52,8 +52,6 @@ PATIENCE: Final = 0.75
 """Share of a lease for which an owner may be silent."""
 MOST_QUERIES: Final = 16
 """Unanswered ones to one owner. More than one, since a query gets lost with a node of NATS."""
-OWN_LAG_S: Final = 0.25
-"""A query that ends later than this after its time says that this process stood still, not the owner."""
 
 _log: Final = logging.getLogger("smcp_gateway.calls.owner_probe")
 

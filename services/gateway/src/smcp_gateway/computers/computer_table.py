@@ -14,7 +14,7 @@ from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Observe
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Ownership
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.computers.socketio_computer import CountSubscriptions, Room, Send, SocketIoComputer
@@ -24,7 +24,6 @@ from smcp_proto.schemas.base import AgentCallData
 
 MAX_REQUESTS: Final = 8192
 """Concurrent requests to one Computer; more wait. High, since `pending` shares the subject with long calls."""
-CONFIRMED_AT_ONCE: Final = 32
 PAUSE_S: Final = 0.05
 """Until the ownership is opened once more, where NATS is not back yet."""
 
@@ -56,7 +55,7 @@ class ComputerTable:
     """By their subject without the verb: one each, or two while a name changes its session here."""
     _owned: dict[Key, SocketIoComputer] = field(default_factory=dict, init=False)
     _offices: dict[str, set[SocketIoComputer]] = field(default_factory=dict, init=False)
-    _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONFIRMED_AT_ONCE), init=False)
+    _limit: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
     _stopping: bool = field(default=False, init=False)
     _ownership: Ownership = field(init=False)
 

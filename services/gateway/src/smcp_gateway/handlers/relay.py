@@ -59,8 +59,6 @@ FIND_S: Final = 0.5
 """How long the registry has to answer then (seconds)."""
 RECONNECT_S: Final = 0.6
 """How long it waits for NATS where there is one node only: callers learn of an outage within a second."""
-MAX_REPAIRED_BYTES: Final = 1024 * 1024
-"""Answers up to this size get lone surrogates replaced by U+FFFD. Python's reader takes 20 ms for one of this size."""
 DEEPEST: Final = 254
 """Levels of an answer, as many as orjson writes. Readers of JSON in other languages have bounds, too; Python's own
 raises at some 950, and then python-socketio tells nobody that the answer came."""
@@ -203,7 +201,7 @@ class Relay:
                 if ERROR in reply.headers:
                     raise _error(reply)
                 expected = expected_fields(call.row)
-                if len(reply.body) > MAX_REPAIRED_BYTES:
+                if len(reply.body) > exact_json.ONE_STEP:
                     return await self._checked_in_slices(reply.body, expected)
                 await exact_json.check_cost(reply.body, self.max_values, "the answer")
                 return checked(reply.body, expected)

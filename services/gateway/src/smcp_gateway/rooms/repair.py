@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from smcp_bus.bus import BusError
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member, same_tenure
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.computers.computer_table import ComputerTable
@@ -25,8 +25,6 @@ from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
 
 BATCH: Final = 500
 """Members in one assertion: the registry answers them within one request's time."""
-AT_ONCE: Final = 16
-"""Offices whose lists are read at the same time: all gateways do it after an outage."""
 READ_FIRST_S: Final = 0.05
 """Time for the sockets to report who disconnected while this process was suspended."""
 

@@ -17,14 +17,13 @@ from engineio.async_socket import AsyncSocket
 from engineio.exceptions import QueueEmpty
 from engineio.packet import NOOP, PING
 
+from smcp_bus.limits import SLOWEST
 from smcp_gateway.sockets.packet import Assembly, Frame
 from smcp_gateway.sockets.websocket import LINGER_S, VERY_LARGE, Connection, moved_bytes, noop
 from smcp_service.http_limits import let_in
 
 SWEEP_S: Final = 1.0
 """Between two looks at the clients, at most; a line is looked at several times before its ping is overdue."""
-SLOWEST: Final = 16 * 1024
-"""Bytes a second; a line that moves less stands still."""
 _log: Final = logging.getLogger("smcp_gateway.sockets.engine")
 
 

@@ -22,7 +22,7 @@ NAMESPACE: Final = "/smcp"
 ENVELOPE_BYTES: Final = 64
 """What a packet adds to the JSON of its argument, at most."""
 
-LARGE: Final = 64 * 1024
+LARGE: Final = exact_json.SMALL_BYTES
 """Bytes from which a message to a client waits until it has read what was sent before, and from which a message of a
 client waits where that is above its quota of bytes."""
 

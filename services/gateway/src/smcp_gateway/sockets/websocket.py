@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 from engineio.packet import NOOP, Packet
 
+from smcp_bus.exact_json import ONE_STEP
 from smcp_gateway.sockets.packet import Assembly, Frame
 from smcp_service.http_limits import put_before
 
@@ -25,7 +26,7 @@ BURST: Final = 64
 FRAMES: Final = 8192
 """Frames in one read of the socket (256 KiB at most) above which a client is cut off: each costs time, however short it
 is, and a message of the protocol has more than 32 bytes."""
-VERY_LARGE: Final = 1024 * 1024
+VERY_LARGE: Final = ONE_STEP
 """Bytes from which a message to a client is announced by a NOOP. A client that knows engine.io alone hears nothing
 while it arrives, and takes the gateway for gone when that lasts: so the time that it allows begins with it, not with
 the last ping. One of a client is read in slices, and handled in another turn than it is put together in."""
