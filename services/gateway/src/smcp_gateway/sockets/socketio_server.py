@@ -73,7 +73,7 @@ UNKNOWN: Final = (
 REFUSED_S: Final = 1.0
 """How long a client that was refused may take to hear so."""
 UPLOAD_S: Final = 60.0
-"""How long the upload of one polling request may take, with the pauses between its messages; a stranger's `CONNECT_S`."""
+"""How long the upload of one polling request may take, its pauses included; a stranger's `CONNECT_S`."""
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 Work = Coroutine[Any, Any, None]
