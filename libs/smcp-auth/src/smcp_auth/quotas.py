@@ -10,7 +10,7 @@ At gateways, what is below all quotas is begun in turn: see `Turns`.
 
 import asyncio
 import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -257,9 +257,9 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._offices: Counter[str] = Counter()
+        self._offices: dict[str, int] = {}
         """Events in this round; its end is scheduled when there are `ROUND`."""
-        self._subjects: Counter[str] = Counter()
+        self._subjects: dict[str, int] = {}
         self._all_begun = 0
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], str]]] = {}
         """By office, with their subjects; in the order of their turns."""
@@ -277,24 +277,25 @@ class Turns:
 
     def _begins(self, office: str, subject: str) -> bool:
         """Whether one more may begin in this round; then it is counted."""
-        if self._offices[office] == ROUND or (subject and self._subjects[subject] == SUBJECT_ROUND):
+        of_office, of_subject = self._offices.get(office, 0), self._subjects.get(subject, 0)
+        if of_office == ROUND or (subject and of_subject == SUBJECT_ROUND):
             return False
-        self._offices[office] += 1
-        self._subjects[subject] += 1
+        self._offices[office], self._subjects[subject] = of_office + 1, of_subject + 1
         return True
 
     def _next_round(self) -> None:
         self._offices.clear()
         self._subjects.clear()
-        waiting, self._waiting, served = self._waiting, {}, {}
+        waiting, self._waiting = self._waiting, {}
+        served: dict[str, deque[tuple[asyncio.Future[None], str]]] = {}
         for office, queue in waiting.items():
             while queue and (queue[0][0].done() or self._begins(office, queue[0][1])):
                 turn, _ = queue.popleft()
                 if not turn.done():  # else its connection has ended: it uses up no place
                     turn.set_result(None)
             if queue:
-                (served if self._offices[office] else self._waiting)[office] = queue
+                (served if office in self._offices else self._waiting)[office] = queue
         self._waiting |= served  # behind those whose key or token had its turns
-        self._all_begun = ROUND if self._offices.total() else 0
+        self._all_begun = ROUND if self._offices else 0
         if self._all_begun:
             asyncio.get_running_loop().call_soon(self._next_round)
