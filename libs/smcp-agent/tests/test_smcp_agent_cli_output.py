@@ -80,8 +80,9 @@ async def test_documents_and_windows_are_formatted_at_a_terminal_only() -> None:
         ("{x", "{x\n"),
         ("[" * 100_000, "[" * 100_000 + "\n"),
         ("a\u202eb", "a�b\n"),
+        (f"[{'1,' * 20_000}1]", f"[{'1,' * 20_000}1]\n"),
     ],
-    ids=["object", "text", "no JSON", "too deep", "direction"],
+    ids=["object", "text", "no JSON", "too deep", "direction", "long"],
 )
 def test_json_is_indented_at_a_terminal_and_control_characters_replaced(
     monkeypatch: pytest.MonkeyPatch, text: str, said: str

@@ -36,6 +36,8 @@ from smcp_proto.schemas import GetStatusRet, SessionInfo, SMCPTool, ToolProgress
 NO_TOOLS: Final = "No tools: {}."
 MAX_STEM: Final = 100
 """Characters of a tool's name in that of a file; file systems take 255 bytes."""
+MAX_INDENTED: Final = 32 * 1024
+"""Characters of JSON that is indented: what is nested deeply becomes a thousand times longer by it."""
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 
@@ -324,8 +326,8 @@ def print_contents(contents: ResourceContents) -> None:
 
 
 def print_readable(text: str) -> None:
-    """Print `text` without control characters; JSON (an object or an array) is indented at a terminal."""
-    if sys.stdout.isatty() and text.lstrip().startswith(("{", "[")):
+    """Print `text` without control characters; short JSON (an object or an array) is indented at a terminal."""
+    if sys.stdout.isatty() and len(text) <= MAX_INDENTED and text.lstrip().startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
             text = printable_json(json.loads(text))
     typer.echo(plain(text))
