@@ -5,7 +5,7 @@ schema cannot say that a placeholder needs an input, or that an unknown field re
 the fields that go with each kind of URL are left to `file`, too.
 """
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
@@ -28,10 +28,15 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
+def _parameters_of(config: type[BaseModel]) -> type[BaseModel]:
+    parameters: Any = config.model_fields[PARAMETERS].annotation
+    return cast("type[BaseModel]", parameters)
+
+
 def config_schema() -> Schema:
     """The schema, as a JSON value."""
     models: list[type[BaseModel]] = [
-        *(model for pair in SERVER_MODELS.values() for model in pair),
+        *(model for config in SERVER_MODELS.values() for model in (config, _parameters_of(config))),
         *INPUT_MODELS.values(),
         HostSettings,
     ]
@@ -47,7 +52,8 @@ def config_schema() -> Schema:
     }
     host = defs[HostSettings.__name__]["properties"]
     shapes: list[Schema] = []
-    for config, parameters in SERVER_MODELS.values():
+    for config in SERVER_MODELS.values():
+        parameters = _parameters_of(config)
         shapes += _shapes(defs.pop(config.__name__)["properties"], defs[parameters.__name__], _ref(parameters), host)
     defs["Server"] = {"anyOf": shapes}
     server = {"$ref": "#/$defs/Server"}
