@@ -16,7 +16,7 @@ from tests.e2e.actors.flights import Flight, in_flight
 from tests.e2e.actors.traffic import Traffic, traffic
 from tests.e2e.scenarios.calls import text
 from tests.e2e.worlds.layout import ALPHA, Place, command
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.process import ForkedProcess
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import LAB, ComputerHost, World, child_environment
 
@@ -44,7 +44,7 @@ async def over_a_gateway(world: World, directory: Path, move_s: int) -> AsyncIte
     arguments = ("run", "--config", str(place.config(directory)), "--office", LAB, "--name", place.name, *where)
     env = child_environment(world.mark, SMCP_HEALTH_PORT=str(port), **restarts(move_s))
     ready = f"http://127.0.0.1:{port}/readyz"
-    process = Process(place.credential, [command("smcp-computer"), *arguments], env, directory, ready)
+    process = ForkedProcess(place.credential, [command("smcp-computer"), *arguments], env, directory, ready)
     await process.start()
     try:
         yield ComputerHost(LAB, place.name, process, place.ran(directory))

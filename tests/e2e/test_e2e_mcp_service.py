@@ -22,7 +22,7 @@ from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
 from tests.e2e.scenarios.metrics import in_table, shown_in
 from tests.e2e.worlds.layout import ALPHA, BETA, command
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.process import ForkedProcess
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import LAB, World, child_environment
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(3 * START_S)
 
 @dataclass(frozen=True)
 class Replica:
-    process: Process
+    process: ForkedProcess
     url: str
     """Of the office, for clients."""
     metrics_url: str
@@ -77,7 +77,7 @@ async def two_replicas(world: World, directory: Path) -> AsyncIterator[tuple[Rep
             SMCP_HEALTH_PORT=str(health),
         )
         ready = f"http://127.0.0.1:{health}/readyz"
-        process = Process(f"mcp-{len(replicas)}", [command("smcp-mcp")], environment, directory, ready)
+        process = ForkedProcess(f"mcp-{len(replicas)}", [command("smcp-mcp")], environment, directory, ready)
         replicas.append(Replica(process, f"{address}/mcp/{LAB}", f"http://127.0.0.1:{health}/metrics"))
     first, second = replicas
     with world.telling():

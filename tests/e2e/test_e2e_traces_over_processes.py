@@ -21,7 +21,7 @@ from tests.e2e.actors.bare import BareMember, member
 from tests.e2e.scenarios.calls import text
 from tests.e2e.traces.recorder import ENVIRONMENT, Barrier, Recorder, calling, runs, through
 from tests.e2e.worlds.layout import ALPHA, OTHER_ALPHA, Place, command
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.process import ForkedProcess
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, Part, child_environment
 
@@ -71,7 +71,7 @@ async def behind_gateways(
     arguments = ("run", "--config", str(file), "--office", LAB, "--name", name, *where)
     env = child_environment(recorder.world.mark, SMCP_HEALTH_PORT=str(port), **recorder.environment)
     ready = f"http://127.0.0.1:{port}/readyz"
-    process = Process(name, [command("smcp-computer"), *arguments], env, directory, ready)
+    process = ForkedProcess(name, [command("smcp-computer"), *arguments], env, directory, ready)
     await process.start()
     try:
         yield ComputerHost(LAB, name, process, place.ran(directory))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_agent import SmcpAgent
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import member
 from tests.e2e.actors.bystanders import undisturbed
@@ -15,7 +15,6 @@ from tests.e2e.worlds.layout import ALPHA, command
 from tests.e2e.worlds.world import LAB, World, child_environment
 
 END_S: Final = 60.0
-KNOWN: Final = ("smcp_computer.main", "smcp_standalone.main", "smcp_standalone.app")
 GOOD: Final = {"type": "stdio", "server_parameters": {"command": "true", "args": []}}
 
 
@@ -110,7 +109,7 @@ async def _refused(world: World, together: asyncio.Semaphore, arguments: list[st
     }
     async with together:
         process = await asyncio.create_subprocess_exec(
-            *born(command(name), *rest, knows=KNOWN),
+            *born(command(name), *rest, knows=COMMANDS),
             env=child_environment(world.mark, **settings),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from smcp_testing.ports import Ports
 from tests.e2e.worlds.layout import command
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.process import ForkedProcess
 from tests.e2e.worlds.world import World, child_environment
 
 
@@ -17,7 +17,7 @@ async def mcp_service(world: World, directory: Path) -> AsyncIterator[str]:
     port, health = ports.take(), ports.take()
     environment = child_environment(world.mark, SMCP_URL=world.url(0), SMCP_HEALTH_PORT=str(health))
     arguments = [command("smcp-mcp"), "--port", str(port)]
-    service = Process("mcp", arguments, environment, directory, f"http://127.0.0.1:{health}/readyz")
+    service = ForkedProcess("mcp", arguments, environment, directory, f"http://127.0.0.1:{health}/readyz")
     await service.start()
     try:
         yield f"http://127.0.0.1:{port}"

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import aiohttp
 
+from smcp_testing.fork_server import Forked
+
 _START_S = 180.0
 """At a load of 20 for two processors a host wrote its first line after 45 s; its MCP server starts after that."""
 _STOP_S = 30.0
@@ -183,3 +185,12 @@ class Process(Launched):
                 stderr=log,
                 start_new_session=True,
             )
+
+
+class ForkedProcess(Process):
+    """An installed command of ours, forked from a process that has imported everything: a fresh one computes for one or
+    two seconds until it has. Linux shows no mark in its environment; that it has ended is known from its exit code."""
+
+    def _spawn(self) -> Child:
+        with self.log.open("ab") as log:
+            return Forked(self.command, self.env, log)

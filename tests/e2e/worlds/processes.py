@@ -12,7 +12,7 @@ from smcp_standalone.nats_server import find_binary
 from smcp_testing.ports import Ports
 from smcp_testing.tcp_proxy import Line
 from tests.e2e.worlds.layout import PLACES, Place, command
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.process import ForkedProcess, Process
 from tests.e2e.worlds.running import running
 from tests.e2e.worlds.world import LEASE_S, ComputerHost, Gateway, World, child_environment
 
@@ -73,7 +73,7 @@ async def open_processes(
             **settings,
         )
         ready, asked = f"http://127.0.0.1:{port}/readyz", f"http://127.0.0.1:{health}"
-        return Process(credential, [command(name), *arguments], env, directory, ready, asked)
+        return ForkedProcess(credential, [command(name), *arguments], env, directory, ready, asked)
 
     def computer(place: Place) -> ComputerHost:
         arguments = ("run", "--config", str(place.config(directory)), "--office", place.office, "--name", place.name)

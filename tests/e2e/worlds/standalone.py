@@ -10,7 +10,7 @@ from smcp_standalone.nats_server_conf import credential_path
 from smcp_standalone.settings import UpOptions, up_model
 from smcp_testing.ports import Ports
 from tests.e2e.worlds.layout import ALPHA, BETA, OTHER_ALPHA, Place, command
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.process import ForkedProcess
 from tests.e2e.worlds.running import running
 from tests.e2e.worlds.world import LEASE_S, ComputerHost, Gateway, World, child_environment
 
@@ -41,7 +41,7 @@ async def open_standalone(
     nats_url = f"nats://127.0.0.1:{nats_port}"
     settings = {"SMCP_LEASE_S": str(lease_s), "SMCP_STATS": "1", "SMCP_MCP_PORT": "0", **(environment or {})}
 
-    up = Process(
+    up = ForkedProcess(
         "up",
         [
             *(
@@ -66,7 +66,7 @@ async def open_standalone(
 
     def computer(place: Place) -> ComputerHost:
         port = ports.take()
-        host = Process(
+        host = ForkedProcess(
             place.credential,
             [
                 *(command("smcp-computer"), "run", "--config", str(place.config(directory))),

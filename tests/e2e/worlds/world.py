@@ -14,7 +14,8 @@ from smcp_standalone.nats_config_file import NatsModel
 from tests.e2e.worlds.disk import Disk
 
 MARK = "E2E_WORLD"
-"""In the environment of every process of a world, and so of what these start: nobody is overlooked."""
+"""In the environment of every process of a world, and so of what these start: nobody is overlooked. See `ForkedProcess`
+for those that are forked."""
 
 
 class Part(Protocol):

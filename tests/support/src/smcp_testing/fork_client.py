@@ -14,14 +14,15 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
 HEADER: Final = struct.Struct("!I")
 """How many bytes the wish has that follows, as `marshal` writes it; with it come the streams. Each byte after the
 wish is the number of a signal that the program which stands for the other got."""
 STREAMS: Final = 3
-STATUS: Final = struct.Struct("!i")
-"""How it ended: its exit code, or the negative number of a signal."""
+NUMBER: Final = struct.Struct("!i")
+"""What the server says: the id of the process, then how it ended: its exit code, or the negative number of a signal."""
 BORN_S: Final = 60.0
 
 
@@ -45,18 +46,36 @@ def reach(path: str) -> socket.socket:
             return server
 
 
-def main() -> NoReturn:
-    path, target, *arguments = sys.argv[1:]
-    wish = marshal.dumps((target, arguments, dict(os.environ), os.getcwd()))  # noqa: PTH109 -- pathlib is much
-    server = reach(path)
-    socket.send_fds(server, [HEADER.pack(len(wish))], list(range(STREAMS)))
+def ask(server: socket.socket, command: Sequence[str], env: Mapping[str, str], streams: Sequence[int]) -> None:
+    """Ask for a program with these arguments, environment and standard streams, in the directory of this process."""
+    target, *arguments = command
+    wish = marshal.dumps((target, arguments, dict(env), os.getcwd()))  # noqa: PTH109 -- pathlib is much
+    socket.send_fds(server, [HEADER.pack(len(wish))], streams)
     server.sendall(wish)
+
+
+def told(server: socket.socket, flags: int = 0) -> int:
+    """The next number that the server says.
+
+    Raises:
+        BlockingIOError: it has said none yet, with `MSG_DONTWAIT` as flag.
+    """
+    number: int
+    (number,) = NUMBER.unpack(server.recv(NUMBER.size, flags))
+    return number
+
+
+def main() -> NoReturn:
+    path, *command = sys.argv[1:]
+    server = reach(path)
+    ask(server, command, dict(os.environ), list(range(STREAMS)))
     for passed_on in (signal.SIGTERM, signal.SIGINT):
         signal.signal(passed_on, lambda number, _: server.send(bytes([number])))
     signal.signal(signal.SIGQUIT, lambda *_: server.shutdown(socket.SHUT_WR))
     for stream in range(STREAMS):
         os.close(stream)  # they are the other's: who reads them sees when it has ended
-    (status,) = STATUS.unpack(server.recv(STATUS.size))
+    told(server)  # its process id
+    status = told(server)
     if status < 0:
         if -status in (signal.SIGTERM, signal.SIGINT):
             signal.signal(-status, signal.SIG_DFL)

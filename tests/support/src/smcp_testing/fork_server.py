@@ -24,28 +24,41 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import IO, Final, NoReturn
 
 from smcp_testing import fork_client
-from smcp_testing.fork_client import HEADER, STATUS, STREAMS
+from smcp_testing.fork_client import HEADER, NUMBER, STREAMS
 
 MODULE: Final = "smcp_testing.fork_server"
 COMMANDS: Final = (
+    "anyio._backends._asyncio",
+    "jsonschema_rs",
+    "mcp.server.mcpserver",
+    "rich.console",
+    "rich.logging",
     "smcp_agent.cli.main",
     "smcp_agent.mcp.bridge",
     "smcp_computer.app",
+    "smcp_computer.gateway",
     "smcp_computer.main",
     "smcp_gateway.main",
+    "smcp_mcp.main",
     "smcp_registry.main",
     "smcp_standalone.app",
     "smcp_standalone.main",
     "smcp_standalone.trace_command",
+    "smcp_testing.mcp_servers.context",
+    "smcp_testing.mcp_servers.http_door",
     "typer.rich_utils",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
 )
-"""What our own commands import: one fork server has started once for all of them."""
+"""What our own commands and the MCP servers of the tests import: one fork server has started once for all of them."""
 _WISH_S: Final = 30.0
 _END_S: Final = 30.0
 
@@ -67,6 +80,38 @@ def born(
     """
     server = _server_of(python, knows, imported_with)
     return [python, "-I", "-S", fork_client.__file__, str(server), str(target), *map(str, arguments)]
+
+
+class Forked:
+    """A program whose process is forked for this one. It has what tests use of `subprocess.Popen`, and gets all
+    signals, as no process stands for it. It is killed when this process is gone.
+
+    Args:
+        command: an installed command of ours, and its arguments.
+        log: where its output goes, and what it says of errors.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: IO[bytes]) -> None:
+        self._server = fork_client.reach(str(_server_of(sys.executable, COMMANDS, ())))
+        with Path(os.devnull).open("rb") as nothing:
+            fork_client.ask(self._server, command, env, [nothing.fileno(), log.fileno(), log.fileno()])
+        self.pid = fork_client.told(self._server)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, or the negative number of a signal; None while it runs."""
+        if self.returncode is None:
+            with contextlib.suppress(BlockingIOError):
+                self.returncode = fork_client.told(self._server, socket.MSG_DONTWAIT)
+                self._server.close()
+        return self.returncode
+
+    def send_signal(self, sig: int, /) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 @cache
@@ -166,6 +211,8 @@ class ForkServer:
                 os.close(stream)
         self._askers[pid] = asker
         self._selector.register(asker, selectors.EVENT_READ, pid)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone: `_hear` says so
+            asker.sendall(NUMBER.pack(pid))
 
     def _bury(self) -> None:
         """Tell those whose process has ended how it ended."""
@@ -179,7 +226,7 @@ class ForkServer:
             if asker in self._selector.get_map():
                 self._selector.unregister(asker)
             with asker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                asker.sendall(STATUS.pack(os.waitstatus_to_exitcode(status)))
+                asker.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
 def _live(wish: bytes, streams: list[int]) -> NoReturn:

@@ -11,22 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from smcp_testing.fork_server import born
+from smcp_testing.fork_server import COMMANDS, born
 from smcp_testing.ports import Ports
 
 _START_S = 60.0
-_KNOWN = (
-    "anyio._backends._asyncio",
-    "mcp.server.mcpserver",
-    "rich.console",
-    "rich.logging",
-    "smcp_testing.mcp_servers.context",
-    "smcp_testing.mcp_servers.http_door",
-    "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.auto",
-    "uvicorn.protocols.websockets.auto",
-)
-"""What the servers import."""
 
 
 def command(module: str, *arguments: str, fresh: bool = False) -> list[str]:
@@ -39,7 +27,7 @@ def command(module: str, *arguments: str, fresh: bool = False) -> list[str]:
     server = f"{__package__}.{module}"
     if fresh or "PYTEST_VERSION" not in os.environ:
         return [sys.executable, "-m", server, *arguments]
-    return born(server, *arguments, knows=_KNOWN)
+    return born(server, *arguments, knows=COMMANDS)
 
 
 def stdio(
