@@ -31,7 +31,6 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _UNSAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
 _STATUSES: Final = {code: Status(code) for code in StatusCode}
 _FAILED: Final = _STATUSES[StatusCode.ERROR]
-_random: Final = random.Random()  # noqa: S311 - ids, not secrecy
 
 Attributes = Mapping[str, Any]
 _NOTHING: Final[Attributes] = MappingProxyType({})
@@ -110,7 +109,7 @@ class RequestSpan(Span):
         described: Describe | Attributes,
         parent: "SpanContext | RequestSpan | None",
     ) -> None:
-        self.span_id = _random.getrandbits(64) or 1
+        self.span_id = random.getrandbits(64) or 1
         self._request = request
         self._described = described
         self._parent = parent
