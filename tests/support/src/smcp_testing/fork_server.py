@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Final, NoReturn
+from typing import IO, ClassVar, Final, NoReturn
 
 from smcp_testing import fork_client
 from smcp_testing.fork_client import HEADER, NUMBER, STREAMS
@@ -59,6 +59,8 @@ COMMANDS: Final = (
     "uvicorn.protocols.websockets.auto",
 )
 """What our own commands and the MCP servers of the tests import: one fork server has started once for all of them."""
+SHARED: Final = "FORK_SERVER_OF_TESTS"
+"""The variable in which the workers of pytest-xdist find the fork server that was started for all of them."""
 _WISH_S: Final = 30.0
 _END_S: Final = 30.0
 
@@ -91,11 +93,15 @@ class Forked:
         log: where its output goes, and what it says of errors.
     """
 
+    living: ClassVar[set[int]] = set()
+    """The ids of those whose end is not known yet."""
+
     def __init__(self, command: Sequence[str], env: Mapping[str, str], log: IO[bytes]) -> None:
         self._server = fork_client.reach(str(_server_of(sys.executable, COMMANDS, ())))
         with Path(os.devnull).open("rb") as nothing:
             fork_client.ask(self._server, command, env, [nothing.fileno(), log.fileno(), log.fileno()])
         self.pid = fork_client.told(self._server)
+        self.living.add(self.pid)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -104,6 +110,7 @@ class Forked:
             with contextlib.suppress(BlockingIOError):
                 self.returncode = fork_client.told(self._server, socket.MSG_DONTWAIT)
                 self._server.close()
+                self.living.discard(self.pid)
         return self.returncode
 
     def send_signal(self, sig: int, /) -> None:
@@ -114,9 +121,17 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def share() -> None:
+    """Start one fork server for this process and all that it starts: each worker's own would take two seconds of
+    processor time."""
+    os.environ[SHARED] = str(_server_of(sys.executable, COMMANDS, ()))
+
+
 @cache
 def _server_of(python: str, knows: tuple[str, ...], imported_with: tuple[tuple[str, str], ...]) -> Path:
     """Where the fork server is asked; it is started at the first call, and ends with this process."""
+    if SHARED in os.environ and (python, knows, imported_with) == (sys.executable, COMMANDS, ()):
+        return Path(os.environ[SHARED])
     path = Path(tempfile.mkdtemp(prefix="fork-server-")) / "socket"
     support = str(Path(__file__).parents[1])
     process = subprocess.Popen(

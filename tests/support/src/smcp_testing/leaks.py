@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from smcp_testing.fork_server import MODULE as NURSERY
+from smcp_testing.fork_server import Forked
 from smcp_testing.waiting import BOUND_S
 
 _PATIENCE_S = BOUND_S
@@ -20,8 +21,9 @@ _HELPERS = ("resource_tracker", "forkserver", "semaphore_tracker", NURSERY)
 
 
 def child_processes() -> set[psutil.Process]:
-    """All living descendants of this process (zombies that nobody waited for count as living)."""
-    return {child for child in _descendants() if not _is_helper(child)}
+    """All living descendants of this process (zombies that nobody waited for count as living), and what a fork server
+    forked for it."""
+    return {child for child in (*_descendants(), *_forked()) if not _is_helper(child)}
 
 
 def _descendants() -> Iterator[psutil.Process]:
@@ -37,6 +39,12 @@ def _descendants() -> Iterator[psutil.Process]:
             parents.append(pid)
             with contextlib.suppress(psutil.NoSuchProcess):
                 yield psutil.Process(pid)
+
+
+def _forked() -> Iterator[psutil.Process]:
+    for pid in Forked.living:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
 
 
 def _children(pid: int) -> list[int]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from smcp_testing import fork_server
 from smcp_testing.guarded_nats import GuardedNats
 from smcp_testing.leaks import assert_no_child_processes_beside, assert_no_tasks_beside, child_processes
 from smcp_testing.nats_accounts import AccountServer
@@ -46,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
         state.cleanup()
 
     config.add_cleanup(restore)
+    if config.getoption("numprocesses", None):
+        fork_server.share()  # not in a worker: that has no such option
 
 
 def _leave_terminal() -> None:
