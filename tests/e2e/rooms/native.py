@@ -18,7 +18,8 @@ from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.registry_client import RegistryClient
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
-from smcp_computer.membership import Membership, OfficeMembership
+from smcp_computer.gateway import GatewayMembership
+from smcp_computer.membership import Membership
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.errors import SmcpError
 from smcp_proto.member_names import Role, encode_name
@@ -147,7 +148,7 @@ class NativeClient:
         else:
             self._take(epoch, verb, about, data)
 
-    async def _is_in(self, membership: OfficeMembership) -> None:
+    async def _is_in(self, membership: Membership | GatewayMembership) -> None:
         await membership.has_joined.wait()
         assert isinstance(membership, Membership)
         self._own = 2 * membership._revision + 1
