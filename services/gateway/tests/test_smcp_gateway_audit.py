@@ -15,14 +15,15 @@ from smcp_bus.dispatch import Answer, Call, Dispatcher, RawJson, failed
 from smcp_bus.limits import Rate
 from smcp_gateway.app import Gateway
 from smcp_gateway.audit import CALL, Audit, LeftMeanwhile
+from smcp_gateway.rooms import memberships
 from smcp_gateway.sockets.engine import Outbox
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NOT_A_MEMBER, REQUEST_TOO_LARGE, NotAuthenticated, NotInOffice, SmcpError, error_of
-from smcp_testing.gateway_world import connected, gateway_world
+from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world
+from smcp_testing.socketio_pair import OFFICE, couple, hang, serve
 from smcp_testing.socketio_pair import call as call_of
-from smcp_testing.socketio_pair import couple, serve
 from smcp_testing.waiting import eventually
 
 
@@ -82,12 +83,44 @@ async def test_a_call_that_nobody_repeats_is_recorded_as_broken_off(flat_errors:
     assert (record["outcome"], record["address"]) == ("broken_off", "192.0.2.1")
 
 
-async def test_a_call_that_our_sdk_repeats_at_another_gateway_is_recorded_there() -> None:
+async def test_a_stopping_gateway_leaves_the_record_of_a_call_to_the_gateway_where_our_sdk_is() -> None:
     audit, sink, session, _ = opened()
     audit.concluded(call(session), None, 1.0, 10)
     audit.orphaned(session, elsewhere=True)
     audit.close()
     assert sink.records == []
+
+
+@pytest.mark.parametrize("gateway", [0, 1])
+async def test_an_agent_that_comes_back_and_does_not_repeat_its_call_hides_nothing(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, gateway: int
+) -> None:
+    monkeypatch.setattr(memberships, "GRACE_S", 0.5)
+    async with couple(nats_url, 2) as pair:
+        sink = recorded(pair.world.gateways[0])
+        asked = serve(pair.box, CALL, hang(pair.box))
+        await pair.anna.sio.emit(CALL, call_of(timeout=2), namespace=NAMESPACE)
+        await eventually(lambda: len(asked) == 1)
+        pair.anna.sio.eio.ws._response.connection.transport.abort()
+        async with connected(pair.world.gateways[gateway].url) as again:
+
+            async def is_back() -> bool:
+                joined: bool = (await again.join("agent", "anna", OFFICE))[0]
+                return joined
+
+            await eventually(is_back)
+        calls = await eventually(lambda: [record for record in sink.records if record["kind"] == "call"])
+        assert [(record["req_id"], record["outcome"]) for record in calls] == [("r0", "broken_off")]
+
+
+@pytest.mark.parametrize("other", [{"computer": "tablet"}, {"tool_name": "look"}, {"params": {"a": 2}}])
+async def test_another_call_with_the_req_id_of_one_that_was_broken_off_hides_nothing(other: dict[str, Any]) -> None:
+    audit, sink, session, _ = opened()
+    first = call(session)
+    audit.concluded(first, None, 1.0, 10)
+    audit.concluded(replace(first, payload={**first.payload, **other}), Answer(b"{}"), 1.0, 10)
+    audit.orphaned(session, elsewhere=False)
+    assert [record["outcome"] for record in sink.records] == ["ok", "broken_off"]
 
 
 async def test_the_record_of_a_repeat_says_that_it_is_one() -> None:

@@ -105,6 +105,21 @@ async def test_a_call_that_a_killed_gateway_and_its_repeat_recorded_is_listed_on
     assert writers(file) == ["a", "b"], "what comes long after a call is another call"
 
 
+async def test_a_gateway_that_waited_for_a_repeat_which_another_one_recorded_is_not_listed(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    records = (
+        ("a", "r1", REPEATED, "ok"),
+        ("b", "r1", REPEATED, "broken_off"),
+        ("c", "r1", None, "503"),
+        ("d", "r2", None, "broken_off"),
+        ("e", "r1", None, "tool_error"),
+    )
+    for gateway, req_id, event, outcome in records:
+        trail = Trail(logging.getLogger("test"), writer=gateway, open_sink=lambda made: FileSink(file, made))
+        trail.write(Event("call", outcome, office="lab", name="anna", computer="pc", req_id=req_id, event=event))
+    assert writers(file) == ["a", "d", "e"]
+
+
 def writers(file: Path) -> list[str]:
     return [json.loads(line)["writer"] for line in audit("list", "--file", str(file), "--json").stdout.splitlines()]
 

@@ -1,7 +1,9 @@
 """What the gateway records (`smcp_bus.audit`): each event of a client is turned into what happened.
 
 A call has one record, of the gateway that answers it. Our SDK repeats a call that was broken off, or was answered with
-503 and `may_have_run`. Such a call is not recorded until it is clear that no repeat comes here or to another gateway.
+503 and `may_have_run`. Such a call is not recorded until its repeat was recorded here, or its time is up. A repeat at
+another gateway is recorded there, too, and readers drop the later one of the two (`audit_reader`): that an Agent is at
+another gateway does not mean that it repeats its calls there.
 """
 
 import asyncio
@@ -35,8 +37,9 @@ OPEN_BYTES: Final = 64 * 1024 * 1024
 """Memory for calls that may be repeated, shared per office. Beyond it a call is recorded at once, so that its repeat
 gets a second record."""
 
-Key = tuple[str, str, str]
-"""(office, Agent, req_id)"""
+Key = tuple[str, str, str, str]
+"""(office, Agent, req_id, digest of the Computer, the tool and the arguments): what is the same in a repeat. An Agent
+may use a `req_id` for another call."""
 
 
 class LeftMeanwhile(NotInOffice):
@@ -62,8 +65,8 @@ class Audit:
         self._sessions = sessions
         self._open: dict[Key, _RepeatableCall] = {}
         self._budget = ByteBudget(OPEN_BYTES)
-        self._not_written: dict[Key, str] = {}
-        """Digests of calls answered with `NOT_WRITTEN`. Their records are sent again, so their repeats get none."""
+        self._not_written: set[Key] = set()
+        """Calls answered with `NOT_WRITTEN`. Their records are sent again, so their repeats get none."""
         self._ended: dict[str, Session] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -97,8 +100,7 @@ class Audit:
         session = self._sessions.get(call.caller.session) or self._ended.get(call.caller.session)
         if (event := _event(session, call, answer, seconds, size)) is None:
             return None
-        key = (event.office or "", event.name or "", event.req_id or "")
-        if name == CALL and self._not_written and self._not_written.get(key) == _call_digest(call):
+        if name == CALL and self._not_written and _key(event, call) in self._not_written:
             return None
         if event.kind == "refusal":
             self.trail.write_refusal(event, call.caller.office)
@@ -106,21 +108,22 @@ class Audit:
         if event.kind == "call" and not self._takes_calls():
             return None
         if name == CALL:
-            self._forget(key)
+            if self._open:
+                self._forget(_key(event, call))
             if answer is None or (answer.error is not None and _sdk_will_retry(session, answer)):
-                self._keep(key, event, call)
+                self._keep(_key(event, call), event, call)
                 return None
         written = self.trail.write(event)
         if written is None or answer is None:
             return None
-        return self._when_written(written, answer, key, call)
+        return self._when_written(written, answer, event, call)
 
-    async def _when_written(self, written: Awaitable[bool], answer: Answer, key: Key, call: Call) -> Answer:
+    async def _when_written(self, written: Awaitable[bool], answer: Answer, event: Event, call: Call) -> Answer:
         if await written:
             return answer
         if call.row.event == CALL:
-            self._not_written[key] = _call_digest(call)
-            self._loop.call_at(call.deadline + REPEATED_S, self._not_written.pop, key, None)
+            self._not_written.add(key := _key(event, call))
+            self._loop.call_at(call.deadline + REPEATED_S, self._not_written.discard, key)
         return failed(Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True}).body())
 
     def _takes_calls(self) -> bool:
@@ -163,8 +166,8 @@ class Audit:
             self._loop.call_later(ENDED_S, self._ended.pop, session.id, None)
 
     def orphaned(self, session: Session, *, elsewhere: bool) -> None:
-        """The session has ended. If our SDK is at another gateway now (`elsewhere`), that gateway records the
-        repeats of its calls."""
+        """The session has ended, and its Agent does not come back here. `elsewhere`: this gateway stops, and our SDK is
+        at another one, which records the repeats of its calls."""
         for key, each in list(self._open.items()):
             if each.session != session.id:
                 continue
@@ -248,10 +251,9 @@ def _subject(caller: Caller) -> str | None:
     return (caller.subject or None) if caller.rights is None else caller.rights.holder
 
 
-def _call_digest(call: Call) -> str:
-    """A digest of what a call asks for: with its `Key` it is the same in a repeat."""
+def _key(event: Event, call: Call) -> Key:
     asked = [call.payload.get(name) for name in ("computer", "tool_name", "params")]
-    return sha256(exact_json.written(asked, sort_keys=True))
+    return event.office or "", event.name or "", event.req_id or "", sha256(exact_json.written(asked, sort_keys=True))
 
 
 def _message(answer: Answer) -> str | None:

@@ -26,8 +26,10 @@ from smcp_service.settings import SettingsError
 
 REMEMBERED: Final = 2 * MOST_WAITING
 """How many records are remembered: one that was sent again may be in the trail twice."""
-_CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256", "outcome")
+_CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256")
 """What is the same in the records of a call and of its repeat."""
+_BELATED: Final = ("broken_off", "503")
+"""What a gateway says that waited in vain for the repeat of a call."""
 _AROUND: Final = codecs.BOM_UTF8 + b" \r\n"
 """What an editor may put around a record; none begins or ends so."""
 COLUMNS: Final = (
@@ -125,21 +127,27 @@ class Duplicates:
     def __init__(self) -> None:
         self._seen: dict[str, str] = {}
         """When each record was made, by its number and by what it says."""
+        self._repeats: dict[str, str] = {}
+        """When each repeat of a call was made, by what is the same in both. There are few, so they reach far back."""
 
     def seen_before(self, record: dict[str, Any]) -> bool:
         """Whether the same was read before; remembers the record.
 
-        An approval may be recorded by two registries; a call by a gateway that was killed before its answer went out,
-        and by the one that answered our SDK's repeat.
+        An approval may be recorded by two registries; a call by the gateway that answered our SDK's repeat, and by one
+        that was killed before its answer went out, or that waited for the repeat until the call's time was up.
         """
-        same, at = (*FIELDS[1:], "source") if "source" in record else _CALL, str(record.get("at"))
-        number, what = (str([record.get(name) for name in names]) for names in (("writer", "seq"), same))
+        same, at = (*FIELDS[1:], "source") if "source" in record else (*_CALL, "outcome"), str(record.get("at"))
+        number, what, call = (str([record.get(name) for name in names]) for names in (("writer", "seq"), same, _CALL))
         earlier = self._seen.get(what)
         again = "source" in record or (record.get("event") == REPEATED and _in_one_call(earlier, at))
         known = ("seq" in record and number in self._seen) or (again and earlier is not None)
+        known |= record.get("outcome") in _BELATED and _in_one_call(self._repeats.get(call), at)
         self._seen |= {number: at, what: at}
-        while len(self._seen) > 2 * REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+        if record.get("event") == REPEATED:
+            self._repeats[call] = at
+        for seen, most in ((self._seen, 2 * REMEMBERED), (self._repeats, REMEMBERED)):
+            while len(seen) > most:
+                del seen[next(iter(seen))]
         return known
 
 

@@ -264,8 +264,6 @@ class Memberships:
         if await self._is_free(membership):
             await self._cancel(session, membership, calls)
             self.audit.orphaned(session, elsewhere=False)
-        elif not self._is_here(membership):
-            self.audit.orphaned(session, elsewhere=True)
 
     async def _is_elsewhere(self, session: Session, membership: Membership) -> bool:
         """Whether an Agent is at another gateway soon; also if nothing waits for that. Raises as `_is_free`."""
