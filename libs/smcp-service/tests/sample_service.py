@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from opentelemetry import context as otel_context
@@ -40,6 +42,8 @@ async def open_sample(settings: SampleSettings) -> AsyncIterator[None]:
             tasks.start(_die(ValueError("line one\nline two")), name="first")
         if settings.mode == "fail":
             tasks.start(_die(Failure("the port is taken")), name="fail")
+        if settings.mode == "name-server-hangs":
+            await _resolve_while_the_name_server_hangs()
         if settings.mode == "spans":
             _record_spans()
         if settings.mode == "log":
@@ -60,6 +64,25 @@ async def _forever() -> None:
 
 async def _die(error: Exception) -> None:
     raise error
+
+
+async def _resolve_while_the_name_server_hangs() -> None:
+    find = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *args: Any, **options: Any) -> Any:
+        if host == "hangs.invalid":
+            threading.Event().wait()
+        return find(host, *args, **options)
+
+    socket.getaddrinfo = getaddrinfo  # type: ignore[assignment]
+    loop = asyncio.get_running_loop()
+    for _ in range(40):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await loop.getaddrinfo("hangs.invalid", 4222)
+                raise AssertionError("it did not hang")
+    async with asyncio.timeout(30):
+        assert await loop.getaddrinfo("localhost", 4222)
 
 
 def _record_spans() -> None:

@@ -50,6 +50,14 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         assert service.log[-1]["event"] == "stopping at once"
 
 
+async def test_a_name_is_resolved_and_the_process_ends_while_earlier_lookups_hang() -> None:
+    async with sample(mode="name-server-hangs") as service:
+        await service.logged("serving")
+        service.signal(signal.SIGTERM)
+
+        assert await service.exit_code() == 0
+
+
 async def test_a_background_task_that_dies_takes_the_process_down_with_its_error() -> None:
     async with sample(mode="die") as service:
         assert await service.exit_code() == 1

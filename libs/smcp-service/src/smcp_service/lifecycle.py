@@ -5,10 +5,13 @@ process. What `main` opens it opens with ``async with``, so that leaving drains.
 """
 
 import asyncio
+import concurrent.futures
 import errno
 import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, NoReturn, TypeVar
@@ -56,8 +59,30 @@ def plain_failures() -> Iterator[None]:
         raise PlainFailure(failures) from error
 
 
+class _Loop(uvloop.Loop):
+    """Resolves each name in a thread of its own, which the end of the process does not wait for.
+
+    While a name server hangs, a lookup takes up to minutes, and those that wait for it give up after seconds. uvloop
+    runs two lookups at a time, so the next ones would wait for two of these, also when the name server is back; and
+    libuv waits for them at exit.
+    """
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: int) -> list[Any]:
+        found: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+        found.set_running_or_notify_cancel()
+
+        def resolve() -> None:
+            try:
+                found.set_result(socket.getaddrinfo(host, port, **options))
+            except Exception as error:  # noqa: BLE001 -- raised where it is awaited
+                found.set_exception(error)
+
+        threading.Thread(target=resolve, name=f"getaddrinfo {host}", daemon=True).start()
+        return await asyncio.wrap_future(found, loop=self)
+
+
 def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
-    """Run `main` on a new loop of uvloop and give the exit code of the process.
+    """Run `main` on a new loop of uvloop (see `_Loop`) and give the exit code of the process.
 
     The first SIGTERM or SIGINT sets the stop event, the second calls `at_once` (it removes what must not stay behind
     even so, and must not wait) and exits with 1. SIGHUP, unless it is ignored or handled, only sets the event.
@@ -67,7 +92,7 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     log = structlog.get_logger("smcp_service.lifecycle")
     try:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=_Loop) as runner:
                 code = runner.run(_with_signals(main, at_once))
         finally:
             # The loop's handlers are gone, and Python's own would break off the clean-up of the caller.
