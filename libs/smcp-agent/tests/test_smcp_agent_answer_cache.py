@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smcp_agent.cache import ROUNDS, SIZE, AnswerCache, Query, Spawn
+from smcp_agent.cache import MAX_BYTES, MIN_BYTES, ROUNDS, AnswerCache, Query, Spawn
 from smcp_agent.errors import Closed, SmcpError, Unavailable
 from smcp_testing.profiles import scaled
 
@@ -44,10 +44,10 @@ class Side:
 class Cache:
     """An `AnswerCache` whose queries are named by a letter."""
 
-    def __init__(self, side: Side, spawn: Spawn, *, again: bool = False, size: int = SIZE) -> None:
+    def __init__(self, side: Side, spawn: Spawn, *, again: bool = False, size: int = 512) -> None:
         self._side = side
         self._again = again
-        self._cache = AnswerCache(spawn, size=size)
+        self._cache = AnswerCache(spawn, max_bytes=size * MIN_BYTES)
 
     async def get(self, key: str) -> int:
         return await self._cache.get(Query(key), lambda: self._side.fetch(key), again=self._again)
@@ -217,6 +217,29 @@ async def test_the_least_recently_used_answers_are_evicted() -> None:
         assert side.asked == []
         await got(side, cache, "b")
         assert side.asked == ["b"]
+
+
+async def test_large_answers_evict_others_by_their_bytes_and_one_above_the_limit_is_not_cached() -> None:
+    asked: list[str] = []
+    sizes = {"small": 1, "first": MAX_BYTES // 2, "second": MAX_BYTES // 2, "too large": MAX_BYTES}
+
+    async with asyncio.TaskGroup() as group:
+        cache = AnswerCache(group.create_task)
+
+        async def get(key: str) -> None:
+            async def fetch() -> dict[str, list[str]]:
+                asked.append(key)
+                return {"documents": ["x" * sizes[key]]}
+
+            assert await cache.get(Query(key), fetch) == {"documents": ["x" * sizes[key]]}
+
+        for key in ("first", "small", "second", "too large"):
+            await get(key)
+        asked.clear()
+        for key in ("small", "second", "too large", "first"):
+            await get(key)
+
+    assert asked == ["too large", "first"]
 
 
 async def test_a_running_question_is_not_evicted() -> None:

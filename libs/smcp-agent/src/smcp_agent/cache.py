@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import math
+import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
@@ -24,7 +25,10 @@ from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
 from smcp_proto.schemas import SMCPTool
 
-SIZE: Final = 512
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Bytes that all cached answers may take in memory."""
+MIN_BYTES: Final = MAX_BYTES // 512
+"""Each answer counts as so many bytes at least: a notification compares all of them with what changed."""
 ROUNDS: Final = 8
 """An answer that is outdated during each of so many queries is given all the same."""
 PASSING: Final = (Unavailable, TimedOut, RateLimited)
@@ -57,19 +61,24 @@ class _Entry:
     """When it was asked for (loop time)."""
     task: asyncio.Task[tuple[Any, int]] | None = None
     """The query under way; its result is an answer or an error, and the version at which it was asked."""
+    waiting: int = 0
+    """Callers that wait for the query."""
+    size: int = MIN_BYTES
+    """Bytes that the kept answer counts as."""
     read: bool = False
     """Whether it was read since it was last fetched."""
 
 
 class AnswerCache:
-    """Answers by query, at most `size`; the least recently used go. An answer that is outdated while it is asked for is
-    asked for again, at most `ROUNDS` times. Errors are not kept. Concurrent callers share one query, which goes on
-    in the background when its callers have gone.
+    """Answers by query, at most `max_bytes` of them: the least recently used go, and a larger one is not kept.
+
+    An answer that is outdated while it is asked for is asked for again, at most `ROUNDS` times. Errors are not kept.
+    Concurrent callers share one query, which goes on in the background when its callers have gone.
     """
 
-    def __init__(self, spawn: Spawn, *, size: int = SIZE) -> None:
+    def __init__(self, spawn: Spawn, *, max_bytes: int = MAX_BYTES) -> None:
         self._spawn = spawn
-        self._size = size
+        self._max_bytes = max_bytes
         self.entries: OrderedDict[Query, _Entry] = OrderedDict()
         """Read-only for other classes: they only test whether it is empty."""
 
@@ -97,20 +106,24 @@ class AnswerCache:
         for _ in range(ROUNDS):
             entry = self.entries.setdefault(query, _Entry(ask, keep, again))
             self.entries.move_to_end(query)
-            self._shrink(query)
             entry.read = True
             if entry.task is None and entry.kept_version == entry.version and entry.kept_at >= oldest:
                 return cast("Answer", entry.kept)
             task = entry.task or self._start(entry)
-            await asyncio.wait({task})  # cancelling one caller does not end the query for the others
-            if task.cancelled():
-                raise not_open()
-            answer, version = task.result()
-            if isinstance(answer, SmcpError):
-                raise answer
-            entry.read = True
-            if self.entries.get(query) is entry and entry.version == version:
-                break
+            entry.waiting += 1
+            try:
+                await asyncio.wait({task})  # cancelling one caller does not end the query for the others
+                if task.cancelled():
+                    raise not_open()
+                answer, version = task.result()
+                if isinstance(answer, SmcpError):
+                    raise answer
+                entry.read = True
+                if self.entries.get(query) is entry and entry.version == version:
+                    break
+            finally:
+                entry.waiting -= 1
+                self._shrink()
         return cast("Answer", answer)
 
     def outdate(self, old: Callable[[Query, Any], bool], *, again: bool = True) -> None:
@@ -127,10 +140,12 @@ class AnswerCache:
         for query in [query for query in self.entries if query.computer in (computer, None)]:
             del self.entries[query]
 
-    def _shrink(self, wanted: Query) -> None:
-        idle = [query for query, entry in self.entries.items() if query != wanted and entry.task is None]
-        for query in idle[: max(0, len(self.entries) - self._size)]:
-            del self.entries[query]
+    def _shrink(self) -> None:
+        excess = sum(entry.size for entry in self.entries.values()) - self._max_bytes
+        for query, entry in list(self.entries.items()):
+            if excess > 0 and entry.task is None and not entry.waiting:
+                del self.entries[query]
+                excess -= entry.size
 
     def _start(self, entry: _Entry) -> asyncio.Task[tuple[Any, int]]:
         entry.read = False
@@ -145,9 +160,25 @@ class AnswerCache:
             return error, version
         finally:
             entry.task = None
-        if entry.keep(answer):
-            entry.kept, entry.kept_version, entry.kept_at = answer, version, at
+        size = max(MIN_BYTES, _memory(answer))
+        if entry.keep(answer) and size <= self._max_bytes:
+            entry.kept, entry.kept_version, entry.kept_at, entry.size = answer, version, at, size
+            self._shrink()
         return answer, version
+
+
+def _memory(answer: object) -> int:
+    """Bytes that an answer of dicts, lists and scalars takes; what occurs twice counts twice."""
+    total, parts = 0, [answer]
+    while parts:
+        part = parts.pop()
+        total += sys.getsizeof(part)
+        if isinstance(part, Mapping):
+            parts += part.keys()
+            parts += part.values()
+        elif isinstance(part, list | tuple):
+            parts += part
+    return total
 
 
 class _ToolEntry:
