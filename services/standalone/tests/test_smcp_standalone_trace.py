@@ -207,6 +207,7 @@ async def test_what_is_no_req_id_is_wrong_usage_and_no_store_is_asked(req_id: st
     assert "REQ_ID: is empty, or holds a control character" in shown.stderr
 
 
+FOLLOWS = {"refType": "FOLLOWS_FROM", "traceID": "a"}
 LEGACY = {"traceID": "a", "spanID": "b", "operationName": "x", "startTime": 1, "duration": 1}
 
 
@@ -218,6 +219,9 @@ LEGACY = {"traceID": "a", "spanID": "b", "operationName": "x", "startTime": 1, "
         {"result": {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 1}]}]}]}},
         {"data": [{"processes": {}, "spans": [LEGACY | {"startTime": math.inf}]}]},
         {"data": [{"processes": {}, "spans": [LEGACY | {"duration": 10**400}]}]},
+        {"data": [{"processes": {}, "spans": [LEGACY | {"spanID": {}}]}]},
+        {"data": [{"processes": {}, "spans": [LEGACY | {"parentSpanID": [1]}]}]},
+        {"data": [{"processes": {}, "spans": [LEGACY | {"references": [{**FOLLOWS, "spanID": 7}]}]}]},
     ],
 )
 async def test_json_of_another_shape_is_one_line(body: Any) -> None:
@@ -225,6 +229,15 @@ async def test_json_of_another_shape_is_one_line(body: Any) -> None:
         shown = await run_trace(url, REQ_ID)
     assert (shown.exit_code, shown.stdout) == (1, "")
     assert shown.stderr == f"error: {url} answers with JSON that is not Jaeger's\n"
+
+
+async def test_a_tag_whose_key_is_no_text_is_shown_as_one() -> None:
+    logs = [{"timestamp": 1, "fields": [{"key": 7, "value": "seven"}]}]
+    body = {"data": [{"processes": {}, "spans": [LEGACY | {"logs": logs}]}]}
+    async with served(answering(json.dumps(body).encode(), "application/json")) as url:
+        shown = await run_trace(url, REQ_ID)
+    assert shown.exit_code == 0
+    assert "7=seven" in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -178,12 +178,13 @@ def _legacy(traces: Any) -> Iterator[Span]:
             process = each["processes"].get(span.get("processID")) or {}
             attributes = _tags(span.get("tags"))
             parent, links = span.get("parentSpanID") or "", []
+            parent = parent and _id(parent.zfill(16), 16)
             for reference in span.get("references") or ():
-                of_trace = _id(reference["traceID"].zfill(32), 32)
+                of_trace, of_span = _id(reference["traceID"].zfill(32), 32), _id(reference["spanID"].zfill(16), 16)
                 if reference["refType"] == "CHILD_OF" and of_trace == trace_id and not parent:
-                    parent = reference["spanID"]
+                    parent = of_span
                 else:
-                    links.append((of_trace, reference["spanID"]))
+                    links.append((of_trace, of_span))
             failed = attributes.pop("error", False) in (True, "true") or attributes.get("otel.status_code") == "ERROR"
             events = []
             for log in span.get("logs") or ():
@@ -191,7 +192,7 @@ def _legacy(traces: Any) -> Iterator[Span]:
                 events.append(Event(str(fields.pop("event", "event")), _time(log["timestamp"]) * 1000, fields))
             yield Span(
                 trace_id,
-                span["spanID"],
+                _id(span["spanID"].zfill(16), 16),
                 parent,
                 str(span["operationName"]),
                 str(attributes.pop("span.kind", "internal")).upper(),
@@ -213,7 +214,7 @@ def _time(number: Any) -> int:
 
 
 def _tags(tags: Any) -> dict[str, Any]:
-    return {tag["key"]: tag["value"] for tag in tags or ()}
+    return {str(tag["key"]): tag["value"] for tag in tags or ()}
 
 
 def _otlp(result: Any) -> Iterator[Span]:
@@ -248,7 +249,7 @@ def _otlp(result: Any) -> Iterator[Span]:
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:
-    return {pair["key"]: _value(pair.get("value") or {}) for pair in pairs or ()}
+    return {str(pair["key"]): _value(pair.get("value") or {}) for pair in pairs or ()}
 
 
 def _value(value: Any) -> Any:
