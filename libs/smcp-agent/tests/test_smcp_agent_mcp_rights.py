@@ -1,5 +1,6 @@
 """An MCP client with rights: it may use some tools and some Computers of an office only."""
 
+import asyncio
 from typing import Any
 
 import mcp_types as types
@@ -99,3 +100,21 @@ async def test_a_client_cannot_watch_what_another_one_watches_at_a_computer_that
                 allowed.clear()
                 with pytest.raises(MCPError, match=REFUSED):
                     await second.client.session.send_request(request, types.EmptyResult)
+
+
+async def test_a_stream_hears_of_no_resource_at_a_computer_that_its_client_may_not_ask() -> None:
+    allowed = {"blue", "red"}
+    async with fake_gateway() as gateway:
+        blue = computers_at(gateway, "blue", "red")["blue"]
+        async with shared_office(gateway, may_ask=lambda _, computer: computer in allowed) as client:
+            async with client("2026-07-28") as first, client("2026-07-28") as second:
+                async with first.client.listen(resource_subscriptions=[WINDOW]) as all_changes:
+                    allowed.clear()
+                    async with second.client.listen(
+                        resource_subscriptions=[WINDOW], tools_list_changed=True
+                    ) as changes:
+                        await gateway.notify("notify:resources/updated", **blue.says("resources/updated", uri=WINDOW))
+                        async with asyncio.timeout(30):
+                            await anext(aiter(all_changes))
+                            await gateway.enter("green", [tool("echo")])
+                            assert getattr(await anext(aiter(changes)), "uri", None) is None

@@ -37,7 +37,8 @@ REFUSED_S: Final = 2.0
 MAX_SESSIONS: Final = 1000
 """Sessions of clients up to MCP 2025-11-25 in one office; each takes about 50 kB until it ends."""
 MAX_SESSIONS_PER_KEY: Final = MAX_SESSIONS // 4
-"""Sessions of the clients of one key or token in an office, so that they leave room for others."""
+"""Sessions of the clients of one key or token in an office, so that they leave room for others. As many notification
+streams: the MCP SDK serves 1,024 of MCP 2026 in an office."""
 
 _log = get_logger(__name__)
 
@@ -85,6 +86,13 @@ class SeatTaken(Exception):
         self.by_replica = by_replica
 
 
+def _too_many(what: str) -> RateLimited:
+    return RateLimited(
+        f"this key has {MAX_SESSIONS_PER_KEY} {what} in the office: end one of them",
+        details={"limit": MAX_SESSIONS_PER_KEY, "retry_after_s": RECONNECT_S},
+    )
+
+
 class _SessionManager(StreamableHTTPSessionManager):
     """Limits the sessions of one key or token. The MCP SDK (below 2.4) only limits all sessions together, and has no
     public way to learn that a session has ended."""
@@ -92,25 +100,31 @@ class _SessionManager(StreamableHTTPSessionManager):
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         owners = list(self._session_owners.values())
         if requestor is not None and owners.count(requestor) >= MAX_SESSIONS_PER_KEY:
-            raise RateLimited(
-                f"this key has {MAX_SESSIONS_PER_KEY} sessions in the office: end one of them",
-                details={"limit": MAX_SESSIONS_PER_KEY, "retry_after_s": RECONNECT_S},
-            )
+            raise _too_many("sessions")
         return super()._admit_session(requestor)
 
 
 class HeldOffice:
     """An office whose seat this process holds, until `ended` is set."""
 
-    def __init__(self, manager: StreamableHTTPSessionManager, idle_s: float) -> None:
+    def __init__(
+        self, manager: StreamableHTTPSessionManager, idle_s: float, subject_of: Callable[[Request], str]
+    ) -> None:
         self.ended = asyncio.Event()
         self._manager = manager
         self._idle_s = idle_s
+        self._subject_of = subject_of
         self._requests: dict[anyio.CancelScope, BufferedRequest] = {}
         self._unused = asyncio.get_running_loop().call_later(idle_s, self.ended.set)
         self._one_less = asyncio.Event()
 
     async def answer(self, exchange: BufferedRequest) -> None:
+        """Raises RateLimited: it is one notification stream too many of its key or token."""
+        if exchange.streams and not exchange.has_session:  # a session has one stream
+            subject, there = self._subject_of(exchange.request), self._requests.values()
+            own = [each for each in there if each.streams and self._subject_of(each.request) == subject]
+            if len(own) >= MAX_SESSIONS_PER_KEY:
+                raise _too_many("notification streams")
         self._unused.cancel()
         scope = anyio.CancelScope()
         self._requests[scope] = exchange
@@ -261,7 +275,7 @@ class Offices:
             max_sessions=MAX_SESSIONS,
         )
         async with office.following(), manager.run():
-            held = HeldOffice(manager, settings.mcp_idle_s)
+            held = HeldOffice(manager, settings.mcp_idle_s, self._access.subject)
 
             def hear(event: Event) -> None:
                 if isinstance(event, RejoinRefused):  # another process has the seat now

@@ -120,12 +120,14 @@ class ClientSubscriptions:
         try:
             for uri in uris:
                 self._add(uri, stream)
-            for uri in uris:
+            for uri in list(uris):
                 try:
                     await self._watch(context, uri, stream)
                 except MCPError as error:
                     logger.warning("%s cannot be watched: %s", uri, error.error.message)
-            return await self._stream(context, params)
+                    uris.remove(uri)  # else the stream would have what another client hears of it
+            wanted = params.notifications.model_copy(update={"resource_subscriptions": sorted(uris) or None})
+            return await self._stream(context, params.model_copy(update={"notifications": wanted}))
         finally:  # a client that closes its stream cancels this
             await self._release(stream)
 
