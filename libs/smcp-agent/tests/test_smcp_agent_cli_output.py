@@ -8,7 +8,7 @@ import time
 import pytest
 
 from smcp_agent import events
-from smcp_agent.cli.output import SENTENCES, parameters, print_readable, sentence
+from smcp_agent.cli.output import SENTENCES, parameters, print_readable, print_tools, sentence
 from smcp_agent.errors import NotFound
 from smcp_proto.schemas import Capabilities, SMCPTool
 from smcp_testing.agent_command import at_a_terminal, run
@@ -51,6 +51,24 @@ def test_the_parameters_of_a_tool_take_time_by_their_number() -> None:
     began = time.process_time()
     assert parameters(schema).splitlines()[:2] == ["p0*", "p1*"]
     assert time.process_time() - began < 2
+
+
+def test_thousands_of_tools_are_printed_stacked_within_a_moment_and_a_short_list_as_a_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    schema = {"properties": {name: {"type": "string"} for name in ("path", "query", "format")}}
+    tools = [
+        SMCPTool(name=f"tool_{number}", description="Does much. " * 20, params_schema=schema, return_schema=None)
+        for number in range(3000)
+    ]
+    began = time.process_time()
+    print_tools(tools)
+    assert time.process_time() - began < 3
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["tool_0", "  Parameters: path: string, query: string, format: string   Description: Does"]
+    assert [line for line in shown if not line.startswith(" ")] == [tool.name for tool in tools]
+    print_tools(tools[:50])
+    assert re.match("┏━+┳━+┳━+┓\n┃ Tool +┃ Parameters +┃ Description +┃\n", capsys.readouterr().out)
 
 
 async def test_documents_and_windows_are_formatted_at_a_terminal_only() -> None:

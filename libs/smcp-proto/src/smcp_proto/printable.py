@@ -94,9 +94,11 @@ def failure_excerpt(text: str) -> str:
 def stacked_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
     """A table for a terminal that is too narrow for it: the first cell of each row, and below it the others with the
     names of their columns. `width` is in characters."""
+    wrapper = textwrap.TextWrapper(
+        width, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
     lines = []
     for first, *cells in rows:
         named = "   ".join(f"{name}: {cell}" for name, cell in zip(columns[1:], cells, strict=True) if cell)
-        indented = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
-        lines += [printable(first), *indented.wrap(printable(named, newline=", "))]
+        lines += [printable(first), *wrapper.wrap(printable(named, newline=", "))]
     return "\n".join(lines)

@@ -38,6 +38,8 @@ MAX_STEM: Final = 100
 """Characters of a tool's name in that of a file; file systems take 255 bytes."""
 MAX_INDENTED: Final = 32 * 1024
 """Characters of JSON that is indented: what is nested deeply becomes a thousand times longer by it."""
+MAX_ROWS: Final = 200
+"""Rows of a table with a border, which takes rich a few milliseconds for each row; more rows are printed stacked."""
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 
@@ -69,7 +71,7 @@ def print_tools(tools: Sequence[SMCPTool], why: str = "") -> None:
 def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]], empty: str = "") -> None:
     """A table whose first column is never cut, since people copy it; `others` are columns and their minimum widths.
 
-    A terminal that is too narrow for them gets `stacked_rows`. Without rows, `empty` is printed.
+    More than `MAX_ROWS` rows, and a terminal that is too narrow, get `stacked_rows`. Without rows, `empty` is printed.
     """
     if not rows and empty:
         print_hint(empty)
@@ -77,7 +79,7 @@ def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[s
     longest = max((cell_len(plain(row[0])) for row in rows), default=0)
     console = Console()
     least = longest + sum(others.values()) + BORDER * (len(others) + 1) + 1
-    if sys.stdout.isatty() and console.width < least:
+    if len(rows) > MAX_ROWS or (sys.stdout.isatty() and console.width < least):
         typer.echo(stacked_rows([first, *others], rows, console.width))
         return
     console.width = max(console.width, least)
