@@ -58,6 +58,14 @@ def test_a_circular_value_is_refused() -> None:
         WireJson(1000).dumps(["event", endless])
 
 
+def test_a_value_that_is_nested_too_deep_is_refused_in_words() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(Malformed, match=r"^this cannot be said in JSON: it is nested too deep$"):
+        WireJson(100_000).dumps(["event", {"params": deep}])
+
+
 def test_the_limit_counts_bytes_not_characters() -> None:
     assert json.loads(WireJson(8).dumps("好好")) == "好好"
     with pytest.raises(TooLarge) as caught:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import orjson
@@ -77,6 +78,23 @@ def test_a_field_nested_too_deep_is_refused(kind: type) -> None:
         "reason": f"is nested more than {exact_json.MAX_DEPTH} levels deep",
     }
     assert caught.value.message.startswith("params: ")
+
+
+@pytest.mark.parametrize("text", ["[", '{"a":', '["]", ', '{"]":"}", "a":'])
+@pytest.mark.parametrize("before", ["", "深" * 5000])
+def test_json_nested_deeper_than_any_reader_goes_is_refused_naming_the_limit(text: str, before: str) -> None:
+    closing = "]" if text.startswith("[") else "}"
+    body = f'{{"before": "{before}", "params": {text * 5000}1{closing * 5000}}}'.encode()
+    with pytest.raises(Malformed, match=f"^the request is nested more than {exact_json.MAX_DEPTH} levels deep$"):
+        exact_json.read_object(body)
+
+
+@pytest.mark.parametrize("text", ['{"a": "[' + "[" * 1000, '{"a": "' + '\\"' * 300_000, "[]" * 1000, "[1," * 100 + "?"])
+def test_brackets_in_strings_and_closed_ones_are_no_nesting_of_what_is_no_json(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(Malformed, match=r"^the request is not JSON$"):
+        exact_json.read_object(text.encode())
+    assert time.process_time() - began < 1
 
 
 def test_the_depth_of_unknown_fields_counts_too() -> None:

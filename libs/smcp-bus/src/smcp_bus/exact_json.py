@@ -53,15 +53,20 @@ def read_object(body: object) -> dict[str, Any]:
     if isinstance(body, bytes):
         try:
             body = read(body) if body else {}
-        except orjson.JSONDecodeError:
+        except orjson.JSONDecodeError as error:
             assert isinstance(body, bytes)
-            raise _not_read(body) from None
+            raise _not_read(body, error) from None
     if not isinstance(body, dict):
         raise Malformed("the request is not a JSON object", details={"field": ""})
     return body
 
 
-def _not_read(body: bytes) -> Malformed:
+def _not_read(body: bytes, error: orjson.JSONDecodeError) -> Malformed:
+    if error.pos <= ONE_STEP:
+        outside = _STRING.sub("", error.doc[: error.pos])
+        levels = outside.count("[") + outside.count("{") - outside.count("]") - outside.count("}")
+        if levels > MAX_DEPTH:  # orjson reads 1024 levels, and says of more only that it is no JSON
+            return Malformed(f"the request {TOO_DEEP}", details={"field": "", "reason": TOO_DEEP})
     field = field_with_half(body) if len(body) <= ONE_STEP else None
     if field is None:
         return Malformed("the request is not JSON", details={"field": ""})
@@ -315,6 +320,8 @@ async def _turn() -> None:
 MAX_DEPTH: Final = 128
 """Levels of objects and lists in a field. Deeper JSON is lost on the way: Python's MCP servers read 200 levels and do
 not answer above that, and writers of JSON end soon after."""
+TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep"
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?')
 
 
 def check_depth(payload: Mapping[str, Any]) -> None:
@@ -325,7 +332,7 @@ def check_depth(payload: Mapping[str, Any]) -> None:
     """
     for field, value in payload.items():
         if isinstance(value, _CONTAINERS) and _is_deeper(value, MAX_DEPTH):
-            raise refused(field, f"is nested more than {MAX_DEPTH} levels deep")
+            raise refused(field, TOO_DEEP)
 
 
 _CONTAINERS: Final = (dict, list)
