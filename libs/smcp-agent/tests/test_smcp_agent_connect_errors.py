@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from smcp_agent import CannotConnect, SmcpAgent
+from smcp_agent import CannotConnect, SmcpAgent, SmcpError
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.ports import Ports
 
@@ -38,6 +38,20 @@ async def test_the_error_for_a_bad_certificate_names_the_reason(tmp_path: Path) 
 
 async def test_a_server_that_does_not_speak_http_is_an_error_with_what_it_said(nats_server: NatsServer) -> None:
     assert "INFO" in await why_not(f"http://{HOST}:{nats_server.port}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:s3cr@t@127.0.0.1:1", "http://me:s3cr@t@ho st:1", "http://me:s3cr@t@127.0.0.1:1/a/?b=c",
+     "me:s3cr@t@127.0.0.1:1", "http://me:s3cr@t/x@127.0.0.1:1", "http://me:s3cr@t@[::1"],
+)  # fmt: skip
+async def test_a_login_in_a_url_is_not_told_in_errors(url: str) -> None:
+    with pytest.raises(SmcpError) as refused:
+        async with SmcpAgent([url, "http://127.0.0.1:2"], office="office", name="bot", connect_timeout=5):
+            pytest.fail("it connected")
+    told = f"{refused.value.message} {refused.value.details}"
+    assert "<redacted>@" in told
+    assert not any(part in told for part in ("me:", "s3cr", "t@"))
 
 
 @pytest.mark.parametrize("body", ["", "{}"])

@@ -46,6 +46,7 @@ SECRET_IN_TEXT: Final = (
 """The group `secret` is the part that nobody may see."""
 _OWN_SECRETS: Final = re.compile(r"smcp_[0-9a-z]+_[A-Za-z0-9_-]+|\bBearer +\S+", re.IGNORECASE)
 _REDACTED: Final = "<redacted>"
+_LOGIN: Final = re.compile(r"^([\w+.-]+://)?.*@", re.DOTALL)
 
 
 def printable(text: str, *, newline: str = " ") -> str:
@@ -83,6 +84,11 @@ def redacted(value: Any) -> Any:
 def _without_secret(found: re.Match[str]) -> str:
     start = found.start()
     return found[0][: found.start("secret") - start] + _REDACTED + found[0][found.end("secret") - start :]
+
+
+def without_login(url: str) -> str:
+    """A URL for messages: `http://me:password@host` becomes `http://<redacted>@host`, also where it is malformed."""
+    return _LOGIN.sub(rf"\1{_REDACTED}@", url)
 
 
 def failure_excerpt(text: str) -> str:

@@ -27,6 +27,7 @@ from smcp_proto import catalog
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import ANSWER_TOO_LARGE, Malformed, NotInOffice, SmcpError, TooLarge, Unavailable
 from smcp_proto.member_names import Role
+from smcp_proto.printable import without_login
 from smcp_proto.schemas import EnterOfficeNotification, EnterOfficeReq, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.schemas.tools import PROGRESS_BY, TOOL_PROGRESS
@@ -155,7 +156,7 @@ class GatewayMembership:
         self.has_joined.set()
         self.computer.in_office(new_tenure=True)
         self.computer.outbox.resume()
-        _log.info("in the office %r as %r, by %s", self._office, self._me.name, connection.url)
+        _log.info("in the office %r as %r, by %s", self._office, self._me.name, without_login(connection.url))
 
     def on_lost(self, reason: str) -> None:
         self._problem = f"the connection with the gateway is lost: {reason}"

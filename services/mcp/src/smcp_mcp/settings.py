@@ -12,6 +12,7 @@ from smcp_agent.errors import Malformed
 from smcp_agent.mcp.tools import MAX_TOOLS
 from smcp_auth.settings import AuthSettings, QuotaSettings, check_auth
 from smcp_proto.member_names import Name
+from smcp_proto.printable import without_login
 from smcp_service.http_limits import PER_ADDRESS
 from smcp_service.settings import MIB, BindHost, Port, Seconds, SettingsError, listed
 
@@ -33,7 +34,7 @@ def _peers(value: str) -> str:
     for url in listed(value):
         parts = urlsplit(url)
         if parts.scheme not in _HTTP or not parts.hostname or parts.path.strip("/"):
-            raise ValueError(f"{url!r} is not a URL without a path, such as http://smcp-mcp-peers:8001")
+            raise ValueError(f"{without_login(url)!r} is not a URL without a path, such as http://smcp-mcp-peers:8001")
         _ = parts.port  # raises a ValueError of its own when it is not a port
     return value
 

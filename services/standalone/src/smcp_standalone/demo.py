@@ -24,6 +24,7 @@ from smcp_agent import CallResult, SmcpAgent, SmcpError
 from smcp_agent.errors import Malformed
 from smcp_bus.bus import raise_if_cancelled
 from smcp_computer.settings import Confirm
+from smcp_proto.printable import without_login
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone import die_with_parent
@@ -103,7 +104,7 @@ async def demo_elsewhere(console: Console, url: str, repository: Path, token: st
 
     Its Computer is `COMPUTER` in `OFFICE`, with the same two MCP servers; `repository` is a path of that host.
     """
-    console.print(f"An Agent joins {OFFICE!r} on {url} and calls the tools of {COMPUTER!r}.\n", highlight=False)
+    console.print(f"An Agent joins {OFFICE!r} on {without_login(url)} and calls the tools of {COMPUTER!r}.\n", highlight=False)
     with _said():
         async with SmcpAgent(url, office=OFFICE, name="demo agent", token=token) as agent:
             await _two_calls(console, agent, repository)

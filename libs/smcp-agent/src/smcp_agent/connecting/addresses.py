@@ -14,6 +14,7 @@ from smcp_agent.connecting.connection import Connection, Notice, connect
 from smcp_agent.connecting.options import ConnectionOptions, local_key, with_token
 from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError
 from smcp_proto.backoff import jittered
+from smcp_proto.printable import without_login
 
 HEAD_START_S: Final = 1.0
 """How long a URL may take to answer before the next one is tried beside it: a host that hangs looks like a slow one."""
@@ -100,7 +101,7 @@ def checked_url(url: str) -> str:
     except (ValueError, AttributeError):  # it is no text
         usable = False
     if not usable:
-        raise Malformed(f"url: {url!r} is not like http://host:port", details={"field": "url"})
+        raise Malformed(f"url: {without_login(str(url))!r} is not like http://host:port", details={"field": "url"})
     return url
 
 

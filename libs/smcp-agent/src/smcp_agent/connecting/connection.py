@@ -21,6 +21,7 @@ from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.connecting.transport import HttpSession, JsonText, WireJson, packet_class, reason, was_refused
 from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
 from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
+from smcp_proto.printable import without_login
 
 NAMESPACE: Final = "/smcp"
 FRAME_SLACK: Final = 64 * 1024
@@ -205,7 +206,8 @@ class Connection:
 
     def _cannot(self, error: BaseException) -> CannotConnect:
         why = f"no answer within {self._options.connect_s:g} s" if isinstance(error, TimeoutError) else reason(error)
-        return CannotConnect(f"cannot connect to {self.url}: {why}", details={"urls": {self.url: why}})
+        url = without_login(self.url)
+        return CannotConnect(f"cannot connect to {url}: {why}", details={"urls": {url: why}})
 
     def _on_connect_error(self, *args: Any) -> None:
         self._refusal = args[0] if args else None
