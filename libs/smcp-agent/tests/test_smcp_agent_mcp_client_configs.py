@@ -169,6 +169,15 @@ def test_a_token_is_a_reference_where_the_client_has_one_and_private_elsewhere(h
     assert [each["id"] for each in inputs] == ["key", "smcp-token"]
 
 
+@pytest.mark.parametrize("client", ["claude-desktop", "zed"])
+def test_a_token_that_is_written_into_a_file_is_shown_only_by_print(home: Path, client: str) -> None:
+    code, out, err = install(client, "--yes", "--token", "smcp_secret")
+    assert (code, "smcp_secret" in out + err) == (0, False)
+    assert '"SMCP_TOKEN": "..."' in out
+    assert "smcp_secret" in (home / FILES[client][0]).read_text(encoding="utf-8")
+    assert '"SMCP_TOKEN": "smcp_secret"' in install(client, "--print", "--token", "smcp_secret")[1]
+
+
 def test_an_entry_names_the_token_file_and_not_the_token(home: Path) -> None:
     key = home / "key"
     key.write_text("smcp_secret\n", encoding="utf-8")

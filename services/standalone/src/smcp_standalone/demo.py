@@ -104,7 +104,9 @@ async def demo_elsewhere(console: Console, url: str, repository: Path, token: st
 
     Its Computer is `COMPUTER` in `OFFICE`, with the same two MCP servers; `repository` is a path of that host.
     """
-    console.print(f"An Agent joins {OFFICE!r} on {without_login(url)} and calls the tools of {COMPUTER!r}.\n", highlight=False)
+    console.print(
+        f"An Agent joins {OFFICE!r} on {without_login(url)} and calls the tools of {COMPUTER!r}.\n", highlight=False
+    )
     with _said():
         async with SmcpAgent(url, office=OFFICE, name="demo agent", token=token) as agent:
             await _two_calls(console, agent, repository)

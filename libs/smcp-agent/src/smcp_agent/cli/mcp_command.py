@@ -110,7 +110,7 @@ def install(
     context: typer.Context,
     client: Annotated[str, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}.")],
     entry: Annotated[str, typer.Option(metavar="NAME", help="What the client calls the server.")] = "smcp",
-    only_print: Annotated[bool, typer.Option("--print", help="Print the entry, and write nothing.")] = False,
+    only_print: Annotated[bool, typer.Option("--print", help="Print the entry with its token; write nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
     token_file: TokenFile = None,
     timeout: CallLimit = MAX_TIMEOUT_S,
@@ -143,7 +143,8 @@ def install(
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     wanted = known.entry(_command(), arguments, token)
     print_hint(f"The entry for {known.title}, whose file is {known.path}:")
-    typer.echo(known.text(entry, wanted), nl=False)
+    shown = wanted if only_print else known.entry(_command(), arguments, token and "...")
+    typer.echo(known.text(entry, shown), nl=False)
     if only_print:
         return
     try:
