@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,6 +153,13 @@ async def test_a_token_function_that_fails_is_a_typed_error_with_its_cause(nats_
                     raise AssertionError("it was let in")
             assert isinstance(failed.value.__cause__, RuntimeError | TimeoutError)
             assert "secret" not in str(failed.value)
+
+
+@pytest.mark.parametrize("token", [lambda: "a token", 5, Path("token")])
+async def test_a_token_that_is_neither_text_nor_an_async_function_is_refused_and_the_field_named(token: Any) -> None:
+    with pytest.raises(Malformed, match="token: neither text nor an async function that returns it"):
+        async with SmcpAgent("http://127.0.0.1:1", office="office", name="anna", token=token):
+            raise AssertionError("it was let in")
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\r\nX-Evil: 1", "深", "x" * 9000])

@@ -1,8 +1,10 @@
 """Pinned tools: what changed since it was approved is listed as changed, and not called until it is approved."""
 
 import asyncio
+import errno
 import json
 import logging
+import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -360,6 +362,21 @@ async def test_a_file_that_cannot_be_written_is_told(nats_url: str, tmp_path: Pa
     async with pinned(nats_url, tmp_path, READ, pins_file=tmp_path / "no" / "pins.json") as box:
         assert "cannot be written: No such file or directory" in str((await command("--yes")).exception)
         assert "a2c_pin" not in (await box.tools())["read"]["meta"]
+
+
+async def test_a_full_disk_leaves_no_empty_file_which_no_computer_would_start_with(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pinned(nats_url, tmp_path, READ) as box:
+        there = set(tmp_path.iterdir())
+
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr("smcp_service.files.os.fsync", full)
+        assert "cannot be written: No space left on device" in str((await command("--yes")).exception)
+        assert set(tmp_path.iterdir()) == there
+        assert not box.file.exists()
 
 
 @pytest.mark.parametrize(

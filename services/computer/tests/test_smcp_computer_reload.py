@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,8 +11,9 @@ import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.confirmation import Answer
+from smcp_computer.mcp.server_log import log_file
 from smcp_computer.outbox import FINDER
-from smcp_computer.settings import Confirm
+from smcp_computer.settings import LOGS, Confirm
 from smcp_computer.tools import ToolRef
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
@@ -109,6 +111,41 @@ async def test_a_broken_file_changes_nothing_and_the_next_valid_one_counts(nats_
         assert "config_problem" not in await here.ask("get_status")
         assert here.computer.readiness.report()[1]["configuration"] == "ok"
         assert await tools(here) == before - {"echo"}
+
+
+async def test_a_pipe_in_place_of_the_file_is_not_waited_for_and_the_next_file_counts(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    file, box = tmp_path / "computer.json", configs.stdio()
+    async with world(nats_url, {"config": file}, box=box) as here:
+        before = await tools(here)
+        os.mkfifo(file)
+        await asyncio.wait_for(here.computer.reload(), 30)
+        assert f"{file} is a pipe: the configuration is read from it at the start alone" in caplog.messages
+        assert await tools(here) == before
+        file.unlink()
+        file.write_text(json.dumps({"servers": {"box": {**box, "forbidden_tools": ["echo"]}}}))
+        await here.computer.reload()
+        assert await tools(here) == before - {"echo"}
+
+
+async def test_servers_whose_logs_are_on_a_full_disk_end_and_the_computer_goes_on(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, box = tmp_path / "computer.json", configs.stdio()
+    logs = [log_file(tmp_path / LOGS, name) for name in ("box", "full")]
+    logs[0].parent.mkdir()
+    for log in logs:
+        log.symlink_to("/dev/full")
+    async with world(nats_url, {"config": file, "state_dir": tmp_path}, box=box, full=box) as here:
+        for log in logs:
+            assert f"{log} cannot be written: [Errno 28] No space left on device" in caplog.messages
+        for servers in ({"box": box}, {"box": box, "full": box}):  # it starts again once its former life has ended
+            here.computer.apply(parse_config(json.dumps({"servers": servers})))
+        await asyncio.wait_for(here.computer.fleet.wait_settled(), 60)
+        states = {server["name"]: server["state"] for server in (await here.ask("get_status"))["servers"]}
+        assert states == {"box": "ready", "full": "ready"}
 
 
 async def test_a_file_that_cannot_be_read_for_a_fault_of_ours_changes_nothing(

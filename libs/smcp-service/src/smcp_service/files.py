@@ -18,10 +18,10 @@ LARGEST: Final = 16 * 1024 * 1024
 Value = TypeVar("Value")
 
 
-def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False) -> None:
+def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False, mode: int = 0o600) -> None:
     """Write or replace files, none before all are written; behind a link it is the link's target.
 
-    Their user alone can read them, except that `keep_access` keeps the owner and mode of one that is there.
+    They get this mode, except that `keep_access` keeps the owner and mode of one that is there.
     Raises OSError: none is changed, unless the system refuses to rename.
     """
     written: dict[Path, Path] = {}
@@ -30,12 +30,13 @@ def replace_files(contents: Mapping[Path, bytes], *, keep_access: bool = False) 
             target = path.resolve()
             if target.is_dir():  # told before others are replaced
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # of mode 0600
+            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
             written[target] = Path(name)
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(handle)
+                os.fchmod(handle, mode)
                 if keep_access and target.exists():
                     before = target.stat()
                     os.fchown(handle, before.st_uid, before.st_gid)

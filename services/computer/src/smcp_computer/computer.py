@@ -245,6 +245,9 @@ class Computer:
         async with self._reloading:
             await self.pins.reload()
             self._tools_changed()
+            if self._file.is_fifo():  # it is empty by now, and reading waits for somebody who writes
+                _log.info("%s is a pipe: the configuration is read from it at the start alone", self._file)
+                return
             try:
                 read = await asyncio.to_thread(read_config, self._file)
                 self._env_files = read.env_files  # also of a file with mistakes: one of these may be the mistake

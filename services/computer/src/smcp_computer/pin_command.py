@@ -59,8 +59,9 @@ def pin(
         if not yes:
             typer.confirm(f"Write {file}?", abort=True, err=True)
         try:
-            file.touch(0o644)  # it holds no secrets, and the Computer may run as another user than this command
-            replace_files({file: f"{readable_json({'version': 1, 'servers': after})}\n".encode()}, keep_access=True)
+            text = f"{readable_json({'version': 1, 'servers': after})}\n"
+            # it holds no secrets, and the Computer may run as another user than this command
+            replace_files({file: text.encode()}, keep_access=True, mode=0o644)
         except OSError as error:
             raise Failure(f"{file}: cannot be written: {error.strerror}") from None
         computer.ask("POST", "servers", next(iter(now)), "reload")

@@ -126,10 +126,16 @@ def save_binaries(result: CallResult, directory: Path, tool: str) -> list[str | 
         suffix = guess_extension(getattr(block, "mime_type", None) or "") or ".bin"
         for number in numbers[suffix]:  # continues after the last number, as a result may have thousands of pictures
             path = directory / f"{stem}-{number}{suffix}"
-            with suppress(FileExistsError), path.open("xb") as file:
-                file.write(binary)
-                files.append(str(path))
-                break
+            try:
+                with path.open("xb") as file:
+                    file.write(binary)
+            except FileExistsError:
+                continue
+            except OSError:
+                path.unlink(missing_ok=True)  # the disk is full: a part of a picture is of no use
+                raise
+            files.append(str(path))
+            break
     return files
 
 

@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from smcp_agent.errors import Malformed, SmcpError, TokenUnavailable
+from smcp_proto.validation import refused
 
 MAX_PAYLOAD: Final = 32 * 1024 * 1024
 """Bytes: the services' default of `SMCP_MAX_PAYLOAD`."""
@@ -69,7 +71,7 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
     if not isinstance(token, str):
         try:
             async with asyncio.timeout(options.connect_s):
-                token = await token()
+                token = await _fetching(token)
         except TimeoutError as error:
             raise TokenUnavailable(f"there was no token within {options.connect_s:g} s") from error
         except SmcpError:
@@ -80,6 +82,12 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
             raise TokenUnavailable(f"what fetches tokens gave no text, but {type(token).__name__}")
     check_token(token)
     return replace(options, auth={**options.auth, "token": token}, token=None)
+
+
+def _fetching(fetch: object) -> Awaitable[str]:
+    if not callable(fetch) or not isawaitable(fetched := fetch()):
+        raise refused("token", "neither text nor an async function that returns it")
+    return fetched
 
 
 _SENDABLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")

@@ -179,7 +179,8 @@ def _expanded(path: str) -> Path:
 def content_of(path: Path) -> bytes:
     """What a file holds, decrypted. Raises ConfigError: it cannot be read, or not be decrypted."""
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)  # a device may have no end
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}") from None
     except ValueError:  # also UnicodeEncodeError
@@ -193,6 +194,8 @@ def content_of(path: Path) -> bytes:
 
 
 def _document(raw: bytes | str, variables: Mapping[str, str]) -> dict[str, Any]:
+    if not raw.strip():
+        raise ConfigError('is empty: name a server, as {"servers": {"NAME": {"command": "PROGRAM"}}}')
     document = read_object(raw)
     try:
         filled: dict[str, Any] = other_mcp_hosts.with_variables(document, variables)
@@ -308,7 +311,7 @@ def read_object(raw: bytes | str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError("not JSON: not UTF-8 text: save it in this encoding") from None
     if not text.strip():
-        raise ConfigError('is empty: name a server, as {"servers": {"NAME": {"command": "PROGRAM"}}}')
+        raise ConfigError("is empty")
     try:
         document = json.loads(plain_json(text), object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except json.JSONDecodeError as error:

@@ -211,7 +211,8 @@ class StderrLog:
     def close(self) -> None:
         """No more is written to the file."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # the disk is full: the last lines are lost
+                self._file.close()
 
     def _level(self, level: int) -> int:
         now = time.monotonic()
