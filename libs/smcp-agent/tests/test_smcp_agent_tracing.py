@@ -6,7 +6,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode, TraceFlags
 
 from smcp_agent import NotFound, SmcpAgent
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
@@ -74,6 +75,23 @@ async def test_an_error_and_a_failing_tool_mark_the_span(exported: InMemorySpanE
     assert [(span.attributes or {})["error.type"] for span in spans] == ["404", "tool_error"]
     assert all(span.status.status_code is StatusCode.ERROR for span in spans)
     assert all(not span.events and "secret" not in span.to_json() for span in spans)
+
+
+async def test_the_gateway_is_told_of_an_unsampled_trace_only_if_it_began_in_the_application(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        own = await agent.call_tool("red", "echo", req_id="a" * 32)
+        with trace.get_tracer("app").start_as_current_span("app") as app:
+            await agent.call_tool("red", "echo")
+        first, second = gateway.seen("client:tool_call")
+    assert "traceparent" not in first
+    assert own.trace_id == "a" * 32
+    trace_id = trace.format_trace_id(app.get_span_context().trace_id)
+    assert second["traceparent"].startswith(f"00-{trace_id}-")
+    assert not int(second["traceparent"][-2:], 16) & TraceFlags.SAMPLED
 
 
 async def test_without_a_tracer_requests_carry_no_traceparent() -> None:

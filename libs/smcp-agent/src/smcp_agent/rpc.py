@@ -369,6 +369,8 @@ def _tracer(provider: TracerProvider) -> Tracer:
 @contextmanager
 def request_span(event: str, office: str, agent: str, req_id: str, attributes: Mapping[str, str]) -> Iterator[Traced]:
     """The span `<event>`; an SmcpError that leaves the block marks it with its code."""
+    # If no trace was sampled that begins here, the gateway is not told: else it would not record a failed call either.
+    is_root = not trace.get_current_span().get_span_context().is_valid
     own_id = trace_id(office, agent, req_id)
     token = otel_context.attach(otel_context.set_value(TRACE_ID_KEY, own_id))
     # start_as_current_span does the same with three more context managers, a tenth of the SDK's time for a call
@@ -379,13 +381,11 @@ def request_span(event: str, office: str, agent: str, req_id: str, attributes: M
     )
     otel_context.attach(trace.set_span_in_context(span))
     fields: dict[str, str] = {}
-    _PROPAGATOR.inject(fields)
-    context = span.get_span_context()
-    traced = Traced(
-        span,
-        {"traceparent": fields["traceparent"]} if "traceparent" in fields else {},
-        trace.format_trace_id(context.trace_id if context.is_valid else own_id),
-    )
+    if span.is_recording() or not is_root:
+        _PROPAGATOR.inject(fields)
+    fields.pop("tracestate", None)
+    its_id = span.get_span_context().trace_id if fields else own_id
+    traced = Traced(span, fields, trace.format_trace_id(its_id))
     try:
         yield traced
     except SmcpError as error:

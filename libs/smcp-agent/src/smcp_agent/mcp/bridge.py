@@ -19,9 +19,12 @@ from typing import Any, Final, cast
 import anyio
 import mcp_types as types
 from mcp.server import Server, subscriptions
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
+from opentelemetry import context as otel_context
+from opentelemetry import trace
 
 from smcp_agent import events
 from smcp_agent.cache import Tools
@@ -116,6 +119,7 @@ class OfficeServer:
             on_call_tool=self._call_tool,
             get_tool_input_schema=self._listed.input_schema,
         )
+        self.server.middleware.append(_begin_trace)
         resources = OfficeResources(agent, self.server, may_ask or (lambda _, __: True), max_chars)
         OfficePrompts(agent, self.server, resources)
         self._subscriptions = ClientSubscriptions(agent, self.server, resources, watch_counter)
@@ -255,6 +259,18 @@ class OfficeServer:
     def _last_moment(self) -> float:
         """When a call fails that waits for the office from now on."""
         return math.inf if self._there.is_set() else anyio.current_time() + AWAY_S
+
+
+async def _begin_trace(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Let a call begin its trace, by its `req_id`, if its client is not traced. `smcp_service.telemetry` drops the span
+    that the MCP SDK opens for the client's request, and below a dropped span the call would be in no trace."""
+    if "traceparent" in (ctx.meta or {}) or trace.get_current_span().is_recording():
+        return await call_next(ctx)
+    token = otel_context.attach(trace.set_span_in_context(trace.INVALID_SPAN))
+    try:
+        return await call_next(ctx)
+    finally:
+        otel_context.detach(token)
 
 
 async def serve_stdio(
