@@ -195,7 +195,7 @@ def test_an_entry_names_the_token_file_and_not_the_token(home: Path) -> None:
         (["--name", ""], "error 400: --name: "),
         (["--token", "a b"], "error 400: --token: has to be 1 to 8192 visible"),
         (["--token-file", "nofile"], "error 400: --token-file nofile: cannot be read: No such file or directory"),
-        (["--token-file", "/dev/null"], "error 400: --token-file /dev/null: token: has to be 1 to 8192 visible"),
+        (["--token-file", "/dev/null"], "error 400: --token-file /dev/null: has to be 1 to 8192 visible"),
     ],
 )
 def test_an_entry_that_could_not_work_is_not_made(home: Path, how: str, options: list[str], why: str) -> None:

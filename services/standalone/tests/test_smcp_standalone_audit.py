@@ -294,7 +294,7 @@ def test_wanted_compares_times_and_narrows_the_subject() -> None:
         (["--since", "2027-01-31T12:00"], "says no time zone"),
         (["--kind", "calls"], "--kind: 'calls' is none of join, leave, refusal, call, cancel, approval, key"),
         (["--office", ""], "--office: is empty"),
-        (["--json", "--csv"], "give --csv or --json, not both"),
+        (["--json", "--csv"], "--csv and --json: set only one"),
         (["--outcome", "okay"], "--outcome: 'okay' is neither an error code nor one of ok, moved, "),
         (["--file", "/does/not/exist"], "/does/not/exist: cannot be read"),
     ],

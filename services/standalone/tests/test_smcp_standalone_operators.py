@@ -189,7 +189,7 @@ async def test_a_level_may_be_in_capitals_and_an_unknown_credential_is_told_with
         assert switch.name == "debug"
         unknown = await smcp("log-level", "info", "--credential", "nobody", SMCP_NATS_URL=nats_url)
         assert (unknown.returncode, switch.name) == (1, "debug")
-        assert f"no process has the credential 'nobody'; there are: {bus.credential}" in unknown.stderr
+        assert f"--credential: no process has the credential 'nobody'; there are: {bus.credential}" in unknown.stderr
 
 
 async def test_follow_shows_each_record_once_and_none_is_missing_after_an_interruption(nats_url: str) -> None:

@@ -230,7 +230,7 @@ class _Shown:
     def __init__(self, context: typer.Context) -> None:
         self._json, self._csv = context.params["as_json"], context.params["as_csv"]
         if self._json and self._csv:
-            raise SettingsError("give --csv or --json, not both")
+            raise SettingsError("--csv and --json: set only one")
         self.wanted = _wanted(context.params)
         self.any = False
         self._duplicates = Duplicates()

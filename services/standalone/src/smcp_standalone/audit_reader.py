@@ -110,7 +110,7 @@ def read_file(path: Path) -> Iterator[Line]:
         except OSError as error:
             raise SettingsError(f"{former(path, number)}: cannot be read: {error.strerror or error}") from None
         if not opened:
-            raise SettingsError(f"{path}: cannot be read: there is no such file")
+            raise SettingsError(f"--file (SMCP_AUDIT_FILE): {path}: cannot be read: there is no such file")
         for name, lines in reversed(opened):
             try:
                 for count, raw in enumerate(lines, 1):

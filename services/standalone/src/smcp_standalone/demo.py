@@ -117,7 +117,7 @@ def _said() -> Iterator[None]:
     try:
         yield
     except SmcpError as error:
-        if isinstance(error, Malformed) and error.details.get("field") == "url":
+        if isinstance(error, Malformed) and error.details.get("field") in ("url", "token"):
             raise SettingsError(f"--{error.message}") from error
         raise Failure(f"{error.message} ({int(error.code)})") from error
 

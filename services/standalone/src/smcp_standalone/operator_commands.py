@@ -233,7 +233,7 @@ def log_level(
         found = [each for each in all_found if credential in (None, each.credential)]
         if all_found and not found:
             there = ", ".join(sorted({each.credential for each in all_found}))
-            raise Failure(f"no process has the credential {credential!r}; there are: {there}")
+            raise Failure(f"--credential: no process has the credential {credential!r}; there are: {there}")
         if as_json:
             typer.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
             return

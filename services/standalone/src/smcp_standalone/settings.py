@@ -110,7 +110,7 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
         options.data.mkdir(parents=True, exist_ok=True)
         lock = (options.data / "lock").open("w")
     except OSError as error:
-        raise Failure(f"--data: {options.data} cannot be used: {error.strerror}") from error
+        raise SettingsError(f"--data: {options.data} cannot be used: {error.strerror}") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +120,14 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
 
 
 def without_data(options: UpOptions) -> UpOptions:
-    """The same for a run that leaves no trace: the configuration in `options.data` counts, nothing is written there."""
+    """The same for a run that leaves no trace: the configuration in `options.data` counts, nothing is written there.
+
+    Raises SettingsError: that directory could not be used.
+    """
+    if options.data is not None:
+        there = next(each for each in (options.data, *options.data.absolute().parents) if each.exists())
+        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+            raise SettingsError(f"--data: {options.data}: {there} is not a directory in which this user can write")
     kept = None if options.data is None else options.data / SAMPLE
     config = kept if options.config is None and kept is not None and kept.exists() else options.config
     return replace(options, data=None, config=config)
@@ -194,11 +201,17 @@ def up_model(options: UpOptions) -> NatsModel:
     """The permissions of this run's nats-server: for the services in this process and the hosts in `--hosts`."""
     model = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
     if options.hosts is not None:
-        model = read_model(options.hosts)
+        try:
+            model = read_model(options.hosts)
+        except NatsConfigError as error:
+            raise NatsConfigError(*(f"--hosts: {problem}" for problem in error.problems)) from None
     given = [*model.registries, *model.gateways, *model.operators, *(host.credential for host in model.computers)]
     if taken := [name for name in given if name.casefold() in _OWN_CREDENTIALS]:
         raise NatsConfigError(
-            *(f"{options.hosts}: {name!r} is a credential of smcp up itself: choose another name" for name in taken)
+            *(
+                f"--hosts: {options.hosts}: {name!r} is a credential of smcp up itself: choose another name"
+                for name in taken
+            )
         )
     local = {"credential": COMPUTER, "office": options.office, "names": [options.name]}
     return model_of(

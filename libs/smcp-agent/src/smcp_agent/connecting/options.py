@@ -112,7 +112,7 @@ def read_token(path: Path, said: str) -> str:
     except (OSError, ValueError) as error:
         why = f"cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}"
     except Malformed as error:
-        why = error.message
+        why = error.message.removeprefix("token: ")
     raise TokenUnavailable(f"{said} {path}: {why}")
 
 
