@@ -305,7 +305,7 @@ def test_up_refuses_hosts_with_a_credential_of_its_own(tmp_path: Path, config: P
     hosts.write_text("{offices: [lab], registries: [UP-registry, r], gateways: []}")
     refused = smcp("up", "--port", "0", "--config", str(config), "--hosts", str(hosts))
     assert refused.returncode == 2
-    assert f"error: {hosts}: 'UP-registry' is a credential of smcp up itself" in refused.stderr
+    assert f"error: --hosts: {hosts}: 'UP-registry' is a credential of smcp up itself" in refused.stderr
 
 
 def test_a_wrong_setting_of_the_environment_ends_with_2(config: Path) -> None:

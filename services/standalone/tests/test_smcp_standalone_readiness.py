@@ -59,7 +59,7 @@ async def test_up_is_not_ready_where_its_gateway_refuses_the_token_of_smcp_mcp(
         async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/readyz") as answer:
             assert answer.status == 503
             checks: dict[str, str] = (await answer.json())["checks"]
-            return checks["gateway"].startswith("the gateway refuses SMCP_TOKEN")
+            return checks["mcp_gateway_connection"].startswith("the gateway refuses SMCP_TOKEN")
 
     async with open_system(options, load_up_settings(options, tmp_path), tmp_path):
         await eventually(says_why)

@@ -264,7 +264,7 @@ async def open_mcp(
         tasks.start(access.run(), name="access")
         check = GatewayCheck(settings)
         tasks.start(check.run(), name="gateway check")
-        readiness.add("gateway", lambda: check.problem)
+        readiness.add("mcp_gateway_connection", lambda: check.problem)
         endpoint = McpEndpoint(settings, access, offices, peers, quotas)
         metrics.gauge("smcp_mcp_offices", "Offices whose seat this process holds", lambda: len(offices))
         metrics.counter("smcp_mcp_requests", "Requests, by who answered", lambda: endpoint.requests, label="by")
@@ -314,7 +314,7 @@ async def open_mcp(
         )
         serving = tasks.start(server.serve(sockets=[listener]), name="http")
         address, bound, *_ = listener.getsockname()
-        readiness.add("http", lambda: None if server.started else "not listening yet")
+        readiness.add("mcp_listener", lambda: None if server.started else "not listening yet")
         try:
             yield f"http://{f'[{address}]' if ':' in address else address}:{bound}"
         finally:
