@@ -232,3 +232,17 @@ class Bus(Protocol):
         ...
 
     def watch(self, watcher: Watcher) -> Callable[[], None]: ...
+
+
+AGAIN_S = 0.25
+"""The pause of `once_connected` (seconds)."""
+
+
+async def once_connected(subscribe: Callable[[], Awaitable[Subscription]]) -> Subscription:
+    """What `subscribe` gives (a `serve` or `listen`). While nats-server is away it is tried again: so a process that
+    starts waits for NATS. Raises BusError: nats-server does not permit it."""
+    while True:
+        try:
+            return await subscribe()
+        except (NotConnected, ConnectionLost, RequestTimedOut):
+            await asyncio.sleep(AGAIN_S)

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final, cast, get_args
 
 from smcp_bus import registry_contract
-from smcp_bus.bus import NO_HEADERS, Bus, Headers, Incoming, Reply, RequestHandler, Subscription
+from smcp_bus.bus import NO_HEADERS, Bus, Headers, Incoming, Reply, RequestHandler, Subscription, once_connected
 from smcp_bus.callers import Caller, from_headers
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_bus.headers import ERROR, SUBJECT
@@ -209,7 +209,8 @@ def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
 async def serve_requests(
     bus: Bus, dispatcher: Dispatcher, subject: str, route: Route, *, queue: str = ""
 ) -> Subscription:
-    return await bus.serve(subject, request_handler(dispatcher, route), queue=queue)
+    """Serve a subject from the start of a process on."""
+    return await once_connected(lambda: bus.serve(subject, request_handler(dispatcher, route), queue=queue))
 
 
 def to_reply(answer: Answer) -> Reply:

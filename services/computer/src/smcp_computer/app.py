@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
 from smcp_bus.audit_sinks import ApprovalSink, open_trail
-from smcp_bus.bus import Bus, Incoming, Subscription
+from smcp_bus.bus import Bus, Incoming, Subscription, once_connected
 from smcp_bus.dispatch import Call
 from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.nats.bus import NatsBus
@@ -61,7 +61,7 @@ async def open_computer(settings: ComputerSettings, bus: Bus, **options: Unpack[
     starts no new calls, leaves the office (with `restart` its seat is kept at the end of its calls), waits for calls
     that run (at most `drain_s`), and ends the servers.
 
-    Raises ConfigError (the file) and BusError (nats-server refuses the subjects, or is not there).
+    Raises ConfigError (the file) and BusError (nats-server refuses the subjects).
     """
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process, lease_s=settings.lease_s)
     ownership = Ownership(bus, lease_s=settings.lease_s)
@@ -145,15 +145,15 @@ async def _alive(question: AliveQuestion, call: Call, *, session: str) -> AliveA
 @asynccontextmanager
 async def _serving(bus: Bus, computer: Computer, ownership: Ownership, membership: Membership) -> AsyncIterator[None]:
     """Serve the Computer's subjects and follow the notifications of its office while the body runs. On leaving, what
-    runs is waited for (bounded). Raises BusError: nats-server does not permit it, or is not there."""
+    runs is waited for (bounded). Raises BusError: nats-server does not permit it."""
     seat, notifications = computer.seat, _OfficeNotifications(computer, ownership, membership)
     handler = owned(request_handler(computer.dispatcher, computer_route), ownership.refusal)
     host = subjects.hosts(bus.credential, bus.process, registry_contract.ALIVE.verb)
     calls = subjects.client_all(seat.office, seat.computer)
     subscriptions: list[Subscription] = [
         await serve_requests(bus, computer.dispatcher, host, host_route),
-        await bus.serve(calls, handler, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS),
-        await bus.listen(subjects.notify_all(seat.office), notifications.heard),
+        await once_connected(lambda: bus.serve(calls, handler, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS)),
+        await once_connected(lambda: bus.listen(subjects.notify_all(seat.office), notifications.heard)),
     ]
     try:
         yield

@@ -12,7 +12,7 @@ from nats.js import JetStreamContext
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.audit import Trail
-from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler
+from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler, once_connected
 from smcp_bus.dispatch import Dispatcher, Ended
 from smcp_bus.headers import CLAIM, NOTIFICATION_ID, PROOF, REQ_ID, SUBJECT
 from smcp_bus.subjects import host_route, operator_route, registry_route, request_handler
@@ -175,7 +175,9 @@ def handled_once(handle: RequestHandler) -> RequestHandler:
 @asynccontextmanager
 async def _serving(bus: Bus, dispatcher: Dispatcher) -> AsyncIterator[None]:
     served = [
-        await bus.serve(subject, handled_once(request_handler(dispatcher, route)), queue=subjects.REGISTRY_QUEUE)
+        await once_connected(
+            partial(bus.serve, subject, handled_once(request_handler(dispatcher, route)), queue=subjects.REGISTRY_QUEUE)
+        )
         for subject, route in (
             (subjects.SERVER_ALL, registry_route),
             (subjects.HOSTS_LEASE_ALL, host_route),
