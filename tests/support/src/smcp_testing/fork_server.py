@@ -53,6 +53,7 @@ COMMANDS: Final = (
     "smcp_standalone.trace_command",
     "smcp_testing.mcp_servers.context",
     "smcp_testing.mcp_servers.http_door",
+    "smcp_testing.mcp_servers.toolbox_tools",
     "typer.rich_utils",
     "uvicorn.lifespan.on",
     "uvicorn.protocols.http.auto",
