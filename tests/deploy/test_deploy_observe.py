@@ -29,8 +29,10 @@ ALERTS: Final[dict[str, dict[str, Any]]] = {
 JOB: Final = 'job="smcp-gateway", instance="a"'
 CALLS: Final = 'smcp_gateway_call_duration_seconds_count{event="client:tool_call", outcome="%s"}'
 SLOW: Final = "smcp_registry_request_duration_seconds_bucket{le=%r}"
+_FIRING: Final = 'count(ALERTS{alertname="%s", alertstate="firing"})'
 CASES: Final[dict[str, tuple[dict[str, str], int, int]]] = {
-    # by alert: series of one sample each 30 s, a minute at which it fires, and one at which it does not
+    # by alert, and where, if it has several expressions: series of one sample each 30 s, a minute at which it fires,
+    # and one at which it does not
     "SmcpProcessDown": ({f"up{{{JOB}}}": "1x10 0x10 1x20"}, 8, 12),
     "SmcpNatsLost": ({"smcp_bus_connected": "1x10 0x10 1x20"}, 7, 12),
     "SmcpLeaseNotRenewed": ({"smcp_lease_held": "1x10 0x10 1x20"}, 7, 12),
@@ -57,6 +59,7 @@ CASES: Final[dict[str, tuple[dict[str, str], int, int]]] = {
     "SmcpDrainStuck": ({"smcp_gateway_draining": "0x10 1x10 0x20"}, 9, 12),
     "SmcpStrangers": ({"smcp_gateway_strangers": "10x10 300x10 10x20"}, 8, 12),
     "SmcpQuotaMet": ({'smcp_gateway_quota_refusals_total{quota="calls_per_s"}': "0+30x30 900x30"}, 12, 24),
+    "SmcpQuotaMet at smcp-mcp": ({'smcp_mcp_quota_refusals_total{quota="sockets"}': "0+30x30 900x30"}, 12, 24),
     "SmcpSlowReader": ({f"smcp_bus_slow_consumers_total{{{JOB}}}": "0x10 1x30"}, 6, 12),
     "SmcpBodiesWait": ({"smcp_bus_budget_waiting": "0x10 3x10 0x20"}, 8, 12),
     "SmcpTransfersFail": ({f'smcp_bus_transfers_total{{{JOB}, way="in_failed"}}': "0x10 9x30"}, 6, 12),
@@ -94,20 +97,20 @@ def promtool() -> str:
 
 
 def test_each_alert_fires_and_clears_on_recorded_series(tmp_path: Path) -> None:
-    assert CASES.keys() == ALERTS.keys()
+    assert {case.partition(" ")[0] for case in CASES} == ALERTS.keys()
     tests = [
         {
             "interval": "30s",
             "input_series": [{"series": name, "values": values} for name, values in series.items()],
             "promql_expr_test": [
-                {"expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})', "eval_time": f"{at}m", **wanted}
+                {"expr": _FIRING % case.partition(" ")[0], "eval_time": f"{at}m", **wanted}
                 for at, wanted in (
                     (fires, {"exp_samples": [{"labels": "{}", "value": 1}]}),
                     (clear, {"exp_samples": []}),
                 )
             ],
         }
-        for alert, (series, fires, clear) in CASES.items()
+        for case, (series, fires, clear) in CASES.items()
     ]
     file = tmp_path / "tests.yaml"
     rules = {"rule_files": [str(OBSERVE / "alerts.yaml")], "evaluation_interval": "30s", "tests": tests}
