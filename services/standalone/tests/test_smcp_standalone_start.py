@@ -1,5 +1,6 @@
 """The start of the commands: a taken port, and ctrl-C before they serve."""
 
+import re
 import signal
 import socket
 import sys
@@ -105,6 +106,14 @@ async def test_ctrl_c_while_it_is_loaded_ends_it_without_a_traceback(command: st
         process.signal(signal.SIGINT)
         assert await process.exit_code() == 130
         assert not process.log
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "smcp-agent"])
+async def test_the_version_is_printed_without_loading_the_program(command: str, tmp_path: Path) -> None:
+    (tmp_path / "pydantic.py").write_text(NEVER_LOADED)  # which all of them import
+    async with service_process(BIN / command, "--version", env={"PYTHONPATH": str(tmp_path)}) as process:
+        assert await process.exit_code() == 0
+        assert re.fullmatch(rf"{command} \d+\.\d+\.\d+", "\n".join(process.output))
 
 
 @pytest.mark.parametrize("command", ["smcp-registry", "smcp-gateway", "smcp-computer"])

@@ -7,6 +7,11 @@ from typing import NoReturn
 def main() -> NoReturn:
     """Run `smcp-agent`; a ctrl-C ends it with 130 and no traceback, also while its libraries are being imported."""
     try:
+        if sys.argv[1:] == ["--version"]:
+            from importlib.metadata import version  # noqa: PLC0415 -- ctrl-C may end it, too
+
+            sys.stdout.write(f"smcp-agent {version('smcp-agent')}\n")
+            sys.exit(0)
         from smcp_agent.cli.main import main as run  # noqa: PLC0415 -- half a second of imports, which ctrl-C may end
 
         sys.exit(run())

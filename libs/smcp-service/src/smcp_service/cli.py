@@ -10,13 +10,13 @@ import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import typer
 
+from smcp_service.console_script import version_line
 from smcp_service.lifecycle import Failure, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging, get_logger
 from smcp_service.settings import OF_SERVICES, ServiceSettings, SettingsError, shown, unknown_variables
@@ -35,7 +35,7 @@ def version_option(distribution: str, command: str | None = None) -> Any:
 
     def show(asked: bool) -> None:
         if asked:
-            typer.echo(f"{command or distribution} {version(distribution)}")
+            typer.echo(version_line(distribution, command))
             raise typer.Exit
 
     return typer.Option("--version", callback=show, is_eager=True, help="Show the version and exit.")

@@ -4,6 +4,7 @@ two) ends it like any other command, without a traceback.
 
 import os
 import signal
+import sys
 from importlib import import_module
 from typing import NoReturn
 
@@ -11,12 +12,22 @@ INTERRUPTED = 130
 """The exit code of a command that ctrl-C ended before it could end by itself; the one that shells give."""
 
 
-def run_command(module: str) -> NoReturn:
-    """Import `module` and run its `main`.
+def version_line(distribution: str, command: str | None = None) -> str:
+    """`COMMAND VERSION`; the command's name is by default the distribution's."""
+    from importlib.metadata import version  # noqa: PLC0415 -- see above
+
+    return f"{command or distribution} {version(distribution)}"
+
+
+def run_command(module: str, command: str | None = None) -> NoReturn:
+    """Import `module` and run its `main`; `--version` alone is answered without that.
 
     ctrl-C ends the process at once until `lifecycle.run` listens for signals; there is nothing to clean up yet, and
     libraries would catch a KeyboardInterrupt in an import or while they read the command line.
     """
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(version_line(module.partition(".")[0].replace("_", "-"), command) + "\n")
+        raise SystemExit(0)
     import_module(module).main()
     raise SystemExit(0)

@@ -10,7 +10,7 @@ def main() -> None:
     if sys.argv[1:2] == ["trace"] and not {"-h", "--help"} & {*sys.argv}:
         del sys.argv[1]
         run_command("smcp_standalone.trace_command")
-    run_command("smcp_standalone.main")
+    run_command("smcp_standalone.main", "smcp")
 
 
 if __name__ == "__main__":
