@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -70,6 +71,24 @@ async def test_list_filters_and_prints_each_record_as_it_was_written(path: Path)
     listed = audit("list", "--file", str(path), "--subject", "alice", "--kind", "call", "--json")
     assert listed.returncode == 0, listed.stderr
     assert listed.stdout.splitlines() == [path.read_text().splitlines()[at] for at in (1, 3)]
+
+
+async def test_an_output_that_cannot_be_written_is_a_sentence_and_one_that_nobody_reads_any_more_is_silent(
+    path: Path,
+) -> None:
+    command = born(SMCP, "audit", "list", "--file", str(path), knows=COMMANDS)
+
+    def into(output: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+
+    with Path("/dev/full").open("wb") as full:
+        failed = into(full.fileno())
+    assert (failed.returncode, failed.stderr) == (1, "error: standard output: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    unread = into(writer)
+    os.close(writer)
+    assert (unread.returncode, unread.stderr) == (1, "")
 
 
 async def test_an_approval_that_two_registries_recorded_is_listed_once(tmp_path: Path) -> None:

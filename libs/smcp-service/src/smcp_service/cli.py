@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 from smcp_service.console_script import version_line
-from smcp_service.lifecycle import Failure, run, serve_until_stopped
+from smcp_service.lifecycle import FAILED, Failure, Main, leaves, plain_failures, run, serve_until_stopped
 from smcp_service.logging import LEVEL, configure_logging, get_logger
 from smcp_service.settings import OF_SERVICES, ServiceSettings, SettingsError, shown, unknown_variables
 from smcp_service.telemetry import open_telemetry, wrong_endpoints
@@ -55,7 +55,32 @@ def run_app(app: typer.Typer) -> NoReturn:
         for warning in error.warnings if isinstance(error, SettingsError) else ():
             typer.echo(f"warning: {warning}", err=True)
         raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        typer.echo(f"error: standard output: {error.strerror}", err=True)  # a full disk; typer ends for a closed pipe
+        raise SystemExit(FAILED) from None
     raise SystemExit(0)
+
+
+def print_command(main: Main) -> NoReturn:
+    """Run `main`, which prints for people, then exit with its code. A failure is a plain sentence (`run_app`).
+
+    Raises typer.Exit, or the OSError of an output that cannot be written.
+    """
+    broken: list[BaseException] = []
+
+    async def plain(stop: asyncio.Event) -> None:
+        with plain_failures():
+            try:
+                await main(stop)
+            except* OSError as errors:
+                broken.extend(leaves(errors))
+
+    code = run(plain)
+    if broken:
+        raise broken[0]
+    raise typer.Exit(code)
 
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

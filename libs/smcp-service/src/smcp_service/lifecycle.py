@@ -52,9 +52,9 @@ def plain_failures() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        leaves = list(_leaves(error))
-        failures = [leaf for leaf in leaves if isinstance(leaf, Failure)]
-        if len(failures) < len(leaves):
+        errors = list(leaves(error))
+        failures = [each for each in errors if isinstance(each, Failure)]
+        if len(failures) < len(errors):
             raise
         raise PlainFailure(failures) from error
 
@@ -106,7 +106,7 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     except BaseException as error:  # the outermost edge of the process: nothing is hidden, all of it is logged
         if isinstance(error, SystemExit | GeneratorExit):
             raise
-        errors = list(_leaves(error))
+        errors = list(leaves(error))
         for unexpected in errors:
             if not isinstance(unexpected, Failure):
                 log.error("unhandled error", exc_info=unexpected)  # noqa: TRY400 - one of several
@@ -226,10 +226,11 @@ def _bounded_leaving(entered: AsyncExitStack, seconds: float | None) -> Callable
     return leave
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group and the groups in it; an error alone is its own leaf."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     else:
         yield error
 

@@ -13,8 +13,8 @@ from smcp_bus.audit import Kind
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.registry_contract import Records, RecordsQuestion
 from smcp_proto.printable import escaped_json, printable
-from smcp_service.cli import parse_time
-from smcp_service.lifecycle import Failure, counted, plain_failures, run
+from smcp_service.cli import parse_time, print_command
+from smcp_service.lifecycle import Failure, counted
 from smcp_service.logging import configure_logging
 from smcp_service.settings import SettingsError
 from smcp_standalone.audit_reader import (
@@ -216,12 +216,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
 
 def _run(main: Any) -> None:
     configure_logging("smcp-audit", level="warning")
-
-    async def plain(stop: asyncio.Event) -> None:
-        with plain_failures():
-            await main(stop)
-
-    raise typer.Exit(run(plain))
+    print_command(main)
 
 
 class _Shown:

@@ -30,7 +30,8 @@ from smcp_computer.settings import states_directory
 from smcp_proto.errors import ErrorBody
 from smcp_proto.member_names import check_name
 from smcp_proto.printable import printable, printable_json
-from smcp_service.lifecycle import Failure, plain_failures, run
+from smcp_service.cli import print_command
+from smcp_service.lifecycle import Failure
 from smcp_service.logging import configure_logging
 from smcp_service.settings import LogLevel, ServiceSettings, SettingsError, load_settings
 from smcp_standalone.audit_reader import Duplicates
@@ -263,11 +264,10 @@ def _look(show: Callable[[NatsBus, asyncio.Event], Awaitable[None]]) -> None:
     configure_logging("smcp", level="error")
 
     async def main(stop: asyncio.Event) -> None:
-        with plain_failures():
-            async with operator_bus() as bus:
-                await show(bus, stop)
+        async with operator_bus() as bus:
+            await show(bus, stop)
 
-    raise typer.Exit(run(main))
+    print_command(main)
 
 
 def _read(body: bytes) -> dict[str, Any]:
