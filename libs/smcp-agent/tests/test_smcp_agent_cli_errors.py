@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,3 +192,13 @@ async def test_a_join_refused_for_now_is_unavailable_and_not_join_refused() -> N
         assert "no registry answered" in err
         assert "try again" in err
         assert "one Agent per office" not in err
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("--json", "list")])
+async def test_an_output_that_cannot_be_written_is_a_sentence(arguments: tuple[str, ...]) -> None:
+    async with fake_gateway() as gateway:
+        with Path("/dev/full").open("wb") as full:
+            process = await start(gateway, *arguments, stdout=full.fileno())
+            code, _, err = await ended(process)
+        assert code == 1
+        assert err.splitlines()[-1] == "error: standard output: No space left on device"

@@ -28,7 +28,7 @@ from smcp_agent.cli.output import (
     print_tools,
     statuses_json,
 )
-from smcp_agent.cli.run_command import Answer, follow, no_tools, run
+from smcp_agent.cli.run_command import FAILED, Answer, follow, no_tools, run
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import SmcpError
 from smcp_agent.prompts import Prompt, PromptMessages
@@ -43,7 +43,13 @@ app.add_typer(mcp_app, name="mcp")
 
 def main() -> int:
     """Run the command line; its exit code."""
-    code: int | None = app(standalone_mode=True)
+    try:
+        code: int | None = app(standalone_mode=True)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        typer.echo(f"error: standard output: {error.strerror}", err=True)  # a full disk; typer ends for a closed pipe
+        return FAILED
     return code or 0
 
 
