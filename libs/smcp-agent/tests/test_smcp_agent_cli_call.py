@@ -270,13 +270,13 @@ async def test_a_shell_completes_the_names_of_computers_and_tools() -> None:
     async with fake_gateway() as gateway:
         gateway.computers |= {"red": [tool("add"), tool("echo")], "blue": []}
 
-        async def completed(*words: str) -> list[str]:
-            process = await start(gateway, completing=words)
+        async def completed(*words: str, forked: bool = True) -> list[str]:
+            process = await start(gateway, completing=words, forked=forked)
             code, out, err = await ended(process)
             assert (code, err) == (0, "")
             return out.decode().split()
 
-        assert await completed("smcp-agent", "tools", "") == ["blue", "red"]
+        assert await completed("smcp-agent", "tools", "", forked=False) == ["blue", "red"]
         assert await completed("smcp-agent", "call", "r") == ["red"]
         assert await completed("smcp-agent", "call", "red", "a") == ["add"]
         assert await completed("smcp-agent", "call", "--office", "office", "gone", "a") == []
