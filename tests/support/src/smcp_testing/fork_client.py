@@ -7,6 +7,8 @@ gets a SIGTERM or a SIGINT, the other one gets it, too; when it is killed, the o
 other one, and this one ends when that has ended.
 """
 
+from __future__ import annotations
+
 import marshal
 import os
 import signal
@@ -14,8 +16,11 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import `typing` is a fifth of what this program costs
+    from collections.abc import Mapping, Sequence
+    from typing import Final, NoReturn
 
 HEADER: Final = struct.Struct("!I")
 """How many bytes the wish has that follows, as `marshal` writes it; with it come the streams. Each byte after the
