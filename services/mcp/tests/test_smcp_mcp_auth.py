@@ -337,7 +337,7 @@ async def test_smcp_mcp_is_not_ready_while_its_own_token_is_missing_or_may_not_d
     own = {} if grants is None else {"token": key_of(keys, **{**LAB, "offices": ["*"], **grants})}
 
     def problem() -> str | None:
-        return service.readiness.problems().get("gateway")
+        return service.readiness.problems().get("mcp_gateway_connection")
 
     async with (
         gateway_world(nats_url, settings={"auth_keys": keys}) as world,
@@ -353,7 +353,7 @@ async def test_smcp_mcp_is_ready_only_while_a_gateway_lets_it_in(monkeypatch: py
     async with fake_gateway() as gateway, mcp_service(gateway.url) as service:
 
         def problem() -> str | None:
-            return service.readiness.problems().get("gateway")
+            return service.readiness.problems().get("mcp_gateway_connection")
 
         await eventually(lambda: problem() is None)
         await gateway.stop()
@@ -368,7 +368,7 @@ async def test_smcp_mcp_whose_own_quota_is_used_up_is_ready() -> None:
         quota = {"quota": "sockets", "limit": 3, "retry_after_s": 10}
         gateway.connect_error = {"code": 429, "message": "this key has reached its quota sockets", "details": quota}
         async with mcp_service(gateway.url) as service:
-            await eventually(lambda: "gateway" not in service.readiness.problems())
+            await eventually(lambda: "mcp_gateway_connection" not in service.readiness.problems())
 
 
 async def test_long_results_of_one_user_push_out_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,7 +349,7 @@ async def test_a_key_opens_few_offices_as_its_quota_of_sockets_says_and_another_
         mcp_service(world.url, auth_keys=keys, token=own) as service,
         aiohttp.ClientSession() as http,
     ):
-        await eventually(lambda: "gateway" not in service.readiness.problems())
+        await eventually(lambda: "mcp_gateway_connection" not in service.readiness.problems())
         assert [await asked(http, service, evil, f"c-{number}") for number in range(2)] == [200, 200]
         for number in range(2, 20):
             _, data = await refused(http, service, evil, f"c-{number}")
