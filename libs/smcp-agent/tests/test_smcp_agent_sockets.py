@@ -12,6 +12,7 @@ from socketio.packet import Packet
 from smcp_agent import CannotConnect
 from smcp_agent.connecting.connection import ConnectionBroken, connect
 from smcp_agent.connecting.options import ConnectionOptions
+from smcp_agent.connecting.transport import HttpSession
 from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.tcp_proxy import open_line
 
@@ -73,6 +74,39 @@ async def test_the_socket_of_a_connection_whose_opening_is_broken_off_is_closed(
         with pytest.raises(CannotConnect, match="no answer within"):
             await connect(url, ConnectionOptions(connect_s=0.5), lambda event, data: None)
         assert unclosed(made) == 0
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_session_is_closed_whose_socket_was_closed_before_its_last_bytes_were_taken() -> None:
+    reading, ended = asyncio.Event(), asyncio.Event()
+
+    async def reads_late(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(max_msg_size=0)
+        await socket.prepare(request)
+        await reading.wait()
+        async for _ in socket:
+            pass
+        ended.set()
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/", reads_late)
+    runner = web.AppRunner(app, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        http = HttpSession()
+        socket = await http.session.ws_connect(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+        sending = asyncio.create_task(socket.send_bytes(b"x" * 32 * 1024 * 1024))
+        await asyncio.sleep(0)
+        assert not sending.done()
+        await http.session.close()
+        reading.set()
+        async with asyncio.timeout(30):
+            await ended.wait()
+        await http.close()
+        await asyncio.gather(sending, return_exceptions=True)
     finally:
         await runner.cleanup()
 

@@ -95,4 +95,5 @@ async def test_large_requests_and_answers_are_seen_to_come_in_chunks(
             span for span in exported.get_finished_spans() if span.name.startswith("send ") and "tool_call" in span.name
         ]
     large = size > 1_000_000
-    assert [*events(called), *events(sent)] == (["smcp.request_in_chunks", "smcp.answer_in_chunks"] if large else [])
+    seen = [name for name in (*events(called), *events(sent)) if name != "smcp.probe"]  # of an answer that is slow
+    assert seen == (["smcp.request_in_chunks", "smcp.answer_in_chunks"] if large else [])

@@ -281,7 +281,7 @@ async def test_three_hundred_timed_out_calls_leave_nothing_behind(nats_url: str)
 
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", hang):
         await anna.join("agent", "anna", OFFICE)
-        answers = await asyncio.gather(*(ask(anna, call(n, timeout=1)) for n in range(300)))
+        answers = await asyncio.gather(*(ask(anna, call(n, timeout=1), timeout=60) for n in range(300)))
         assert {answer["code"] for answer in answers} == {408}
         gateway = world.gateways[0]
         assert len(gateway.calls) == 0

@@ -20,13 +20,13 @@ OFFICE = "office"
 FOREIGN, UNKNOWN = "foreign", "unknown"
 """As long as each other, so that sizes can be compared, too."""
 
-_LINE = re.compile(r" - (?P<connection>cid:\d+) - .* - (?P<what>(?:<<-|->>) (?:\[H?(?:PUB|MSG) |MSG_PAYLOAD: ).*)")
+_LINE = re.compile(r" - (?P<connection>cid:\d+) - .* - <<- (?P<what>(?:\[H?PUB |MSG_PAYLOAD: ).*)")
 _RANDOM = re.compile(r"_INBOX\.\S+")
 _BUDGET = re.compile(r"Smcp-Budget: \d+")
 
 
 class Traced:
-    """A nats-server that writes down each message that it takes and gives."""
+    """A nats-server that writes down each message that it takes."""
 
     def __init__(self, directory: Path) -> None:
         self.server = GuardedNats(directory, options=["--trace"])
@@ -39,18 +39,18 @@ class Traced:
         self._at = self.server.log.stat().st_size
 
     def messages(self, asked: str) -> list[tuple[str, str]]:
-        """Since `begin`: connection, and direction, subject, sizes or body; without what is random, or `asked`.
+        """Taken since `begin`: connection, and subject, sizes or body; without what is random, or `asked`.
 
-        A registry's question for the next change of its log comes whenever it likes, and is left out.
+        What a registry asks of its log and its views comes whenever it likes, and is left out.
         """
         found, polling = list[tuple[str, str]](), set[str]()
         with self.server.log.open() as log:
             log.seek(self._at)
             for match in filter(None, map(_LINE.search, log)):
                 connection, what = match["connection"], match["what"]
-                if what.startswith("<<- [PUB $JS.API.CONSUMER.MSG.NEXT."):
+                if what.startswith("[PUB $JS.API.CONSUMER."):
                     polling.add(connection)
-                elif what.startswith("<<- MSG_PAYLOAD: ") and connection in polling:
+                elif what.startswith("MSG_PAYLOAD: ") and connection in polling:
                     polling.remove(connection)
                 else:
                     said = _BUDGET.sub("Smcp-Budget", _RANDOM.sub("_INBOX", what)).replace(asked, "X")
@@ -115,8 +115,8 @@ async def test_a_computer_of_another_office_causes_the_same_lookups_as_an_unknow
     finally:
         await traced.server.stop()
     unknown, other = seen
-    asked = [what for _, what in unknown if what.startswith("<<- [HPUB smcp.v1.office.")]
-    assert [what.split()[2] for what in asked] == [
+    asked = [what for _, what in unknown if what.startswith("[HPUB smcp.v1.office.")]
+    assert [what.split()[1] for what in asked] == [
         f"smcp.v1.office.client.X.{event.partition(':')[2].replace('/', '_')}",
         "smcp.v1.office.server.agent.anna.find",
     ]

@@ -81,13 +81,16 @@ class HttpSession:
             self._transport = connection.transport
             if self._transport is not None and isinstance(protocol := self._transport.get_protocol(), asyncio.Protocol):
                 self._on_bytes()
-                self._transport.set_protocol(_Listening(protocol, self._on_bytes))
+                self._transport.set_protocol(_Listening(protocol, self._on_bytes, self._on_end))
 
     async def _on_body(self, _: object, context: object, params: aiohttp.TraceResponseChunkReceivedParams) -> None:
         self.hear(params.chunk)
 
     def _on_bytes(self) -> None:
         self.heard_at = asyncio.get_running_loop().time()
+
+    def _on_end(self) -> None:
+        self._transport = None  # asyncio fails to abort one that wrote its last bytes after `close`
 
     def hear(self, message: object) -> dict[str, Any] | None:
         """Note what the first open packet promises, and return it; None: this is another message."""
@@ -113,12 +116,12 @@ def open_packet(message: object) -> dict[str, Any] | None:
 
 
 class _Listening(asyncio.Protocol):
-    """Stands before the protocol of a transport, and tells when bytes come."""
+    """Stands before the protocol of a transport, and tells when bytes come, and that it has ended."""
 
-    def __init__(self, protocol: asyncio.Protocol, on_bytes: Callable[[], None]) -> None:
+    def __init__(self, protocol: asyncio.Protocol, on_bytes: Callable[[], None], on_end: Callable[[], None]) -> None:
         self._on_bytes = on_bytes
+        self._on_end = on_end
         self._protocol = protocol
-        self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
         self.eof_received = protocol.eof_received  # type: ignore[method-assign]
         self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
         self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
@@ -126,6 +129,10 @@ class _Listening(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._on_bytes()
         self._protocol.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_end()
+        self._protocol.connection_lost(exc)
 
 
 class JsonText(str):
