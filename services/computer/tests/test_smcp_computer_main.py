@@ -258,6 +258,10 @@ async def test_a_file_of_another_host_is_shown_as_ours_and_written(tmp_path: Pat
     code, out, err = await run("import", str(theirs))
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {theirs}: mcpServers.x.command: ")
+    theirs.write_text('{"name": "package", "version": "1.0.0"}')
+    code, out, err = await run("import", str(theirs), "--write", str(tmp_path / "other.json"))
+    assert (code, out, err.splitlines()[0]) == (2, "", f"error: {theirs}: names no MCP server")
+    assert not (tmp_path / "other.json").exists()
 
 
 async def test_the_schema_of_the_file_is_printed_as_it_is_published() -> None:

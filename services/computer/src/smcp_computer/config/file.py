@@ -115,7 +115,7 @@ def read_config(path: Path) -> ComputerConfig:
 def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
     """Converts the configuration of another MCP host, or a `server.json`, to ours. Also returns the parsed original.
 
-    Raises ConfigError: it cannot be read, or is not valid.
+    Raises ConfigError: it cannot be read, is not valid, or names no MCP server.
     """
     raw, variables = content_of(path), variables_of(path)
     document = _document(raw, variables)
@@ -123,6 +123,8 @@ def imported(path: Path) -> tuple[dict[str, Any], ComputerConfig]:
         own = other_mcp_hosts.configuration_of_server_json(document)
         return own, parse_config(json.dumps(own))
     config = parse_config(raw, variables)
+    if not config.servers:
+        raise ConfigError("names no MCP server", warnings=config.warnings)
     own = other_mcp_hosts.own_document(document)
     for body in own["servers"].values():
         if "env_file" in body:
