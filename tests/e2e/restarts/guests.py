@@ -44,7 +44,7 @@ class Guest(SocketIoComputer):
                 return
 
     async def wander(self, finishing: asyncio.Event) -> None:
-        due = time.monotonic() + random.uniform(0, self._pause_s)
+        due = time.monotonic() - random.uniform(0, self._pause_s)  # at once as many come in a second as later
         while not finishing.is_set():
             due += self._pause_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
