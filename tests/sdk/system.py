@@ -33,6 +33,7 @@ class System:
     directory: Path
     log: Path = field(init=False)
     """Where the toolbox writes which tools ran."""
+    lease_s: float = LEASE_S
     url: str = ""
     _port: int = field(default_factory=lambda: Ports().take())
     _gateway: AsyncExitStack | None = None
@@ -47,7 +48,7 @@ class System:
     async def start_gateway(self) -> None:
         """As a process of its own, on the same port each time."""
         async with AsyncExitStack() as stack:
-            self.url = await stack.enter_async_context(gateway_at(self.nats_url, self._port))
+            self.url = await stack.enter_async_context(gateway_at(self.nats_url, self._port, self.lease_s))
             self._gateway = stack.pop_all()
 
     async def kill_gateway(self) -> None:
@@ -65,7 +66,7 @@ class System:
         config.write_text(json.dumps({"servers": {"toolbox": stdio(log=self.log)}}))
         settings = ComputerSettings(
             nats_url=self.nats_url,
-            lease_s=LEASE_S,
+            lease_s=self.lease_s,
             drain_s=1,
             config=config,
             office=OFFICE,
@@ -90,11 +91,11 @@ class System:
 
 
 @asynccontextmanager
-async def gateway_at(nats_url: str, port: int = 0) -> AsyncIterator[str]:
+async def gateway_at(nats_url: str, port: int = 0, lease_s: float = LEASE_S) -> AsyncIterator[str]:
     """A gateway as a process of its own; gives its URL."""
     environment = {
         "SMCP_NATS_URL": nats_url,
-        "SMCP_LEASE_S": str(LEASE_S),
+        "SMCP_LEASE_S": str(lease_s),
         "SMCP_GATEWAY_PORT": str(port),
         "SMCP_LOG_FORMAT": "json",
     }
@@ -104,9 +105,9 @@ async def gateway_at(nats_url: str, port: int = 0) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def open_system(nats_url: str, directory: Path) -> AsyncIterator[System]:
-    system = System(nats_url, directory)
-    settings = RegistrySettings(nats_url=nats_url, lease_s=LEASE_S)
+async def open_system(nats_url: str, directory: Path, lease_s: float = LEASE_S) -> AsyncIterator[System]:
+    system = System(nats_url, directory, lease_s)
+    settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s)
     async with system.bus("registry") as bus, open_registry(settings, bus):
         try:
             await system.start_gateway()

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -29,6 +31,20 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[connector.Connection]:
 
     monkeypatch.setattr(connector, "Connection", Noted)
     return connections
+
+
+@asynccontextmanager
+async def served(path: str, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """The URL of a server of that path alone."""
+    app = web.Application()
+    app.router.add_get(path, answer)
+    runner = web.AppRunner(app, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 def unclosed(connections: list[connector.Connection]) -> int:
@@ -64,18 +80,10 @@ async def test_the_socket_of_a_connection_whose_opening_is_broken_off_is_closed(
             pass
         return socket
 
-    app = web.Application()
-    app.router.add_get("/socket.io/", says_nothing)
-    runner = web.AppRunner(app, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with served("/socket.io/", says_nothing) as url:
         with pytest.raises(CannotConnect, match="no answer within"):
             await connect(url, ConnectionOptions(connect_s=0.5), lambda event, data: None)
         assert unclosed(made) == 0
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_session_is_closed_whose_socket_was_closed_before_its_last_bytes_were_taken() -> None:
@@ -90,14 +98,9 @@ async def test_a_session_is_closed_whose_socket_was_closed_before_its_last_bytes
         ended.set()
         return socket
 
-    app = web.Application()
-    app.router.add_get("/", reads_late)
-    runner = web.AppRunner(app, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with served("/", reads_late) as url:
         http = HttpSession()
-        socket = await http.session.ws_connect(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+        socket = await http.session.ws_connect(url)
         sending = asyncio.create_task(socket.send_bytes(b"x" * 32 * 1024 * 1024))
         await asyncio.sleep(0)
         assert not sending.done()
@@ -107,8 +110,6 @@ async def test_a_session_is_closed_whose_socket_was_closed_before_its_last_bytes
             await ended.wait()
         await http.close()
         await asyncio.gather(sending, return_exceptions=True)
-    finally:
-        await runner.cleanup()
 
 
 async def test_nothing_was_begun_by_a_gateway_that_sends_its_client_away_behind_an_answer() -> None:
@@ -126,13 +127,7 @@ async def test_nothing_was_begun_by_a_gateway_that_sends_its_client_away_behind_
                 await socket.close(code=4503)
         return socket
 
-    app = web.Application()
-    app.router.add_get("/socket.io/", one_answer)
-    runner = web.AppRunner(app, shutdown_timeout=1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with served("/socket.io/", one_answer) as url:
         connection = await connect(url, ConnectionOptions(), lambda event, data: None)
         in_flight = asyncio.create_task(connection.request("client:x", {"is": "kept"}, timeout=30))
         assert await connection.request("client:x", {"is": "answered"}, timeout=30) == {}
@@ -144,5 +139,3 @@ async def test_nothing_was_begun_by_a_gateway_that_sends_its_client_away_behind_
         assert not next_one.value.sent
         assert not kept.value.sent
         await connection.close()
-    finally:
-        await runner.cleanup()
