@@ -120,17 +120,17 @@ def main(mode: str, runs: int, calls: int) -> None:
         url = line_of(server, "http://")
         routes = [Route("directly", url), through_office(stack, url), through_proxy(stack, url)]
         figures = uvloop.run(compare(routes, mode, runs, calls))
-    for at_once in AT_ONCE:
-        table = Table(
-            title=f"1 KB, {at_once} at a time: median (min–max) of {runs} runs of {calls} calls; client {mode}"
-        )
-        for column in ("", *MEASURES):
-            table.add_column(column, justify="right")
-        for route in routes:
-            table.add_row(route.name, *(spread(figures[at_once, route.name], each) for each in MEASURES))
-        console.print(table)
-        for part in routes[1].between:
-            console.print(f"CPU of {part.name()}: {spread(figures[at_once, routes[1].name], part.name())} µs/call")
+        for at_once in AT_ONCE:
+            table = Table(
+                title=f"1 KB, {at_once} at a time: median (min–max) of {runs} runs of {calls} calls; client {mode}"
+            )
+            for column in ("", *MEASURES):
+                table.add_column(column, justify="right")
+            for route in routes:
+                table.add_row(route.name, *(spread(figures[at_once, route.name], each) for each in MEASURES))
+            console.print(table)
+            for part in routes[1].between:
+                console.print(f"CPU of {part.name()}: {spread(figures[at_once, routes[1].name], part.name())} µs/call")
     console.print(f"load average after: {os.getloadavg()[0]:.1f}")
 
 
