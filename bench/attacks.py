@@ -236,7 +236,7 @@ Attack = Callable[[Target], Awaitable[None]]
 ATTACKS: Final[dict[str, Attack]] = {
     "compressed bodies": compressed_bodies,
     "half-sent headers": half_sent_headers,
-    "large messages of strangers": large_messages,
+    "large messages of unauthenticated clients": large_messages,
     "wrong tokens": wrong_tokens,
     "requests of lists": requests_of_lists,
     "polled lists": polled_lists,

@@ -57,7 +57,7 @@ CASES: Final[dict[str, tuple[dict[str, str], int, int]]] = {
     "SmcpCallsFail": ({CALLS % "ok": "0+100x60", CALLS % "503": "0x10 0+10x10 100x40"}, 9, 24),
     "SmcpCallsWait": ({"smcp_gateway_calls_in_flight": "5x10 5+5x20 5x30"}, 14, 20),
     "SmcpDrainStuck": ({"smcp_gateway_draining": "0x10 1x10 0x20"}, 9, 12),
-    "SmcpStrangers": ({"smcp_gateway_strangers": "10x10 300x10 10x20"}, 8, 12),
+    "SmcpUnauthenticated": ({"smcp_gateway_unauthenticated": "10x10 300x10 10x20"}, 8, 12),
     "SmcpQuotaMet": ({'smcp_gateway_quota_refusals_total{quota="calls_per_s"}': "0+30x30 900x30"}, 12, 24),
     "SmcpQuotaMet at smcp-mcp": ({'smcp_mcp_quota_refusals_total{quota="sockets"}': "0+30x30 900x30"}, 12, 24),
     "SmcpSlowReader": ({f"smcp_bus_slow_consumers_total{{{JOB}}}": "0x10 1x30"}, 6, 12),

@@ -45,7 +45,7 @@ SLACK: Final = 16 * 1024 * 1024 + scaled(ci=0, soak=Keeping().results_bytes)
 gateway may keep of the results of Computers on Socket.IO."""
 ANSWER_S: Final = 30.0
 HALF_S: Final = 0.3
-"""How long a stranger stays who has sent half a request; what becomes of those is in `test_e2e_hostile_strangers`."""
+"""How long a client stays that sent half a request; `test_e2e_hostile_unauthenticated` says what becomes of it."""
 INTERNAL: Final = "internal error"
 """The message where the system itself failed; a Computer whose answer is unreadable is another 500."""
 JOIN: Final = 10**9

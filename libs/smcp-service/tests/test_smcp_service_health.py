@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from smcp_service.health import Readiness, Stats, health_routes, serve_health
-from smcp_service.http_limits import EdgeRules, Listener, Strangers
+from smcp_service.http_limits import EdgeRules, Listener, UnauthenticatedConnections
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import ServiceSettings
 
@@ -125,4 +125,4 @@ async def test_an_application_can_answer_them_on_its_own_port() -> None:
 
 
 def test_the_address_of_ipv6_is_a_url() -> None:
-    assert Listener("::1", 80, Strangers(EdgeRules())).url == "http://[::1]:80"
+    assert Listener("::1", 80, UnauthenticatedConnections(EdgeRules())).url == "http://[::1]:80"

@@ -1,4 +1,4 @@
-"""What a stranger may cost a server: its bytes, its time and its connections; and which pages may connect."""
+"""Limits of unauthenticated clients: their bytes, time and connections; and which web pages may connect."""
 
 import asyncio
 import gzip
@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from smcp_service import http_limits
-from smcp_service.http_limits import STRANGER_BYTES, EdgeRules, Listener, listening, of_member
+from smcp_service.http_limits import CONNECTION_BYTES, EdgeRules, Listener, listening, of_member
 from smcp_testing.waiting import eventually
 
 HEAD = "POST /{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {size}\r\n\r\n"
@@ -81,48 +81,48 @@ async def test_a_compressed_body_is_415_on_any_path(path: str, encoding: str) ->
         assert await status(server, path, data=b"plain", headers={"Content-Encoding": "identity"}) == 200
 
 
-async def test_a_member_sends_what_it_likes_and_a_stranger_64_kib() -> None:
-    large = bytes(12 * STRANGER_BYTES)
+async def test_an_authenticated_request_is_not_limited_and_any_other_one_is_to_64_kib() -> None:
+    large = bytes(12 * CONNECTION_BYTES)
     async with serving() as server, aiohttp.ClientSession() as http:
         async with http.post(f"{server.url}/member", data=large) as answer:
             assert await answer.json() == {"size": len(large)}
         async with line(server) as (reader, writer):
-            writer.write(HEAD.format(path="stranger", size=len(large)).encode())
+            writer.write(HEAD.format(path="other", size=len(large)).encode())
             await writer.drain()
             with pytest.raises(ConnectionError):
                 while True:
-                    writer.write(bytes(STRANGER_BYTES))
+                    writer.write(bytes(CONNECTION_BYTES))
                     await writer.drain()
                     await asyncio.sleep(0)
             assert await ended(reader) == b""
-        assert server.strangers.closed["bytes"] == 1
-        # a connection that a proxy uses for a member's requests and then for a stranger's
+        assert server.unauthenticated.closed["bytes"] == 1
+        # a connection that a proxy uses for a member's requests and then for others
         async with http.post(f"{server.url}/member", data=large) as answer:
             assert answer.status == 200
-        async with http.post(f"{server.url}/stranger", data=large[:1000]) as answer:
+        async with http.post(f"{server.url}/other", data=large[:1000]) as answer:
             assert await answer.json() == {"size": 1000}
-        assert server.strangers.bytes == 0
+        assert server.unauthenticated.bytes == 0
 
 
-async def test_answered_requests_of_a_stranger_do_not_add_up() -> None:
+async def test_answered_requests_do_not_add_up() -> None:
     async with serving() as server, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as http:
         for _ in range(10):
-            async with http.post(f"{server.url}/", data=bytes(STRANGER_BYTES // 2)) as answer:
+            async with http.post(f"{server.url}/", data=bytes(CONNECTION_BYTES // 2)) as answer:
                 assert answer.status == 200
-        assert len(server.strangers) == 1
+        assert len(server.unauthenticated) == 1
 
 
 async def test_a_websocket_has_no_limit_from_when_it_is_let_in() -> None:
     async with serving() as server, aiohttp.ClientSession() as http:
-        async with http.ws_connect(f"{server.url}/echo") as stranger:
-            await stranger.send_bytes(bytes(2 * STRANGER_BYTES))
-            assert (await stranger.receive(PATIENCE_S)).type in {aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}
+        async with http.ws_connect(f"{server.url}/echo") as other:
+            await other.send_bytes(bytes(2 * CONNECTION_BYTES))
+            assert (await other.receive(PATIENCE_S)).type in {aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}
         async with http.ws_connect(f"{server.url}/echo") as member:
             await member.send_str("in")
             assert await member.receive_str() == "2"
-            assert len(server.strangers) == 0
-            await member.send_bytes(bytes(200 * STRANGER_BYTES))
-            assert await member.receive_str() == str(200 * STRANGER_BYTES)
+            assert len(server.unauthenticated) == 0
+            await member.send_bytes(bytes(200 * CONNECTION_BYTES))
+            assert await member.receive_str() == str(200 * CONNECTION_BYTES)
 
 
 @pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nHost: 127.0", HEAD.format(path="x", size=5)[:-2]])
@@ -132,7 +132,7 @@ async def test_headers_have_a_deadline(monkeypatch: pytest.MonkeyPatch, sent: st
     async with serving() as server, line(server) as (reader, writer):
         writer.write(sent.encode())
         assert await ended(reader) == b""
-        assert server.strangers.closed["late"] == 1
+        assert server.unauthenticated.closed["late"] == 1
 
 
 async def test_the_headers_of_a_second_request_have_the_same_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
         assert (await ended(reader)).endswith(b'{"size": 0}')
 
 
-async def test_connections_of_one_address_are_limited_while_they_are_strangers() -> None:
+async def test_unauthenticated_connections_of_one_address_are_limited() -> None:
     async with serving(per_address=3) as server, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"{server.url}/echo") as member:
             await member.send_str("in")
@@ -167,7 +167,7 @@ async def test_connections_of_one_address_are_limited_while_they_are_strangers()
                     loop = asyncio.get_running_loop()
                     await loop.sock_sendall(other, HEAD.format(path="x", size=0).encode())
                     assert (await loop.sock_recv(other, 1000)).startswith(b"HTTP/1.1 200 ")
-        assert server.strangers.closed["connections"] == 1
+        assert server.unauthenticated.closed["connections"] == 1
 
 
 async def test_a_proxy_may_have_any_number_of_connections() -> None:
@@ -175,15 +175,15 @@ async def test_a_proxy_may_have_any_number_of_connections() -> None:
         assert await status(server) == 200
 
 
-async def test_all_strangers_share_a_budget_and_the_largest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_limits, "STRANGERS_BYTES", 100_000)
+async def test_unauthenticated_connections_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_limits, "TOTAL_BYTES", 100_000)
     async with serving() as server, line(server) as small, line(server) as large, line(server) as last:
         expected = 0
         for (_, writer), size in ((small, 30_000), (large, 60_000)):
             sent = HEAD.format(path="x", size=size + 1).encode() + bytes(size)
             writer.write(sent)
             expected += len(sent)
-            await eventually(lambda: server.strangers.bytes == expected)  # noqa: B023 -- asked before the next turn
+            await eventually(lambda: server.unauthenticated.bytes == expected)  # noqa: B023 -- asked before the next turn
         last[1].write(HEAD.format(path="x", size=20_001).encode() + bytes(20_000))
         assert await ended(large[0]) == b""
         for reader, writer in (small, last):

@@ -109,7 +109,7 @@ async def test_one_address_has_few_unfinished_requests_and_clients_with_a_connec
 ) -> None:
     anna = key_of(tmp_path / "keys.json", "anna")
     async with AsyncExitStack() as stack:
-        service = await stack.enter_async_context(with_keys(tmp_path / "keys.json", strangers_per_address=20))
+        service = await stack.enter_async_context(with_keys(tmp_path / "keys.json", unauthenticated_per_address=20))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         assert await asked(http, service, anna) == 200
         lines = [await stack.enter_async_context(line(service)) for _ in range(60)]
@@ -128,7 +128,7 @@ async def test_one_address_has_few_unfinished_requests_and_clients_with_a_connec
 
 async def test_allowed_connections_of_an_address_do_not_count(tmp_path: Path) -> None:
     anna = key_of(tmp_path / "keys.json", "anna")
-    async with with_keys(tmp_path / "keys.json", strangers_per_address=1) as service, AsyncExitStack() as stack:
+    async with with_keys(tmp_path / "keys.json", unauthenticated_per_address=1) as service, AsyncExitStack() as stack:
         for _ in range(5):
             http = await stack.enter_async_context(aiohttp.ClientSession())
             assert await asked(http, service, anna) == 200
@@ -137,7 +137,7 @@ async def test_allowed_connections_of_an_address_do_not_count(tmp_path: Path) ->
 async def test_above_the_limit_of_all_unfinished_requests_the_oldest_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_limits, "STRANGERS", 5)
+    monkeypatch.setattr(connection_limits, "MAX_UNAUTHENTICATED", 5)
     anna = key_of(tmp_path / "keys.json", "anna")
     async with with_keys(tmp_path / "keys.json") as service, AsyncExitStack() as stack:
         sources = [f"127.0.0.{number}" for number in range(2, 7)]

@@ -1,9 +1,9 @@
 """Serves HTTP, and limits what clients may cost before they are authenticated.
 
-`listening` serves one aiohttp application, with a `_Gate` for each connection. A connection belongs to a stranger until
-the application calls `let_in` (for good) or `of_member` (for one request). A stranger's bytes, time and connections are
-bounded here; a WebSocket that is let in does not pass this module any more. The application decides who is let in, and
-bounds what a member may cost.
+`listening` serves one aiohttp application, with a `_Gate` for each connection. A connection is unauthenticated until
+the application calls `let_in` (for good) or `of_member` (for one request). Until then its bytes and time are bounded
+here, and the number of such connections. An authenticated WebSocket does not pass this module any more. The application
+decides who is authenticated, and bounds what a member may cost.
 """
 
 import asyncio
@@ -22,18 +22,18 @@ from aiohttp.typedefs import Handler, Middleware
 from smcp_service.lifecycle import cannot_listen
 from smcp_service.settings import KIB, is_loopback
 
-STRANGER_BYTES: Final = 64 * KIB
-"""Unanswered bytes of one stranger: a token has 8 KiB at most, and a browser's headers no more."""
-STRANGERS_BYTES: Final = 16 * 1024 * KIB
-"""Unanswered bytes of all strangers together: 256 of them at their limit. Above it the largest gives way."""
+CONNECTION_BYTES: Final = 64 * KIB
+"""Unanswered bytes of one unauthenticated connection: a token has 8 KiB at most, and a browser's headers no more."""
+TOTAL_BYTES: Final = 16 * 1024 * KIB
+"""The same of all such connections together: 256 of them at their limit. Above it the largest is closed."""
 PER_ADDRESS: Final = 256
-"""Strangers' connections from one address: many more than a proxy, or a computer room, begins in one moment."""
+"""Unauthenticated connections from one address: many more than a proxy, or a computer room, begins in one moment."""
 HEAD_S: Final = 10.0
 """How long a request's headers may take. Those of a slow line take a second."""
 IDLE_S: Final = 75.0
 """How long a connection may be silent between two requests: proxies reuse theirs for 60 s (nginx)."""
 SWEEP_S: Final = 1.0
-"""Between two looks for strangers that are late."""
+"""Between two looks for connections that are late."""
 SHUTDOWN_S: Final = 1.0
 """How long connections may take to close at shutdown."""
 UNCHECKED: Final = frozenset({"/livez", "/readyz"})
@@ -56,14 +56,14 @@ class EdgeRules:
     origins: Collection[str] = ()
     """Origins of web pages that may connect, beside pages of the same host."""
     per_address: int = PER_ADDRESS
-    """Strangers' connections from one address; 0: any number."""
+    """Unauthenticated connections from one address; 0: any number."""
     counted_as: Callable[[str], str | None] = str
     """What an address counts as; None: not at all, since it is a proxy before many clients."""
     turned_away: Callable[[web.Request, int, str], None] = lambda request, status, why: None
     """Called with a request that is refused for its `Host`, `Origin` or `Content-Encoding`."""
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """The connections that are not let in."""
 
     def __init__(self, rules: EdgeRules) -> None:
@@ -90,7 +90,7 @@ class Strangers:
                 return False
             self._by_address[address] += 1
         self._gates.add(gate)
-        if self._timer is None:  # without strangers nothing wakes the process
+        if self._timer is None:  # without such connections nothing wakes the process
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return True
 
@@ -106,10 +106,10 @@ class Strangers:
                 del self._by_address[gate.address]
 
     def hold(self, gate: "_Gate", size: int) -> None:
-        """That many bytes more. Above the limit of all the largest stranger is closed."""
+        """That many bytes more. Above the limit of all, the largest connection is closed."""
         gate.held += size
         self.bytes += size
-        if self.bytes > STRANGERS_BYTES:
+        if self.bytes > TOTAL_BYTES:
             max(self._gates, key=lambda each: each.held).close("bytes")
 
     def count(self, peer: object) -> str | None:
@@ -130,13 +130,13 @@ class Strangers:
 
 
 class _Gate(asyncio.Protocol):
-    """Between the transport of one connection and aiohttp's protocol, for as long as a stranger is there."""
+    """Between the transport of one connection and aiohttp's protocol, as long as it is unauthenticated."""
 
-    def __init__(self, make: Callable[[], asyncio.Protocol], strangers: Strangers) -> None:
+    def __init__(self, make: Callable[[], asyncio.Protocol], unauthenticated: UnauthenticatedConnections) -> None:
         self._make = make
         self.inner = asyncio.Protocol()
         """aiohttp's; one that does nothing for a connection that is refused at once."""
-        self._strangers = strangers
+        self._unauthenticated = unauthenticated
         self._transport: asyncio.Transport
         self._answering = False
         self._member = False
@@ -151,8 +151,8 @@ class _Gate(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.address = self._strangers.count(transport.get_extra_info("peername"))
-        if not self._strangers.enter(self, checked=True):
+        self.address = self._unauthenticated.count(transport.get_extra_info("peername"))
+        if not self._unauthenticated.enter(self, checked=True):
             self._transport.write(BUSY)
             self._transport.close()
             return
@@ -168,10 +168,10 @@ class _Gate(asyncio.Protocol):
             return
         if not self.held and not self._answering:
             self._wait(HEAD_S)
-        self._strangers.hold(self, len(data))
+        self._unauthenticated.hold(self, len(data))
         if self._transport.is_closing():
             return
-        if self.held <= STRANGER_BYTES:
+        if self.held <= CONNECTION_BYTES:
             self.inner.data_received(data)
         elif self._answering:
             self.close("bytes")
@@ -189,32 +189,32 @@ class _Gate(asyncio.Protocol):
         self._answering = True
         self._member = member
         if member:
-            self._strangers.leave(self)
+            self._unauthenticated.leave(self)
             self._resume()
         else:
-            self._strangers.enter(self, checked=False)
+            self._unauthenticated.enter(self, checked=False)
         if not self.over:  # else the time in which it may be refused goes on
             self.deadline = float("inf")
 
     def end(self) -> None:
-        """The request is answered. A stranger's of which too much has come is the last one."""
+        """The request is answered. An unauthenticated request that was too large is the last one."""
         self._answering = False
         if self.over:
             self._wait(SWEEP_S)
         else:
-            self._strangers.hold(self, -self.held)
+            self._unauthenticated.hold(self, -self.held)
             self._wait(IDLE_S)
 
     def let_in(self) -> None:
         """From now on the transport and aiohttp's protocol are connected directly."""
-        self._strangers.leave(self)
+        self._unauthenticated.leave(self)
         self._transport.set_protocol(self.inner)
         self._resume()
 
     def close(self, why: str) -> None:
         if not self._transport.is_closing():
-            self._strangers.closed[why] += 1
-            self._strangers.leave(self)
+            self._unauthenticated.closed[why] += 1
+            self._unauthenticated.leave(self)
             self._transport.abort()
 
     def pause_writing(self) -> None:
@@ -227,7 +227,7 @@ class _Gate(asyncio.Protocol):
         return self.inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._strangers.leave(self)
+        self._unauthenticated.leave(self)
         self.inner.connection_lost(exc)
 
     def _wait(self, seconds: float) -> None:
@@ -267,7 +267,7 @@ def _gate_of(transport: asyncio.BaseTransport | None) -> _Gate | None:
 class Listener:
     host: str
     port: int
-    strangers: Strangers = field(repr=False)
+    unauthenticated: UnauthenticatedConnections = field(repr=False)
 
     @property
     def url(self) -> str:
@@ -287,7 +287,7 @@ async def listening(
     Raises:
         Failure: the address cannot be had.
     """
-    strangers = Strangers(rules)
+    unauthenticated = UnauthenticatedConnections(rules)
     app.middlewares.append(_checking(rules))
     runner = web.AppRunner(
         app,
@@ -302,12 +302,12 @@ async def listening(
         make = cast("Callable[[], asyncio.Protocol]", runner.server)
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: _Gate(make, strangers), host, port, backlog=1024)
+            server = await loop.create_server(lambda: _Gate(make, unauthenticated), host, port, backlog=1024)
         except OSError as error:
             raise cannot_listen(error, host, port, choose=choose) from error
         address = server.sockets[0].getsockname()
-        with closing(server), closing(strangers):
-            yield Listener(str(address[0]), int(address[1]), strangers)
+        with closing(server), closing(unauthenticated):
+            yield Listener(str(address[0]), int(address[1]), unauthenticated)
     finally:
         await runner.cleanup()
 

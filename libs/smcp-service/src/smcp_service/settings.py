@@ -42,8 +42,8 @@ OF_SERVICES: Final = frozenset(
         *("SMCP_QUOTA_CALLS_IN_FLIGHT", "SMCP_QUOTA_CALLS_PER_S", "SMCP_QUOTA_READS_PER_S"),
         *("SMCP_QUOTA_SOCKETS", "SMCP_QUOTA_SUBSCRIPTIONS", "SMCP_READ_S"),
         *("SMCP_REBALANCE_S", "SMCP_REGISTRY_ROOM_EVENTS_PER_S", "SMCP_RESTART", "SMCP_SECRET_KEY_FILE"),
-        *("SMCP_SILENCE_S", "SMCP_START_S", "SMCP_STATE_DIR", "SMCP_STRANGERS_PER_ADDRESS", "SMCP_STRICT"),
-        *("SMCP_TOKEN_FILE", "SMCP_VRL_S", "SMCP_WAIT_S"),
+        *("SMCP_SILENCE_S", "SMCP_START_S", "SMCP_STATE_DIR", "SMCP_STRICT"),
+        *("SMCP_TOKEN_FILE", "SMCP_UNAUTHENTICATED_PER_ADDRESS", "SMCP_VRL_S", "SMCP_WAIT_S"),
     }
 )
 """The settings that not all services have: they may share an environment, where one reads what another does not."""

@@ -72,7 +72,7 @@ class Gateway:
             quotas=quotas,
             authenticator=front.authenticator,
             source=front.source,
-            arrivals=settings.strangers_per_address,
+            arrivals=settings.unauthenticated_per_address,
             audit=audit,
         )
         self.computers = ComputerTable(

@@ -1,4 +1,4 @@
-"""Authenticates clients, and limits connections that are not authenticated yet ("strangers").
+"""Authenticates clients, and limits connections that are not authenticated yet.
 
 A token comes with the first HTTP request (`Authorization: Bearer`; a wrong one is answered 401), or as `token` in the
 `auth` object of Socket.IO's CONNECT (for a wrong one CONNECT is refused and the connection closed).
@@ -24,7 +24,7 @@ FIELD: Final = "token"
 """The field of `auth` with the token."""
 CONNECT_S: Final = 10.0
 """How long a client may take until its CONNECT to the namespace, which authenticates it."""
-STRANGER_POST: Final = 48 * 1024
+UNAUTHENTICATED_POST: Final = 48 * 1024
 """The largest polling body before authentication: with its headers it stays below `http_limits`' limit of all bytes."""
 _PRINCIPAL: Final = web.RequestKey("principal", Principal)
 _PRESENTED: Final = web.RequestKey("token", str)
@@ -89,12 +89,12 @@ def refusal_response(error: SmcpError) -> web.Response:
     return web.json_response(body, status=int(error.code), headers=headers)
 
 
-def stranger_refusal(request: web.Request) -> web.Response | None:
+def unauthenticated_refusal(request: web.Request) -> web.Response | None:
     """The refusal of a polling request that is too large for a client that is not authenticated."""
     size = request.content_length or 0
-    if size <= STRANGER_POST:
+    if size <= UNAUTHENTICATED_POST:
         return None
-    details = {"limit": STRANGER_POST, "size": size}
+    details = {"limit": UNAUTHENTICATED_POST, "size": size}
     return refusal_response(TooLarge("connect to the namespace first", details=details))
 
 

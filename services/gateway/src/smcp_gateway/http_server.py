@@ -112,7 +112,7 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     rules = EdgeRules(
         hosts=settings.hosts_at(settings.gateway_host),
         origins=settings.origins,
-        per_address=settings.strangers_per_address,
+        per_address=settings.unauthenticated_per_address,
         counted_as=partial(counted_as, trusted=settings.proxies),
         turned_away=front.turned_away,
     )

@@ -29,7 +29,7 @@ def measure_lists(metrics: Metrics, lists: ListResources) -> None:
 
 
 def measure(gateway: "Gateway") -> None:
-    metrics, sessions, strangers = gateway.front.metrics, gateway.sessions, gateway.front.listener.strangers
+    metrics, sessions, unauthenticated = gateway.front.metrics, gateway.sessions, gateway.front.listener.unauthenticated
     calls, computers, authenticator = gateway.calls, gateway.computers, gateway.front.authenticator
     gauge, counter = metrics.gauge, metrics.counter
     gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
@@ -66,11 +66,11 @@ def measure(gateway: "Gateway") -> None:
         "Clients that were cut off, since they did not read",
         lambda: gateway.transport.slow,
     )
-    gauge("smcp_gateway_strangers", "Connections that are not let in yet", lambda: len(strangers))
+    gauge("smcp_gateway_unauthenticated", "Connections that are not authenticated yet", lambda: len(unauthenticated))
     counter(
-        "smcp_gateway_strangers_closed",
+        "smcp_gateway_unauthenticated_closed",
         "Unauthenticated connections that were closed, by the limit they exceeded",
-        lambda: strangers.closed,
+        lambda: unauthenticated.closed,
         label="why",
     )
     measure_owner(metrics, computers.owner)

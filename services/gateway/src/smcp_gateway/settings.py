@@ -14,7 +14,7 @@ class GatewaySettings(AuthSettings, QuotaSettings):
 
     gateway_host: BindHost = Field(default="127.0.0.1", description="where clients connect")
     gateway_port: Port = Field(default=8000, description="port for clients, /livez and /readyz; 0 takes any free one")
-    strangers_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+    unauthenticated_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: any number"
     )
     audit_arguments: bool = Field(

@@ -28,7 +28,7 @@ from smcp_auth.client_addresses import counted_as
 from smcp_auth.quotas import Quotas
 from smcp_mcp.auth import Authorization, RequestHolder
 from smcp_mcp.buffered_request import BODY_S, BufferedRequest
-from smcp_mcp.connection_limits import BodyBudget, LimitedProtocol, Strangers, let_in
+from smcp_mcp.connection_limits import BodyBudget, LimitedProtocol, UnauthenticatedConnections, let_in
 from smcp_mcp.gateway_check import GatewayCheck
 from smcp_mcp.offices import LAST_CALLS_S, Offices, SeatTaken, check_query
 from smcp_mcp.peers import Peers, open_peers
@@ -293,14 +293,16 @@ async def open_mcp(
             allow_headers=["*"],
             expose_headers=["Mcp-Session-Id", "WWW-Authenticate"],
         )
-        strangers = Strangers(settings.strangers_per_address, partial(counted_as, trusted=settings.proxies))
+        unauthenticated = UnauthenticatedConnections(
+            settings.unauthenticated_per_address, partial(counted_as, trusted=settings.proxies)
+        )
         server = _Server(
             uvicorn.Config(
                 Starlette(
                     routes=[Route("/", _index), endpoint, *access.routes],
                     middleware=[pages] if settings.origins else [],
                 ),
-                http=cast("type[asyncio.Protocol]", partial(LimitedProtocol, strangers)),
+                http=cast("type[asyncio.Protocol]", partial(LimitedProtocol, unauthenticated)),
                 ws="none",
                 lifespan="off",
                 log_config=None,

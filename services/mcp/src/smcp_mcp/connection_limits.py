@@ -1,6 +1,6 @@
 """Bounds what MCP clients cost before their requests are allowed: connections, and the time for a request's headers.
 
-A connection is a stranger's until one of its requests is allowed (`let_in`); then it counts for the subject of that
+A connection is unauthenticated until one of its requests is allowed (`let_in`); then it counts for the subject of that
 request's token. uvicorn has no deadline for headers and no limit per address; `smcp_service.http_limits` does the same
 for aiohttp. The bodies of allowed requests have a budget.
 """
@@ -18,8 +18,8 @@ from smcp_auth.quotas import Holder, Quotas
 from smcp_proto.errors import RateLimited
 from smcp_service.http_limits import BUSY, HEAD_S
 
-STRANGERS: Final = 512
-"""Strangers' connections in all. Above it the oldest is closed: a client's first request takes milliseconds."""
+MAX_UNAUTHENTICATED: Final = 512
+"""Unauthenticated connections in all. Above it the oldest is closed: a client's first request takes milliseconds."""
 SHARE: Final = 4
 """Bodies of the largest size that one subject, or one address without authentication, may have here at a time."""
 SHARES: Final = 4
@@ -27,7 +27,7 @@ SHARES: Final = 4
 _CONNECTION: Final = "smcp_mcp.connection"
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """The connections that have had no allowed request yet.
 
     Args:
@@ -48,7 +48,7 @@ class Strangers:
             if 0 < self._per_address <= self._by_address[counted]:
                 return False
             self._by_address[counted] += 1
-        if len(self._oldest_first) >= STRANGERS:
+        if len(self._oldest_first) >= MAX_UNAUTHENTICATED:
             next(iter(self._oldest_first)).abort()
         self._oldest_first[connection] = counted
         return True
@@ -68,17 +68,17 @@ class Strangers:
 class LimitedProtocol(H11Protocol):
     """uvicorn's protocol of one connection, with a deadline whenever no request is being answered."""
 
-    def __init__(self, strangers: Strangers, **given: Any) -> None:
+    def __init__(self, unauthenticated: UnauthenticatedConnections, **given: Any) -> None:
         super().__init__(**given)
         self.app_state = {**self.app_state, _CONNECTION: self}  # each request's scope has it, for `let_in`
-        self._strangers = strangers
+        self._unauthenticated = unauthenticated
         self._counted_for = ExitStack()
         """Closed when the connection no longer counts for its subject."""
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        if self._strangers.enter(self, self.client[0] if self.client else ""):
+        if self._unauthenticated.enter(self, self.client[0] if self.client else ""):
             self._watch()
         else:
             transport.write(BUSY)
@@ -89,15 +89,15 @@ class LimitedProtocol(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._strangers.leave(self)
+        self._unauthenticated.leave(self)
         self._counted_for.close()
         self._unwatch()
         super().connection_lost(exc)
 
     def let_in(self, quotas: Quotas, holder: Holder) -> bool:
-        self._strangers.leave(self)
+        self._unauthenticated.leave(self)
         self._counted_for.close()
-        if self._strangers.is_proxy(self.client[0] if self.client else ""):
+        if self._unauthenticated.is_proxy(self.client[0] if self.client else ""):
             return False
         try:
             quotas.connected(holder)
@@ -109,7 +109,7 @@ class LimitedProtocol(H11Protocol):
         return True
 
     def abort(self) -> None:
-        self._strangers.leave(self)
+        self._unauthenticated.leave(self)
         self._unwatch()
         self.transport.abort()
 

@@ -82,7 +82,7 @@ class McpSettings(AuthSettings, QuotaSettings):
         default="",
         description="where the other replicas listen, with commas; each address of a host name is one replica",
     )
-    strangers_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+    unauthenticated_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=PER_ADDRESS, description="connections from one address that are not let in yet; 0: any number"
     )
     mcp_max_tools: Annotated[int, Field(ge=1)] = Field(

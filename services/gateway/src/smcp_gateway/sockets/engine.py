@@ -71,7 +71,7 @@ class Outbox(asyncio.Queue[Any]):
         self.moved: tuple[float, int] | None = None
         """When the line of a late client was looked at (monotonic), and how many bytes had moved on it by then."""
         self.is_let_in = False
-        """Whether the client is no stranger (`smcp_service.http_limits`): a CONNECT of it was accepted."""
+        """Whether the client is authenticated (`smcp_service.http_limits`): its CONNECT was accepted."""
 
     @property
     def held(self) -> int:

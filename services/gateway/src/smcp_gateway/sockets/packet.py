@@ -28,7 +28,7 @@ client waits where that is above its quota of bytes."""
 
 AUTH_BYTES: Final = 32 * 1024
 """The limit on the payload of a CONNECT: any client can send one, and parsed JSON may take twenty times its bytes. With
-its frame and the headers before it, it stays below what a stranger may send at all (`smcp_service.http_limits`)."""
+its frame and the headers before it, it stays below what a client may send before (`smcp_service.http_limits`)."""
 
 UNREADABLE: Final = "not an object"
 OVERSIZED: Final = "too long"

@@ -20,7 +20,7 @@ from smcp_auth.quotas import Quotas, Ticket, Turns
 from smcp_bus.dispatch import JOIN, Answer, Dispatcher, failed
 from smcp_bus.tool_progress import MAX_NOTE_BYTES
 from smcp_gateway.audit import Audit
-from smcp_gateway.auth import CONNECT_S, Arrivals, admit, refusal_response, stranger_refusal
+from smcp_gateway.auth import CONNECT_S, Arrivals, admit, refusal_response, unauthenticated_refusal
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     LARGE,
@@ -73,7 +73,7 @@ UNKNOWN: Final = (
 REFUSED_S: Final = 1.0
 """How long a client that was refused may take to hear so."""
 UPLOAD_S: Final = 60.0
-"""How long the upload of one polling request may take, its pauses included; a stranger's `CONNECT_S`."""
+"""How long the upload of one polling request may take, its pauses included; before authentication `CONNECT_S`."""
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 Work = Coroutine[Any, Any, None]
@@ -115,7 +115,7 @@ class SocketIoServer:
         self._authenticator = authenticator
         self._source = source
         self._audit = audit
-        self._arrivals = Arrivals(arrivals, self._close_stranger)
+        self._arrivals = Arrivals(arrivals, self._close_unauthenticated)
         self.draining = False
         """New clients are refused; those that are here go on."""
         logger = logging.getLogger("smcp_gateway.socketio")
@@ -146,7 +146,7 @@ class SocketIoServer:
             return refusal_response(Malformed(UNKNOWN, details={"field": "sid"}))  # engine.io would raise
         if outbox.is_let_in:
             of_member(request)
-        elif (refusal := stranger_refusal(request)) is not None:
+        elif (refusal := unauthenticated_refusal(request)) is not None:
             return refusal
         if request.method != "POST":
             return await self._engine.handle_request(request)
@@ -197,7 +197,7 @@ class SocketIoServer:
         self._arrivals.opened(engine_id, self._source(environ["aiohttp.request"]))
         await self._opened(engine_id, environ)
 
-    def _close_stranger(self, engine_id: str) -> None:
+    def _close_unauthenticated(self, engine_id: str) -> None:
         if self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE) is None:
             self._engine.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION))
 

@@ -115,7 +115,7 @@ async def test_compressed_bodies_are_not_inflated(nats_url: str, tmp_path: Path)
         assert cost.peak_mib < 60, cost
 
 
-async def test_large_messages_of_strangers_are_not_kept(nats_url: str, tmp_path: Path) -> None:
+async def test_large_messages_of_unauthenticated_clients_are_not_kept(nats_url: str, tmp_path: Path) -> None:
     message = b"\x81\xff" + ONE_MESSAGE.to_bytes(8) + bytes(4)  # the header of a frame
 
     async def websocket(scene: Scene) -> None:

@@ -96,7 +96,7 @@ async def test_with_tokens_any_name_of_the_gateway_may_be_used(nats_url: str, ke
 
 
 async def test_clients_behind_a_trusted_proxy_are_counted_by_their_own_address(nats_url: str, keys: Path) -> None:
-    settings = {"auth_keys": keys, "auth_proxies": "127.0.0.1", "strangers_per_address": 3}
+    settings = {"auth_keys": keys, "auth_proxies": "127.0.0.1", "unauthenticated_per_address": 3}
     async with gateway_world(nats_url, registry=False, settings=settings) as world:
         url, greedy = f"{world.url}/socket.io/?EIO=4&transport=polling", {"X-Forwarded-For": "192.0.2.66"}
         async with aiohttp.ClientSession() as http:
@@ -112,10 +112,10 @@ async def test_clients_behind_a_trusted_proxy_are_counted_by_their_own_address(n
 
 
 async def test_clients_that_are_let_in_do_not_count(nats_url: str) -> None:
-    async with gateway_world(nats_url, registry=False, settings={"strangers_per_address": 3}) as world:
+    async with gateway_world(nats_url, registry=False, settings={"unauthenticated_per_address": 3}) as world:
         async with connected(world.url), connected(world.url), connected(world.url), connected(world.url) as last:
             assert last.sio.connected
-            await eventually(lambda: len(world.gateways[0].front.listener.strangers) == 0)
+            await eventually(lambda: len(world.gateways[0].front.listener.unauthenticated) == 0)
 
 
 @pytest.mark.parametrize("transports", [["polling"], ["websocket"], ["polling", "websocket"]])
@@ -127,7 +127,7 @@ async def test_members_send_large_requests_over_every_transport(nats_url: str, t
         assert answer["code"] == 404
 
 
-async def test_a_stranger_that_sends_much_is_closed_and_a_polling_one_gets_413(nats_url: str) -> None:
+async def test_an_unauthenticated_client_that_sends_much_is_closed_and_a_polling_one_gets_413(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
         url = f"{world.url}/socket.io/?EIO=4"
         async with http.ws_connect(f"{url}&transport=websocket") as socket:
