@@ -1,5 +1,5 @@
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -145,6 +145,8 @@ async def test_an_agent_is_opened_and_closed_without_a_block() -> None:
     async with fake_gateway() as gateway:
         agent = await agent_at(gateway).open()
         assert (await agent.call_tool("red", "echo")).text == "echo"
+        with pytest.raises(Malformed, match="computer"):
+            await agent.tools(cast("str", 5))
         with pytest.raises(Closed, match="opened once"):
             await agent.open()
         await agent.close()
@@ -157,6 +159,20 @@ async def test_an_agent_is_opened_and_closed_without_a_block() -> None:
         with pytest.raises(JoinRefused):
             await refused.open()
         await refused.close()
+
+
+async def test_a_close_that_is_cancelled_while_a_cancel_waits_still_leaves_and_disconnects() -> None:
+    async with fake_gateway() as gateway:
+        gateway.answers["server:tool_call_cancel"] = gateway.never
+        agent = await agent_at(gateway).open()
+        agent.cancel_call("r1")
+        await eventually(lambda: gateway.seen("server:tool_call_cancel"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await agent.close()
+        assert not agent.connected
+        assert gateway.seen("server:leave_office")
+        await eventually(lambda: gateway.sessions == [])
 
 
 async def test_parameters_that_are_no_json_leave_the_connection_alone() -> None:

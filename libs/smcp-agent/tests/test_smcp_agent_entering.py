@@ -79,6 +79,16 @@ def test_an_invalid_agent_name_is_refused_before_connecting(office: str, name: s
     assert caught.value.details["field"] == field
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_message", "x"), ("max_message", 0), ("connect_timeout", "x"), ("transports", []), ("headers", 5)],
+)
+def test_an_option_that_cannot_be_right_is_refused_at_once(field: str, value: Any) -> None:
+    with pytest.raises(Malformed) as caught:
+        SmcpAgent("http://127.0.0.1:1", office="office", name="bot", **{field: value})
+    assert caught.value.details["field"] == field
+
+
 async def test_an_agent_outside_of_its_async_with_raises_closed() -> None:
     async with fake_gateway() as gateway:
         agent = agent_at(gateway)

@@ -178,6 +178,16 @@ def test_a_token_that_is_written_into_a_file_is_shown_only_by_print(home: Path, 
     assert '"SMCP_TOKEN": "smcp_secret"' in install(client, "--print", "--token", "smcp_secret")[1]
 
 
+def test_a_login_in_a_url_is_shown_only_by_print_and_makes_the_file_private(home: Path) -> None:
+    path, url = put(home, "cursor"), "http://me:smcp_secret@localhost:8000"
+    path.chmod(0o644)
+    code, out, err = install("cursor", "--yes", "--url", url)
+    assert (code, "smcp_secret" in out + err) == (0, False)
+    assert read(path)["mcpServers"]["smcp"]["args"][2] == url
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert url in install("cursor", "--print", "--url", url)[1]
+
+
 def test_an_entry_names_the_token_file_and_not_the_token(home: Path) -> None:
     key = home / "key"
     key.write_text("smcp_secret\n", encoding="utf-8")

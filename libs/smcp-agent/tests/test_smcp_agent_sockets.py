@@ -82,7 +82,7 @@ async def test_the_socket_of_a_connection_whose_opening_is_broken_off_is_closed(
 
     async with served("/socket.io/", says_nothing) as url:
         with pytest.raises(CannotConnect, match="no answer within"):
-            await connect(url, ConnectionOptions(connect_s=0.5), lambda event, data: None)
+            await connect(url, ConnectionOptions(connect_timeout=0.5), lambda event, data: None)
         assert unclosed(made) == 0
 
 

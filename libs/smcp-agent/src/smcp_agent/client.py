@@ -71,7 +71,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         previews: keeps the results that `max_chars` cuts; Agents of one process may share it, and its bound.
 
     Raises:
-        Malformed: a URL or a name that cannot be right; at once, everything else on entering.
+        Malformed: an argument that cannot be right; at once, everything else on entering.
         CannotConnect: no gateway at any of the URLs.
         NotAuthenticated, RateLimited: the gateway does not know the token; too many wrong ones came from here.
         JoinRefused: the office did not take the Agent in.
@@ -94,13 +94,14 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
         previews: Previews | None = None,
     ) -> None:
         seat = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
-        options = ConnectionOptions(
+        options = checked(
+            ConnectionOptions,
             transports=transports,
             max_message=max_message,
             auth=auth or {},
             headers=headers or {},
             token=check_token(token) if isinstance(token, str) else token,
-            connect_s=connect_timeout,
+            connect_timeout=connect_timeout,
         )
         self.office = seat.office_id
         self.name = seat.name
@@ -132,7 +133,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
 
         Raises SmcpError: there is no such Computer, or its tools could not be fetched so far.
         """
-        return await self._tools.get(computer)
+        return await self._tools.get(self._rpc.query(GetToolsReq, computer).computer)
 
     async def get_tools(self, computer: str) -> Tools:
         """A Computer's tools, asked of it now. Raises SmcpError: as `call_tool`."""
@@ -194,8 +195,10 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, PromptMethods, Reso
 
     async def close(self) -> None:
         """Leave the office and disconnect; nothing where it is not open."""
-        await self._rpc.flush()
-        await self._stop()
+        try:
+            await self._rpc.flush()
+        finally:
+            await self._stop()
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -125,6 +125,7 @@ class Reconnected(Event):
     """
 
     url: str
+    """Without the login that it may have."""
 
 
 @dataclass(frozen=True)

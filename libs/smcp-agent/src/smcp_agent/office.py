@@ -31,6 +31,7 @@ from smcp_agent.resources import ListQuery, is_listed
 from smcp_agent.rpc import reply_of
 from smcp_agent.subscriptions import Subscriptions
 from smcp_proto.backoff import Backoff
+from smcp_proto.printable import without_login
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 from smcp_proto.schemas.resources import MISSED
 
@@ -129,7 +130,7 @@ class Office:
         Raises ConnectionBroken: the connection is gone, or the server does not count the Agent as a member.
         """
         await self._learn(connection)
-        self._publish(Reconnected(connection.url))
+        self._publish(Reconnected(without_login(connection.url)))
 
     def on_lost(self, reason: str) -> None:
         self._answers.outdate(lambda *_: True, again=False)

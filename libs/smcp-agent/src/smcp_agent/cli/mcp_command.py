@@ -17,6 +17,7 @@ from smcp_agent.connecting.options import read_token
 from smcp_agent.errors import Malformed, TokenUnavailable
 from smcp_agent.mcp.client_configs import CLIENTS, VARIABLE, ConfigFileError, read, write
 from smcp_agent.mcp.tools import MAX_TOOLS, ToolListOptions, ToolMode
+from smcp_proto.printable import without_login
 from smcp_proto.schemas import MAX_TIMEOUT_S
 
 NEEDS_EXTRA: Final = "smcp-agent mcp needs the MCP SDK: pip install 'smcp-agent[mcp]'"
@@ -143,7 +144,8 @@ def install(
     arguments += [] if token_file is None else ["--token-file", str(token_file.absolute())]
     wanted = known.entry(_command(), arguments, token)
     print_hint(f"The entry for {known.title}, whose file is {known.path}:")
-    shown = wanted if only_print else known.entry(_command(), arguments, token and "...")
+    hidden = [*arguments[:2], ",".join(map(without_login, chosen.urls)), *arguments[3:]]
+    shown = wanted if only_print else known.entry(_command(), hidden, token and "...")
     typer.echo(known.text(entry, shown), nl=False)
     if only_print:
         return
@@ -155,14 +157,14 @@ def install(
             return
         if not yes:
             typer.confirm("Write it?", abort=True, err=True)
-        private = token is not None and known.reference is None
+        private = hidden != arguments or (token is not None and known.reference is None)
         backup = write(known.path, before, after, private=private)
     except ConfigFileError as error:
         print_failure(f"{known.path} is left as it is: {error}")
         raise typer.Exit(FAILED) from None
     print_hint(f"Written. {f'The former file is {backup}. ' if backup else ''}Restart {known.title}.")
     if private:
-        print_hint("The token stands in that file, which nobody else may read now. --token-file keeps it out.")
+        print_hint("Its secret stands in that file, which nobody else may read now. --token-file keeps a token out.")
     elif token is not None:
         print_hint(f"The token is not in that file: {known.title} asks for it, or takes it from {VARIABLE}.")
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -64,7 +63,7 @@ class Addresses:
         async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:
             if earlier:
                 await asyncio.wait(earlier, timeout=HEAD_START_S * len(earlier))
-            own = options if has_token else await with_token(replace(options, token=local_key(url)))
+            own = options if has_token else await with_token(options.model_copy(update={"token": local_key(url)}))
             return await connect(url, own, on_notice)
 
         attempts: list[asyncio.Task[Connection]] = []

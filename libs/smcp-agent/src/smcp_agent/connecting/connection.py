@@ -163,7 +163,7 @@ class Connection:
         while True:
             transport = transports.pop(0)
             try:
-                async with asyncio.timeout(self._options.connect_s):
+                async with asyncio.timeout(self._options.connect_timeout):
                     await self._sio.connect(
                         self.url,
                         headers=dict(self._options.headers),
@@ -171,7 +171,7 @@ class Connection:
                         transports=[transport],
                         namespaces=[NAMESPACE],
                         socketio_path=f"{urlsplit(self.url).path.strip('/')}/socket.io".lstrip("/"),
-                        wait_timeout=self._options.connect_s,
+                        wait_timeout=self._options.connect_timeout,
                     )
             except SocketIOConnectionError as error:
                 if transports and transport == "websocket" and was_refused(error):
@@ -205,8 +205,8 @@ class Connection:
         return flat_error(self._refusal) or flat_error(data)
 
     def _cannot(self, error: BaseException) -> CannotConnect:
-        why = f"no answer within {self._options.connect_s:g} s" if isinstance(error, TimeoutError) else reason(error)
-        url = without_login(self.url)
+        within, url = self._options.connect_timeout, without_login(self.url)
+        why = f"no answer within {within:g} s" if isinstance(error, TimeoutError) else reason(error)
         return CannotConnect(f"cannot connect to {url}: {why}", details={"urls": {url: why}})
 
     def _on_connect_error(self, *args: Any) -> None:

@@ -11,12 +11,13 @@ import re
 import stat
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from smcp_agent.errors import Malformed, SmcpError, TokenUnavailable
 from smcp_proto.validation import refused
@@ -39,25 +40,26 @@ Answer = Callable[[str, object], Awaitable[bytes]]
 """Event and its argument in, the JSON of the acknowledgement's argument out. It must not raise."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
+class ConnectionOptions(BaseModel):
     """How to connect.
 
     WebSocket comes first: a polling session's requests must all reach the same replica (sticky routing), a WebSocket is
     one request. Polling is tried only where something answered the WebSocket's handshake and refused it.
     """
 
-    transports: Sequence[Transport] = DEFAULT_TRANSPORTS
-    max_message: int = MAX_MESSAGE
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    transports: Annotated[Sequence[Transport], Field(min_length=1)] = DEFAULT_TRANSPORTS
+    max_message: Annotated[int, Field(gt=0)] = MAX_MESSAGE
     """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
     max_request: int = MAX_PAYLOAD
     """Bytes of the largest request to send to a server that does not say what it takes."""
-    auth: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    token: Token | None = field(default=None, repr=False)
+    auth: Mapping[str, Any] = {}
+    headers: Mapping[str, str] = {}
+    token: SkipValidation[Token | None] = Field(default=None, repr=False)
     answer: Answer | None = None
     """Answers what the gateway asks (`client:*`); None: it asks nothing, as of an Agent."""
-    connect_s: float = CONNECT_S
+    connect_timeout: Annotated[float, Field(gt=0)] = CONNECT_S
 
 
 async def with_token(options: ConnectionOptions) -> ConnectionOptions:
@@ -70,10 +72,10 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
         return options
     if not isinstance(token, str):
         try:
-            async with asyncio.timeout(options.connect_s):
+            async with asyncio.timeout(options.connect_timeout):
                 token = await _fetching(token)
         except TimeoutError as error:
-            raise TokenUnavailable(f"there was no token within {options.connect_s:g} s") from error
+            raise TokenUnavailable(f"there was no token within {options.connect_timeout:g} s") from error
         except SmcpError:
             raise
         except Exception as error:
@@ -81,7 +83,7 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
         if not isinstance(token, str):
             raise TokenUnavailable(f"what fetches tokens gave no text, but {type(token).__name__}")
     check_token(token)
-    return replace(options, auth={**options.auth, "token": token}, token=None)
+    return options.model_copy(update={"auth": {**options.auth, "token": token}, "token": None})
 
 
 def _fetching(fetch: object) -> Awaitable[str]:
