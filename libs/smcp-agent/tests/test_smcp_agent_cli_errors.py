@@ -1,13 +1,17 @@
 """Error messages and exit codes of `smcp-agent`."""
 
+import asyncio
 import json
 import re
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from smcp_agent.cli import run_command
 from smcp_agent.cli.main import app
 from smcp_proto.errors import ANSWER_TOO_LARGE, REQUEST_TOO_LARGE
 from smcp_testing.agent_command import ended, start
@@ -157,6 +161,26 @@ async def test_no_gateway_ends_with_1_and_says_what_to_do() -> None:
     assert "Connection refused" in err
     assert "smcp up" in err
     assert "trace" not in err
+
+
+def test_a_command_ends_while_a_lookup_hangs() -> None:
+    goes_on = threading.Event()
+    ends: list[str] = []
+
+    def look_up() -> None:
+        goes_on.wait(60)
+        ends.append("lookup")
+
+    async def command() -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.to_thread(look_up)
+        return True
+
+    run_command.run(run_command.Options.chosen("", "", "", "", 1, as_json=False), command())
+    ends.append("command")
+    goes_on.set()
+    assert ends[0] == "command"
 
 
 async def test_a_refused_join_ends_with_1_and_explains_that_there_is_one_agent_per_office() -> None:

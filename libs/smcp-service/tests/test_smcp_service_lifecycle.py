@@ -50,7 +50,7 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         assert service.log[-1]["event"] == "stopping at once"
 
 
-async def test_a_name_is_resolved_and_the_process_ends_while_earlier_lookups_hang() -> None:
+async def test_names_are_resolved_files_read_and_the_process_ends_while_earlier_ones_hang() -> None:
     async with sample(mode="name-server-hangs") as service:
         await service.logged("serving")
         service.signal(signal.SIGTERM)

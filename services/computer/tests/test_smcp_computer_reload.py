@@ -130,6 +130,23 @@ async def test_a_pipe_in_place_of_the_file_is_not_waited_for_and_the_next_file_c
         assert await tools(here) == before - {"echo"}
 
 
+async def test_an_env_file_that_hangs_is_given_up_and_the_next_file_counts(
+    nats_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_computer.computer.READ_S", 0.2)
+    file, pipe, box = tmp_path / "computer.json", tmp_path / "box.env", configs.stdio()
+    async with world(nats_url, {"config": file}, box=box) as here:
+        os.mkfifo(pipe)
+        file.write_text(json.dumps({"servers": {"box": {**box, "env_file": pipe.name}}}))
+        await asyncio.wait_for(here.computer.reload(), 30)
+        assert "cannot be read within" in here.computer.readiness.report()[1]["configuration"]
+        file.write_text(json.dumps({"servers": {"box": {**box, "forbidden_tools": ["echo"]}}}))
+        monkeypatch.undo()
+        await asyncio.wait_for(here.computer.reload(), 30)
+        assert "echo" not in await tools(here)
+        os.close(os.open(pipe, os.O_WRONLY))  # the thread ends
+
+
 async def test_servers_whose_logs_are_on_a_full_disk_end_and_the_computer_goes_on(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 import structlog
@@ -59,26 +60,36 @@ def plain_failures() -> Iterator[None]:
         raise PlainFailure(failures) from error
 
 
-class _Loop(uvloop.Loop):
-    """Resolves each name in a thread of its own, which the end of the process does not wait for.
+class _DaemonThreads(concurrent.futures.ThreadPoolExecutor):
+    """Runs each function in a thread of its own, which the end of the process does not wait for.
 
-    While a name server hangs, a lookup takes up to minutes, and those that wait for it give up after seconds. uvloop
-    runs two lookups at a time, so the next ones would wait for two of these, also when the name server is back; and
-    libuv waits for them at exit.
+    While a name server hangs, a lookup takes up to minutes; a file may be a pipe, or on a network disk that hangs.
+    Those that wait for it give up earlier, and it must not hold up the next ones.
     """
 
-    async def getaddrinfo(self, host: Any, port: Any, **options: int) -> list[Any]:
-        found: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
-        found.set_running_or_notify_cancel()
+    def submit(self, work: Callable[..., Result], /, *args: Any, **options: Any) -> concurrent.futures.Future[Result]:
+        done: concurrent.futures.Future[Result] = concurrent.futures.Future()
+        done.set_running_or_notify_cancel()
 
-        def resolve() -> None:
+        def run() -> None:
             try:
-                found.set_result(socket.getaddrinfo(host, port, **options))
+                done.set_result(work(*args, **options))
             except Exception as error:  # noqa: BLE001 -- raised where it is awaited
-                found.set_exception(error)
+                done.set_exception(error)
 
-        threading.Thread(target=resolve, name=f"getaddrinfo {host}", daemon=True).start()
-        return await asyncio.wrap_future(found, loop=self)
+        threading.Thread(target=run, name="blocking", daemon=True).start()
+        return done
+
+
+class _Loop(uvloop.Loop):
+    """Resolves names and runs `asyncio.to_thread` in `_DaemonThreads`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_default_executor(_DaemonThreads())
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: int) -> list[Any]:
+        return await self.run_in_executor(None, partial(socket.getaddrinfo, host, port, **options))
 
 
 def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:

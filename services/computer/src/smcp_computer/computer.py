@@ -60,6 +60,8 @@ HEAD_START_S: Final = 5.0
 """How long joining waits for MCP servers to start: an Agent that sees this Computer enter asks for its tools at once.
 So does what is told of a changed configuration. Tools of later servers are announced. After a restart calls wait, and
 it is half of the time that the seat is kept."""
+READ_S: Final = 10.0
+"""How long a changed file may take to read: it may be a pipe, or on a network disk that hangs."""
 EVENTS: Final = "smcp_computer.events"
 """The logger of what is recorded, too (`smcp_bus.audit`)."""
 
@@ -243,18 +245,21 @@ class Computer:
         """Read the file, and run what it says. One that is broken changes nothing, and is the `config_problem`. The
         pins are read, too."""
         async with self._reloading:
-            await self.pins.reload()
-            self._tools_changed()
-            if self._file.is_fifo():  # it is empty by now, and reading waits for somebody who writes
-                _log.info("%s is a pipe: the configuration is read from it at the start alone", self._file)
-                return
             try:
-                read = await asyncio.to_thread(read_config, self._file)
+                async with asyncio.timeout(READ_S):
+                    await self.pins.reload()
+                    self._tools_changed()
+                    if await asyncio.to_thread(self._file.is_fifo):  # empty by now; reading waits for who writes
+                        _log.info("%s is a pipe: the configuration is read from it at the start alone", self._file)
+                        return
+                    read = await asyncio.to_thread(read_config, self._file)
                 self._env_files = read.env_files  # also of a file with mistakes: one of these may be the mistake
                 config = read.valid(instead_of=self.fleet.config)
             except Exception as error:  # noqa: BLE001 -- a saved file must not end what runs
                 if isinstance(error, ConfigError):
                     problem = "; ".join(f"{self._file}: {each}" for each in (*error.problems, *error.warnings))
+                elif isinstance(error, TimeoutError):
+                    problem = f"{self._file}: it, an env_file or the pins cannot be read within {READ_S:g} s"
                 else:  # a fault of ours
                     _log.exception("the changed configuration cannot be read")
                     problem = "the file cannot be read for an internal error, which the log shows"

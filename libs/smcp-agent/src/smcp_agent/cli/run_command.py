@@ -1,15 +1,17 @@
 """Runs a command of `smcp-agent` (one request; `watch` and `mcp` keep running), explains its errors and exits."""
 
 import asyncio
+import concurrent.futures
 import getpass
 import os
 import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import typer
 from rich.progress import Progress
@@ -30,6 +32,8 @@ from smcp_agent.errors import (
     Unavailable,
     may_have_run,
 )
+
+Result = TypeVar("Result")
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -89,7 +93,7 @@ def completions(
             return [each for each in await ask_names(agent) if each.startswith(beginning)]
 
     try:
-        return asyncio.run(names())
+        return asyncio.run(_detached(names()))
     except (SmcpError, TimeoutError):
         return []
 
@@ -196,7 +200,7 @@ def run(
         (signal.SIGTERM, signal.signal(signal.SIGTERM, terminate)),
     ]
     try:
-        done = asyncio.run(work)
+        done = asyncio.run(_detached(work))
     except SmcpError as error:
         print_error(error, as_json=chosen.json, hint=_hint(error, chosen), ids=ids)
         raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed) else FAILED) from error
@@ -210,6 +214,28 @@ def run(
             signal.signal(number, handler)
     if not done:
         raise typer.Exit(FAILED)
+
+
+class _DaemonThreads(concurrent.futures.ThreadPoolExecutor):
+    """Runs each function in a thread that the end of the process does not wait for: a lookup may take minutes."""
+
+    def submit(self, work: Callable[..., Result], /, *args: Any, **options: Any) -> concurrent.futures.Future[Result]:
+        done: concurrent.futures.Future[Result] = concurrent.futures.Future()
+        done.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                done.set_result(work(*args, **options))
+            except Exception as error:  # noqa: BLE001 -- raised where it is awaited
+                done.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return done
+
+
+async def _detached(work: Coroutine[Any, Any, Result]) -> Result:
+    asyncio.get_running_loop().set_default_executor(_DaemonThreads())
+    return await work
 
 
 def _hint(error: SmcpError, chosen: Options) -> str:

@@ -139,11 +139,15 @@ async def file_changes(files: Callable[[], Collection[Path]]) -> AsyncGenerator[
     swaps a link beside it, and some file systems tell of no changes. `files` may return others after a change: the
     configuration file names some of them.
     """
-    read = seen = {path: stamp(path) for path in files()}
+
+    def look() -> dict[Path, tuple[int, ...]]:
+        return {path: stamp(path) for path in files()}
+
+    read = seen = look()
     yield
     while True:
         await asyncio.sleep(LOOK_S if seen == read else AGAIN_S)
-        before, seen = seen, {path: stamp(path) for path in files()}
+        before, seen = seen, await asyncio.to_thread(look)  # a network disk may hang
         if before == seen != read:
             read = seen
             yield
