@@ -95,9 +95,8 @@ async def run_trace(url: str, *arguments: str) -> Shown:
         return await anyio.to_thread.run_sync(run)
 
 
-@pytest.mark.parametrize(("v3", "legacy"), [(True, False), (False, True)])
-async def test_a_trace_is_printed_as_a_tree_from_either_api(*, v3: bool, legacy: bool) -> None:
-    async with served(jaeger_routes(a_trace(), v3=v3, legacy=legacy)) as url:
+async def test_a_trace_is_printed_as_a_tree() -> None:
+    async with served(jaeger_routes(a_trace())) as url:
         shown = await run_trace(url, REQ_ID)
     assert (shown.exit_code, shown.stderr) == (0, "")
     head, *lines, link = shown.stdout.splitlines()
@@ -115,9 +114,8 @@ async def test_a_trace_is_printed_as_a_tree_from_either_api(*, v3: bool, legacy:
     assert link == f"{url}/trace/{REQ_ID}"
 
 
-@pytest.mark.parametrize(("v3", "legacy"), [(True, False), (False, True)])
-async def test_json_lists_the_spans_in_the_order_of_the_tree(*, v3: bool, legacy: bool) -> None:
-    async with served(jaeger_routes(a_trace(), v3=v3, legacy=legacy)) as url:
+async def test_json_lists_the_spans_in_the_order_of_the_tree() -> None:
+    async with served(jaeger_routes(a_trace())) as url:
         shown = await run_trace(url, REQ_ID, "--json")
     told = json.loads(shown.stdout)
     (trace,) = told["traces"]
@@ -130,11 +128,10 @@ async def test_json_lists_the_spans_in_the_order_of_the_tree(*, v3: bool, legacy
     assert trace["spans"][0]["events"][0]["name"] == "moving"
 
 
-@pytest.mark.parametrize(("v3", "legacy"), [(True, False), (False, True)])
 @pytest.mark.parametrize("req_id", ["order 7/α", "0" * 32, REQ_ID.upper(), "x" * 10_000])
-async def test_a_req_id_that_is_no_trace_id_is_found_by_its_tag(req_id: str, *, v3: bool, legacy: bool) -> None:
+async def test_a_req_id_that_is_no_trace_id_is_found_by_its_tag(req_id: str) -> None:
     found = span("client:tool_call", 1, None, trace_id=HASHED, attributes={"smcp.req_id": req_id[:256]})
-    async with served(jaeger_routes([*a_trace(), found], v3=v3, legacy=legacy)) as url:
+    async with served(jaeger_routes([*a_trace(), found])) as url:
         shown = await run_trace(url, req_id)
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert shown.stdout.splitlines()[-1] == f"{url}/trace/{HASHED}"
@@ -208,7 +205,7 @@ async def test_what_is_no_req_id_is_wrong_usage_and_no_store_is_asked(req_id: st
 
 
 FOLLOWS = {"refType": "FOLLOWS_FROM", "traceID": "a"}
-LEGACY = {"traceID": "a", "spanID": "b", "operationName": "x", "startTime": 1, "duration": 1}
+SPAN = {"traceID": "a", "spanID": "b", "operationName": "x", "startTime": 1, "duration": 1}
 
 
 @pytest.mark.parametrize(
@@ -216,12 +213,11 @@ LEGACY = {"traceID": "a", "spanID": "b", "operationName": "x", "startTime": 1, "
     [
         {"data": [{"spans": [{}]}]},
         {"data": 7},
-        {"result": {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 1}]}]}]}},
-        {"data": [{"processes": {}, "spans": [LEGACY | {"startTime": math.inf}]}]},
-        {"data": [{"processes": {}, "spans": [LEGACY | {"duration": 10**400}]}]},
-        {"data": [{"processes": {}, "spans": [LEGACY | {"spanID": {}}]}]},
-        {"data": [{"processes": {}, "spans": [LEGACY | {"parentSpanID": [1]}]}]},
-        {"data": [{"processes": {}, "spans": [LEGACY | {"references": [{**FOLLOWS, "spanID": 7}]}]}]},
+        {"data": [{"processes": {}, "spans": [SPAN | {"startTime": math.inf}]}]},
+        {"data": [{"processes": {}, "spans": [SPAN | {"duration": 10**400}]}]},
+        {"data": [{"processes": {}, "spans": [SPAN | {"spanID": {}}]}]},
+        {"data": [{"processes": {}, "spans": [SPAN | {"parentSpanID": [1]}]}]},
+        {"data": [{"processes": {}, "spans": [SPAN | {"references": [{**FOLLOWS, "spanID": 7}]}]}]},
     ],
 )
 async def test_json_of_another_shape_is_one_line(body: Any) -> None:
@@ -233,7 +229,7 @@ async def test_json_of_another_shape_is_one_line(body: Any) -> None:
 
 async def test_a_tag_whose_key_is_no_text_is_shown_as_one() -> None:
     logs = [{"timestamp": 1, "fields": [{"key": 7, "value": "seven"}]}]
-    body = {"data": [{"processes": {}, "spans": [LEGACY | {"logs": logs}]}]}
+    body = {"data": [{"processes": {}, "spans": [SPAN | {"logs": logs}]}]}
     async with served(answering(json.dumps(body).encode(), "application/json")) as url:
         shown = await run_trace(url, REQ_ID)
     assert shown.exit_code == 0

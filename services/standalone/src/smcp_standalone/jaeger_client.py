@@ -1,15 +1,13 @@
-"""A store of traces with Jaeger's query API over HTTP: v3 (OTLP as JSON), and the older one of Jaeger's own page.
+"""Reads traces from a store over HTTP, by the query API that Jaeger's own page uses (`/api/traces`).
 
-Both are asked, as older stores have one and other products the other. Nothing of what a store says is believed: a
-wrong shape is a `StoreError`. Names and values come as they were recorded, so who prints them makes them printable.
+Every version of Jaeger has it, and so have other stores that Grafana's Jaeger data source can read. Answers of another
+shape are a `StoreError`. Names and values come as they were recorded: whoever prints them makes them printable.
 """
 
-import base64
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any, Final, NamedTuple
 from urllib.error import HTTPError
@@ -86,59 +84,31 @@ class TraceStore:
 
     def trace(self, trace_id: str) -> list[Span]:
         """Its spans; none: the store does not have it. Raises StoreError."""
-        answers = 0
-        for path in ("/api/v3/traces/", "/api/traces/"):
-            answer = self._get(path + trace_id)
-            answers += isinstance(answer, dict)
-            if spans := self._spans(answer):
-                return spans
-        if not answers:
-            raise self._not_jaeger()
-        return []
+        return self._spans(self._get(f"/api/traces/{trace_id}"))
 
     def search(self, req_id: str) -> dict[str, list[Span]]:
         """Traces by id that have a span with this `smcp.req_id`. Raises StoreError."""
         tags = json.dumps({TAG: req_id[:LONGEST_TAG]})
         now = time.time()
         micros = {"start": int((now - SINCE_S) * 1e6), "end": int((now + 60) * 1e6)}
-        times = {
-            "query.start_time_min": _rfc3339(now - SINCE_S),
-            "query.start_time_max": _rfc3339(now + 60),
-        }
-        answers = 0
-        for services_path, key, traces_path, service_key, others in (
-            ("/api/services", "data", "/api/traces", "service", {"tags": tags, "limit": MAX_TRACES, **micros}),
-            (
-                "/api/v3/services",
-                "services",
-                "/api/v3/traces",
-                "query.service_name",
-                {"query.attributes": tags, "query.search_depth": MAX_TRACES, **times},
-            ),
-        ):
-            listed = self._get(services_path)
-            answers += isinstance(listed, dict)
-            names = listed.get(key) if isinstance(listed, dict) else None
-            services = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-            for service in sorted(services, key=lambda name: (not name.startswith("smcp"), name)):
-                traces: dict[str, list[Span]] = {}
-                for span in self._spans(self._get(traces_path, {service_key: service, **others})):
-                    traces.setdefault(span.trace_id, []).append(span)
-                if traces := {
-                    id_: spans
-                    for id_, spans in traces.items()
-                    if any(span.attributes.get(TAG) == req_id[:LONGEST_TAG] for span in spans)
-                }:
-                    return traces
-        if not answers:
-            raise self._not_jaeger()
+        names = self._get("/api/services").get("data")
+        services = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+        for service in sorted(services, key=lambda name: (not name.startswith("smcp"), name)):
+            traces: dict[str, list[Span]] = {}
+            for span in self._spans(
+                self._get("/api/traces", {"service": service, "tags": tags, "limit": MAX_TRACES, **micros})
+            ):
+                traces.setdefault(span.trace_id, []).append(span)
+            if traces := {
+                id_: spans
+                for id_, spans in traces.items()
+                if any(span.attributes.get(TAG) == req_id[:LONGEST_TAG] for span in spans)
+            }:
+                return traces
         return {}
 
-    def _not_jaeger(self) -> StoreError:
-        return StoreError(f"{self.url} does not answer with Jaeger's JSON; is it Jaeger's query port?")
-
-    def _get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
-        """The JSON of an answer; `{}`: it has nothing there; None: something else than JSON."""
+    def _get(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON object of an answer, empty for a 404. Raises StoreError."""
         url = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
             with self._open(Request(url, headers={"Accept": "application/json"}), timeout=TIMEOUT_S) as response:  # noqa: S310 -- http(s) only, see __init__
@@ -159,28 +129,27 @@ class TraceStore:
             answer = None
         if status >= 400 and status != 404 and (answer is not None or status >= 500 or status in {401, 403}):
             raise StoreError(f"{self.url} answers with the status {status} of HTTP")
-        return {} if status == 404 and answer is not None else answer
-
-    def _spans(self, answer: Any) -> list[Span]:
         if not isinstance(answer, dict):
-            return []
+            raise StoreError(f"{self.url} does not answer with Jaeger's JSON; is it Jaeger's query port?")
+        return {} if status == 404 else answer
+
+    def _spans(self, answer: dict[str, Any]) -> list[Span]:
         try:
-            result = answer.get("result", answer)
-            return list(_otlp(result) if "resourceSpans" in result else _legacy(answer.get("data") or ()))
+            return list(_parsed(answer.get("data") or ()))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
             raise StoreError(f"{self.url} answers with JSON that is not Jaeger's") from None
 
 
-def _legacy(traces: Any) -> Iterator[Span]:
+def _parsed(traces: Any) -> Iterator[Span]:
     for each in traces:
         for span in each["spans"]:
-            trace_id = _id(span["traceID"].zfill(32), 32)
+            trace_id = _id(span["traceID"], 32)
             process = each["processes"].get(span.get("processID")) or {}
             attributes = _tags(span.get("tags"))
             parent, links = span.get("parentSpanID") or "", []
-            parent = parent and _id(parent.zfill(16), 16)
+            parent = parent and _id(parent, 16)
             for reference in span.get("references") or ():
-                of_trace, of_span = _id(reference["traceID"].zfill(32), 32), _id(reference["spanID"].zfill(16), 16)
+                of_trace, of_span = _id(reference["traceID"], 32), _id(reference["spanID"], 16)
                 if reference["refType"] == "CHILD_OF" and of_trace == trace_id and not parent:
                     parent = of_span
                 else:
@@ -192,7 +161,7 @@ def _legacy(traces: Any) -> Iterator[Span]:
                 events.append(Event(str(fields.pop("event", "event")), _time(log["timestamp"]) * 1000, fields))
             yield Span(
                 trace_id,
-                _id(span["spanID"].zfill(16), 16),
+                _id(span["spanID"], 16),
                 parent,
                 str(span["operationName"]),
                 str(attributes.pop("span.kind", "internal")).upper(),
@@ -217,63 +186,11 @@ def _tags(tags: Any) -> dict[str, Any]:
     return {str(tag["key"]): tag["value"] for tag in tags or ()}
 
 
-def _otlp(result: Any) -> Iterator[Span]:
-    for of_resource in result["resourceSpans"]:
-        resource = _attributes(of_resource.get("resource", {}).get("attributes"))
-        process = _process(str(resource.get("service.name", "")), resource)
-        for scope in of_resource.get("scopeSpans") or ():
-            for span in scope.get("spans") or ():
-                attributes = _attributes(span.get("attributes"))
-                start, end = _time(span["startTimeUnixNano"]), _time(span["endTimeUnixNano"])
-                failed = (span.get("status") or {}).get("code") in (2, "STATUS_CODE_ERROR")
-                events = [
-                    Event(
-                        str(event.get("name", "")), _time(event["timeUnixNano"]), _attributes(event.get("attributes"))
-                    )
-                    for event in span.get("events") or ()
-                ]
-                yield Span(
-                    _id(span["traceId"], 32),
-                    _id(span["spanId"], 16),
-                    _id(span.get("parentSpanId") or "", 16),
-                    str(span.get("name", "")),
-                    _kind(span.get("kind", 0)),
-                    process,
-                    start,
-                    end - start,
-                    str(attributes.get("error.type", "failed")) if failed else None,
-                    attributes,
-                    events,
-                    [(_id(link["traceId"], 32), _id(link["spanId"], 16)) for link in span.get("links") or ()],
-                )
-
-
-def _attributes(pairs: Any) -> dict[str, Any]:
-    return {str(pair["key"]): _value(pair.get("value") or {}) for pair in pairs or ()}
-
-
-def _value(value: Any) -> Any:
-    for kind, of_kind in value.items():
-        match kind:
-            case "intValue":
-                return int(of_kind)
-            case "arrayValue":
-                return [_value(each) for each in of_kind.get("values") or ()]
-            case _:
-                return of_kind
-    return None
-
-
 def _id(text: str, digits: int) -> str:
-    """Hex, also from the base64 of some versions of v3."""
-    if len(text) in {0, digits} and (not text or _HEX.fullmatch(text)):
-        return text.lower()
-    return base64.b64decode(text, validate=True).hex()
-
-
-def _kind(kind: int | str) -> str:
-    kinds = ("INTERNAL", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
-    return kinds[kind] if isinstance(kind, int) else kind.removeprefix("SPAN_KIND_")
+    """In hex. Jaeger leaves out leading zeros."""
+    if not _HEX.fullmatch(text):
+        raise ValueError(text)
+    return text.lower().zfill(digits)
 
 
 def _process(service: str, resource: Mapping[str, Any]) -> str:
@@ -282,7 +199,3 @@ def _process(service: str, resource: Mapping[str, Any]) -> str:
         if instance := resource.get(name):
             return f"{service} {instance}"
     return service
-
-
-def _rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
