@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.validation import field_with_half, mended
+from smcp_proto.validation import HALF, HUGE, mended, unreadable_field
 
 any_text = st.text(alphabet=st.characters(categories=["Cs", "Lu", "So"]), max_size=6)
 
@@ -48,10 +48,12 @@ def test_repaired_json_is_valid_utf_8(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "field"),
+    ("text", "found"),
     [
-        (rb'{"a":1,"params":{"x":["\ud800"]},"c":"\ud800"}', "params"),
-        (rb'{"\ud800":1}', "\ufffd"),
+        (rb'{"a":1,"params":{"x":["\ud800"]},"c":"\ud800"}', ("params", HALF)),
+        (rb'{"\ud800":1}', ("\ufffd", HALF)),
+        (b'{"a":1,"params":{"x":[-1e400]},"c":1e400}', ("params", HUGE)),
+        (b'{"a":1%b}' % (b"0" * 5000), ("a", HUGE)),
         (rb'{"a":"\ud83d\ude00"}', None),
         (rb'["\ud800"]', None),
         (rb'{"a":NaN}', None),
@@ -59,5 +61,5 @@ def test_repaired_json_is_valid_utf_8(value: object) -> None:
         (b'{"a":' * 100_000, None),
     ],
 )
-def test_the_first_field_with_a_half_is_named(text: bytes, field: str | None) -> None:
-    assert field_with_half(text) == field
+def test_the_first_field_that_cannot_be_read_is_named(text: bytes, found: tuple[str, str] | None) -> None:
+    assert unreadable_field(text) == found

@@ -85,6 +85,8 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
         called = await command("call", "add", "--params", '{"a": 40, "b": 2}')
         assert (called.exit_code, called.stdout.strip()) == (0, "42")
         assert (await command("call", "boom")).exit_code == 1
+        exact = await command("call", "add", f"a={2**70}", "b=1")
+        assert (exact.exit_code, exact.stdout.strip()) == (0, str(2**70 + 1))
         words = await command("call", "add", "a=40", "-", typed='{"b": 2}')
         assert (words.exit_code, words.stdout.strip()) == (0, "42")
         wrong = await command("call", "add", "a=x", "b=2")
@@ -93,7 +95,7 @@ async def test_a_tool_is_listed_called_and_its_call_cancelled_as_those_of_agents
         whole = json.loads((await command("call", "add", "--params", '{"a": 1, "b": 1}', "--json")).stdout)
         assert whole["structuredContent"] == {"result": 2}
         calls = json.loads((await command("history", "box", "--json")).stdout)["servers"]["box"]
-        assert [(call["tool"], call["agent"], call["outcome"]) for call in calls] == [("add", LOCAL, "ok")] * 3
+        assert [(call["tool"], call["agent"], call["outcome"]) for call in calls] == [("add", LOCAL, "ok")] * 4
         told = json.loads((await command("history", "--json")).stdout)["servers"]
         [unknown] = told[""]
         assert (unknown["tool"], unknown["outcome"], unknown["why"]) == (
@@ -301,7 +303,8 @@ async def test_what_is_no_request_is_refused_with_a_reason(nats_url: str) -> Non
         assert "not JSON" in (await command("call", "add", "--params", "{")).output
         computer = await asyncio.to_thread(find, None, None)
         for path, body, why in (
-            ("call", [], "no JSON object"),
+            ("call", [], "not a JSON object"),
+            ("call", {"tool_name": "add", "params": {"a": 10**400}, "timeout": 5}, "params: holds a number above"),
             ("call", {"tool_name": "add", "params": {}, "timeout": 0}, "timeout"),
             ("nothing", {}, "Not Found"),
         ):

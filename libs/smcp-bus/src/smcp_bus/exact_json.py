@@ -16,7 +16,7 @@ import orjson
 from pydantic_core import from_json
 
 from smcp_proto.errors import Malformed, TooLarge
-from smcp_proto.validation import HALF, MAX_TEXT, field_with_half, refused
+from smcp_proto.validation import refused, unreadable_field
 
 _AS_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG: Final = b"0" * len(str(2**63))
@@ -67,11 +67,8 @@ def _not_read(body: bytes, error: orjson.JSONDecodeError) -> Malformed:
         levels = outside.count("[") + outside.count("{") - outside.count("]") - outside.count("}")
         if levels > MAX_DEPTH:  # orjson reads 1024 levels, and says of more only that it is no JSON
             return Malformed(f"the request {TOO_DEEP}", details={"field": "", "reason": TOO_DEEP})
-    field = field_with_half(body) if len(body) <= ONE_STEP else None
-    if field is None:
-        return Malformed("the request is not JSON", details={"field": ""})
-    field = field[:MAX_TEXT]
-    return Malformed(f"{field}: {HALF}", details={"field": field, "reason": HALF})
+    found = unreadable_field(body) if len(body) <= ONE_STEP else None
+    return refused(*found) if found else Malformed("the request is not JSON", details={"field": ""})
 
 
 def has_many(text: bytes, mark: bytes) -> bool:

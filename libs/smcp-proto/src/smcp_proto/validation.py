@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from math import isinf
 from typing import Any, Final, NoReturn
 
 from pydantic import Discriminator, ValidationError
@@ -110,6 +111,7 @@ def by_type(*known: str) -> Discriminator:
 
 HALF: Final = "holds half of a surrogate pair, which no text has"
 """The message for a field with one."""
+HUGE: Final = "holds a number above 1.8e308"
 
 
 def mended(text: str | bytes) -> str:
@@ -125,23 +127,31 @@ def mended(text: str | bytes) -> str:
     return _whole(whole)
 
 
-def field_with_half(text: bytes) -> str | None:
-    """The field of a JSON object that holds one; None: there is none, or it is no object."""
+def unreadable_field(text: bytes) -> tuple[str, str] | None:
+    """The first field of a JSON object that holds a half, or a number above what a double takes, and which of the two.
+    None: there is none, or it is no object."""
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, parse_int=_number, parse_float=_number)
         if isinstance(fields, dict):
-            return next((_whole(name) for name, value in fields.items() if _has_half(name, value)), None)
+            found = ((_whole(name), _unreadable({name: value})) for name, value in fields.items())
+            return next(((name, why) for name, why in found if why), None)
     except (ValueError, RecursionError):
         pass
     return None
 
 
-def _has_half(name: str, value: object) -> bool:
+def _number(text: str) -> object:
+    return ... if isinf(float(text)) else 0
+
+
+def _unreadable(value: object) -> str:
     try:
-        json.dumps({name: value}, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return True
-    return False
+        return HALF
+    except TypeError:  # that which `_number` puts in its place
+        return HUGE
+    return ""
 
 
 def _whole(text: str) -> str:

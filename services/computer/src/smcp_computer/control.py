@@ -20,7 +20,7 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +30,7 @@ from uuid import uuid4
 import orjson
 from aiohttp import web
 
+from smcp_bus import exact_json
 from smcp_bus.callers import Caller
 from smcp_computer.computer import Computer
 from smcp_computer.config.secret_store import SecretsError
@@ -38,6 +39,7 @@ from smcp_computer.pins import entry_of
 from smcp_computer.settings import SOCKET, ComputerSettings, state_directory
 from smcp_proto import tool_results
 from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.settings import did_you_mean
 
@@ -149,7 +151,8 @@ class Control:
     async def _call(self, request: web.Request) -> web.Response:
         """Through all that an Agent's call goes through, confirmation too. A client that goes away cancels it."""
         req_id = uuid4().hex
-        asked = {**await _body(request), "agent": LOCAL, "computer": self._settings.name, "req_id": req_id}
+        said = exact_json.read_object(await request.read())
+        asked = {**said, "agent": LOCAL, "computer": self._settings.name, "req_id": req_id}
         caller = Caller("agent", self._settings.office, LOCAL, local=True)
         try:
             answer = await self._computer.dispatcher.dispatch(CATALOG["client:tool_call"], caller, asked)
@@ -185,8 +188,7 @@ class Control:
             if supervisor.state is State.READY
         }
         file = str(self._computer.pins.path.absolute())
-        said = {"file": file, "servers": servers, "not_ready": sorted(supervisors.keys() - servers.keys())}
-        return web.json_response(said)  # not by orjson: schemas may hold numbers that it does not take
+        return _json({"file": file, "servers": servers, "not_ready": sorted(supervisors.keys() - servers.keys())})
 
     async def _reload(self, request: web.Request) -> web.Response:
         await self._computer.reload()
@@ -232,19 +234,11 @@ async def _errors(request: web.Request, handler: Callable[[web.Request], Awaitab
     """Every error is `{"error": text}`."""
     try:
         return await handler(request)
+    except Malformed as error:
+        return _json({"error": error.message}, error.code)
     except web.HTTPException as error:
         return _json({"error": error.text}, error.status)
 
 
-async def _body(request: web.Request) -> Mapping[str, Any]:
-    try:
-        said = orjson.loads(await request.read())
-    except orjson.JSONDecodeError:
-        said = None
-    if not isinstance(said, dict):
-        raise web.HTTPBadRequest(text="the request is no JSON object")
-    return said
-
-
 def _json(body: object, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=orjson.dumps(body), content_type="application/json")
+    return web.Response(status=status, body=exact_json.written(body), content_type="application/json")
