@@ -233,10 +233,12 @@ async def test_a_server_is_added_with_the_warnings_about_its_settings(
             here = await stack.enter_async_context(world(nats_url, {"config": file}))
             await stack.enter_async_context(open_control(settings(config=file), here.computer))
         added = await command("servers", "add", "box", "--config", str(file), "--", "cat", "${HOME}")
-        assert added.exit_code == 0
+        assert added.exit_code == is_running  # it is no MCP server
         place = "servers.box.server_parameters.args.0"
         assert f"warning: {place}: write ${{env:HOME}}" in added.stderr.replace("\n", " ")
         assert "box" in json.loads(file.read_text())["servers"]
+        if is_running:
+            assert why_not(added).startswith("the MCP server 'box' does not run (backoff): ")
         added = await command("servers", "add", "ok", "--config", str(file), "--json", "--", "cat")
         assert json.loads(added.stdout)["warnings"] == []
 
@@ -336,6 +338,8 @@ async def test_a_server_that_lacked_a_value_is_started_by_a_restart_once_that_is
         box = here.computer.fleet.supervisors["box"]
         await eventually(lambda: box.state == "failed")
         assert "smcp-computer secrets set token" in box.reason
+        why = why_not(await command("servers", "restart", "box"))
+        assert why.startswith("the MCP server 'box' does not run (failed)")
         kept = await command("secrets", "set", "token", "--json", typed="v4lue-of-it\n")
         assert json.loads(kept.stdout) == {"kept": "token"}
         said = json.loads((await command("servers", "restart", "box", "--json")).stdout)

@@ -219,7 +219,7 @@ _edits("disable", "disable", "End an MCP server; it stays in the file.")
 @app.command()
 def restart(server: Server, office: Office = None, name: Name = None, as_json: Json = False) -> None:
     """End an MCP server and start it again. Calls that run there have some seconds to end."""
-    print_answer(find(office, name).ask("POST", "servers", server, "restart"), as_json, print_status)
+    _print_outcome(find(office, name).ask("POST", "servers", server, "restart"), server, as_json)
 
 
 def _edit(
@@ -240,7 +240,7 @@ def _edit(
     for computer, file in files.items():
         if file.resolve() == config.resolve():
             said = computer.ask("POST", "servers", which, "reload")
-            print_answer({**said, "warnings": warnings}, as_json, print_status)
+            _print_outcome({**said, "warnings": warnings}, which, as_json)
             return
     nobody = "that runs here reads it" if here else "of this user runs here"
 
@@ -249,6 +249,16 @@ def _edit(
         print_warnings(said)
 
     print_answer({"config": str(config), "warnings": warnings}, as_json, show)
+
+
+def _print_outcome(said: Said, server: str, as_json: bool) -> None:
+    """Raises Failure: the Computer does not take the file, or the server does not run."""
+    print_answer(said, as_json, print_status)
+    if said["config_problem"]:
+        raise Failure("the Computer keeps its previous configuration")
+    for each in said["servers"]:
+        if each["name"] == server and each["state"] in ("failed", "backoff"):
+            raise Failure(f"the MCP server {server!r} does not run ({each['state']}): {each['reason']}")
 
 
 def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
