@@ -35,7 +35,6 @@ from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.tools import Catalogue, History
 from smcp_proto import catalog
 from smcp_service.lifecycle import background
-from smcp_service.settings import MIB
 from smcp_testing.mcp_servers import configs
 
 DOCUMENTS = 10_000
@@ -115,7 +114,7 @@ async def at_the_door(rounds: int) -> tuple[Found, str]:
         history.called(f"server-{number}")
     events = ServerEvents()
     async with background() as tasks:
-        cache = MetadataCache(read, tasks, lambda server: listed[server], events, cache_bytes=64 * MIB)
+        cache = MetadataCache(read, tasks, lambda server: listed[server], events)
         began = time.perf_counter()
         await cache.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began
@@ -145,7 +144,7 @@ def chain(stack: contextlib.ExitStack) -> tuple[str, psutil.Process]:
     computer = start(
         stack,
         *(BIN / "smcp-computer", "run", "--config", config, "--office", OFFICE, "--name", COMPUTER),
-        env={**env, "SMCP_FINDER_CACHE_BYTES": str(64 * MIB)},
+        env=env,
     )
     return url, psutil.Process(computer.pid)
 

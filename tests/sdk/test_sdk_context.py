@@ -18,6 +18,7 @@ from smcp_agent import (
     SmcpAgent,
     windows,
 )
+from smcp_computer import finder
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents, watched
@@ -48,7 +49,7 @@ def servers(era: Era = "2025") -> Servers:
 
 
 def computer(world: World, servers: Servers) -> Any:
-    return native_computer(world, OFFICE, COMPUTER, servers, gather_s=0.05)
+    return native_computer(world, OFFICE, COMPUTER, servers)
 
 
 @asynccontextmanager
@@ -188,12 +189,14 @@ async def test_a_subscription_is_renewed_after_a_move_of_its_agent(nats_url: str
 
 
 @pytest.mark.rule("answers.desktop.missing", "answers.finder.as_listed")
-async def test_an_incomplete_desktop_or_catalog_is_requested_again(nats_url: str) -> None:
+async def test_an_incomplete_desktop_or_catalog_is_requested_again(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder, "CACHE_BYTES", 0)
     slow = {"desk": context("2026", host="desk", windows=2, documents=1, misbehave={"window://desk/0": "never"})}
-    settings: dict[str, Any] = {"gather_s": 0.05, "read_s": 1.0, "finder_cache_bytes": 0}
     async with (
         gateway_world(nats_url) as world,
-        native_computer(world, OFFICE, COMPUTER, slow, **settings) as computer,
+        native_computer(world, OFFICE, COMPUTER, slow, read_s=1.0) as computer,
         SmcpAgent(world.url, office=OFFICE, name="bot") as agent,
     ):
         subscribed = computer.resources.upstream.subscribed

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from smcp_computer import outbox
 from smcp_computer.outbox import CONFIG, DESKTOP, FINDER
 from smcp_computer.resources import index
 from smcp_testing.computer_office import NAME, World, world
@@ -181,8 +182,9 @@ async def test_a_server_without_subscriptions_is_left_out_of_desktop_and_finder(
 
 
 @pytest.mark.rule("answers.desktop.gathering")
-async def test_a_burst_of_changes_becomes_one_notification(nats_url: str) -> None:
-    async with world(nats_url, {"gather_s": 3.0}, desk=configs.context("2026", windows=1)) as here:
+async def test_a_burst_of_changes_becomes_one_notification(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "GATHER_S", 3.0)
+    async with world(nats_url, desk=configs.context("2026", windows=1)) as here:
         await settled(here, "desk", WINDOW)
         await asyncio.gather(*(here.tell("desk", "update", uri=WINDOW) for _ in range(20)))
         assert len(await next_told(here, DESKTOP)) == 1

@@ -155,9 +155,12 @@ async def test_documents_are_filtered_ordered_and_paged(nats_url: str) -> None:
 
 
 @pytest.mark.rule("answers.finder.kept", "answers.finder.as_listed")
-async def test_a_catalog_above_the_cache_bound_counts_the_documents_shown_as_listed(nats_url: str) -> None:
+async def test_a_catalog_above_the_cache_bound_counts_the_documents_shown_as_listed(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder, "CACHE_BYTES", 0)
     a = [document(f"a{number}", summary=f"word{number}", last_modified=f"2026-01-0{number}") for number in range(1, 6)]
-    async with world(nats_url, {"finder_cache_bytes": 0}, a=configs.context("2026", host="com.a", content=a)) as here:
+    async with world(nats_url, a=configs.context("2026", host="com.a", content=a)) as here:
         found = await here.ask("get_finder", keywords=["word4", "word2"])
         newest = await here.ask("get_finder", limit=2)
         shown = [[each["doc_ref"] for each in each_found["documents"]] for each_found in (found, newest)]

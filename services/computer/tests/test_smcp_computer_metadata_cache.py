@@ -250,9 +250,6 @@ async def test_metadata_that_are_too_large_are_read_again_only_after_a_change() 
         assert titles(await cache.documents(lists, timeout=10)) == ["short"]
 
 
-WIDE = 10**7
-
-
 def described(server: str, uri: str) -> dict[str, Any]:
     """Metadata in which the number of the document counts."""
     number = int(uri.rpartition("/d")[2])
@@ -267,11 +264,12 @@ def described(server: str, uri: str) -> dict[str, Any]:
 
 @pytest.mark.rule("answers.finder.kept", "answers.finder.as_listed")
 async def test_documents_above_the_bound_are_shown_as_listed_and_not_read_again(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cache_module, "CACHE_BYTES", 4000)
     servers = Servers()
     servers.say = described
-    async with opened(servers, cache_bytes=4000) as cache:
+    async with opened(servers) as cache:
         lists = {"a": listed("a", 30)}
         await cache.documents(lists, timeout=10)
         documents = await cache.documents(lists, timeout=10)
@@ -281,16 +279,19 @@ async def test_documents_above_the_bound_are_shown_as_listed_and_not_read_again(
         assert cache.kept_bytes <= 4000
         assert len(servers.read) == 30
         [said] = caplog.messages
-        assert "SMCP_FINDER_CACHE_BYTES" in said
+        assert "more than 4000 bytes of metadata" in said
         assert (await finder(cache, {"a": listed("a", 30)}))["a2c_as_listed"] == 30 - known
         assert "a2c_as_listed" not in await finder(cache, {"b": listed("b", 3)})
 
 
-async def test_documents_that_had_no_room_are_read_once_there_is_room_although_they_are_subscribed() -> None:
+async def test_documents_that_had_no_room_are_read_once_there_is_room_although_they_are_subscribed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache_module, "CACHE_BYTES", 4000)
     servers = Servers()
     servers.say = described
     both = {"a": listed("a", 8), "b": listed("b", 4)}
-    async with opened(servers, cache_bytes=4000) as cache:
+    async with opened(servers) as cache:
         await cache.documents({"a": both["a"]}, timeout=10)
         await cache.documents(both, timeout=10)
         assert cache.as_listed({"b"}) > 0
@@ -302,7 +303,7 @@ async def test_ten_thousand_documents_of_20_servers_are_answered_from_the_cache_
     servers = Servers()
     servers.say = described
     lists = {f"s{number:02}": listed(f"s{number:02}", 500) for number in range(20)}
-    async with opened(servers, cache_bytes=WIDE) as cache:
+    async with opened(servers) as cache:
         await cache.documents(lists, timeout=60)
         assert cache.as_listed(lists) == 0
         took = []

@@ -2,14 +2,14 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
 
+from smcp_computer import finder
 from smcp_computer.mcp import supervisor
 from smcp_computer.mcp.session import connect
 from smcp_computer.resources import routing
@@ -214,10 +214,13 @@ async def test_servers_without_resources_are_skipped_and_counted(nats_url: str) 
 
 
 @pytest.mark.rule("computer.resources.computer.resilient")
-async def test_servers_that_cannot_list_and_documents_without_room_are_counted(nats_url: str) -> None:
+async def test_servers_that_cannot_list_and_documents_without_room_are_counted(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder, "CACHE_BYTES", 0)
     bad = configs.context("2025", host="bad", windows=1, without=["list_changed"])
     fine = configs.context("2026", host="fine", windows=1, documents=2)
-    async with counting(nats_url, {"finder_cache_bytes": 0}, bad=bad, fine=fine) as (here, counted):
+    async with counting(nats_url, bad=bad, fine=fine) as (here, counted):
         alice = ResourceAgent(here)
         await here.tell("bad", "misbehave", uri="list", how="refuse")
         assert "window://bad/0" not in await alice.uris()
@@ -231,14 +234,12 @@ async def test_servers_that_cannot_list_and_documents_without_room_are_counted(n
 
 
 @asynccontextmanager
-async def counting(
-    nats_url: str, settings: Mapping[str, Any] = MappingProxyType({}), **servers: Any
-) -> AsyncIterator[tuple[World, Callable[[], Awaitable[Samples]]]]:
+async def counting(nats_url: str, **servers: Any) -> AsyncIterator[tuple[World, Callable[[], Awaitable[Samples]]]]:
     """A Computer, and what Prometheus reads from it."""
     metrics = Metrics()
     async with (
         serve_health(ServiceSettings(), Readiness(), metrics) as health,
-        world(nats_url, {"metrics": metrics, **settings}, **servers) as here,
+        world(nats_url, {"metrics": metrics}, **servers) as here,
     ):
         yield here, partial(scraped, health.url)
 

@@ -73,7 +73,7 @@ async def test_too_many_waiting_updates_become_one_list_changed(
 async def test_a_server_with_very_many_updates_does_not_delay_others(nats_url: str) -> None:
     content: dict[str, list[dict[str, Any]]] = {"one": [{"uri": "note://a/b"}], "two": [{"uri": "note://c"}]}
     servers = {name: configs.context("2026", host=name, content=items) for name, items in content.items()}
-    async with world(nats_url, {"gather_s": 0.5}, **servers) as here:
+    async with world(nats_url, **servers) as here:
         alice = ResourceAgent(here)
         for uri in ("note://a/b", "note://c"):
             await alice.result("resources/subscribe", uri=uri)

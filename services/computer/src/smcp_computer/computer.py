@@ -121,7 +121,6 @@ class Computer:
             office=settings.office,
             computer=settings.name,
             may_tell=may_tell,
-            gather_s=settings.gather_s,
         )
         terminal = options.get("terminal")
         self.inputs = InputResolver(
@@ -153,10 +152,10 @@ class Computer:
         self.pins = Pins(pins, enforces=settings.pins == "enforce", warn=self.fleet.events.warn)
         self.readiness.note("pins", lambda: self.pins.problem)
         self.catalogue = Catalogue(self.fleet.supervisors, self.pins)
-        self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))
+        self.owner = Owner(Keeping(results_s=settings.keep_results_s))
         self.seat = Seat(settings.office, settings.name)
         self.access = Access(lambda: self.fleet.config.host, self.catalogue, settings.office)
-        self.resources = OfferedResources(self.fleet, self.outbox, tasks, cache_bytes=settings.finder_cache_bytes)
+        self.resources = OfferedResources(self.fleet, self.outbox, tasks)
         program = settings.confirm_command
         asker = ByProgram(shlex.split(program)) if program is not None else options.get("asker")
         trail = options.get("trail") or Trail(logging.getLogger(EVENTS))

@@ -45,7 +45,7 @@ LEAST_SHARE: Final = MAX_OPEN_BYTES // 64
 APPROVAL: Final = "a2c_approval"
 """The key of a Computer's approval request: whether a tool may run."""
 MAX_KEPT_RESULT: Final = 1024 * 1024
-"""The largest result (bytes) that is kept for the Agent's next request: `SMCP_KEEP_RESULTS_BYTES` does not count it."""
+"""The largest result (bytes) that is kept for the Agent's next request: `Keeping.results_bytes` does not count it."""
 
 Elicitations = Mapping[str, Mapping[str, Any]]
 """MCP's `elicitation/create` requests, by key."""

@@ -38,6 +38,8 @@ from smcp_service.lifecycle import Background
 
 MAX_BYTES: Final = 32 * 1024
 """The limit on one document's metadata: 100 of them have to fit into one message of a small client (4 MiB)."""
+CACHE_BYTES: Final = 64 * 1024 * 1024
+"""The limit on the metadata of all documents. Documents above it are searched, ordered and shown as listed."""
 UNSUBSCRIBED_S: Final = 5.0
 """How long an answer counts where the server announces no changes: long enough for an Agent that turns pages."""
 
@@ -105,13 +107,10 @@ class MetadataCache:
         tasks: Background,
         subscribed: Callable[[str], Collection[str]],
         events: ServerEvents,
-        *,
-        cache_bytes: int,
     ) -> None:
         self._read = read
         self._subscribed = subscribed
         self._tasks = tasks
-        self._most_bytes = cache_bytes
         self.kept_bytes = 0
         self.not_kept = 0
         """How often there was no room for metadata that were read."""
@@ -186,7 +185,7 @@ class MetadataCache:
             entry
             for entry in server.entries.values()
             if entry.failed
-            or (entry.no_room and self.kept_bytes + entry.no_room <= self._most_bytes)
+            or (entry.no_room and self.kept_bytes + entry.no_room <= CACHE_BYTES)
             or (entry.answered_at is not None and entry.answered_at <= oldest and entry.uri not in subscribed)
         ]
         self._forget(server, over)
@@ -221,10 +220,10 @@ class MetadataCache:
         if server.entries.get(entry.listed.uri) is not entry:
             return  # it changed meanwhile
         entry.answered_at = self._loop.time()
-        if self.kept_bytes + size > self._most_bytes:
+        if self.kept_bytes + size > CACHE_BYTES:
             self.not_kept += 1
             entry.no_room = size
-            most = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
+            most = f"there are more than {CACHE_BYTES} bytes of metadata"
             self._events.warn(server.name, f"documents are shown as they are listed: {most}")
         elif document is not None:
             entry.read, entry.size = document, size

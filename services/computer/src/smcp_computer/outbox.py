@@ -34,6 +34,8 @@ DESKTOP: Final = "update_desktop"
 FINDER: Final = "update_finder"
 CAPABILITIES: Final = "update_capabilities"
 
+GATHER_S: Final = 0.1
+"""Changes of tools, windows and documents that come within this time are sent as one."""
 MAX_TITLE: Final = 1000
 """Characters of a title in a notification."""
 
@@ -54,7 +56,6 @@ class ComputerOutbox(Outbox):
         office: str,
         computer: str,
         may_tell: Callable[[], bool],
-        gather_s: float,
     ) -> None:
         self._holding = 0
         self._held: dict[str, bytes] = {}
@@ -64,7 +65,7 @@ class ComputerOutbox(Outbox):
             office=office,
             computer=computer,
             may_tell=may_tell,
-            gather_s=gather_s,
+            gather_s=GATHER_S,
         )
 
     @property
@@ -150,7 +151,7 @@ class OfferedResources:
     announced.
     """
 
-    def __init__(self, fleet: Fleet, outbox: ComputerOutbox, tasks: Background, *, cache_bytes: int) -> None:
+    def __init__(self, fleet: Fleet, outbox: ComputerOutbox, tasks: Background) -> None:
         self.events, self.outbox = fleet.events, outbox
         self.history = History()
         self.index = ResourceIndex(fleet.supervisors, self.events)
@@ -160,7 +161,7 @@ class OfferedResources:
         async def read(server: str, uri: str, timeout: float) -> Mapping[str, Any]:
             return await self.index.connection(server).read(uri, timeout=timeout)
 
-        self.cache = MetadataCache(read, tasks, self.upstream.subscribed, self.events, cache_bytes=cache_bytes)
+        self.cache = MetadataCache(read, tasks, self.upstream.subscribed, self.events)
         self._hosts: dict[str, Set[str]] = {}
         """By server."""
         self._schemes: Mapping[str, _Scheme] = {WINDOW: _Scheme(DESKTOP, without_query), DPE: _Scheme(FINDER, str)}

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StrictBool
 
 from smcp_proto.member_names import Name, Pattern
-from smcp_service.settings import MIB, Seconds, ServiceSettings, SettingsError, folded
+from smcp_service.settings import Seconds, ServiceSettings, SettingsError, folded
 
 SOCKET: Final = "control.sock"
 """In the directory of state."""
@@ -79,9 +79,6 @@ class ComputerSettings(ServiceSettings):
     keep_results_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
         default=300.0, description="how long the result of a call is kept for the same call sent again"
     )
-    keep_results_bytes: Annotated[int, Field(ge=0)] = Field(
-        default=64 * MIB, description="how many bytes of results are kept at most"
-    )
     strict: bool = Field(
         default=False, description="hide a server's tools while the configuration names a tool it does not have"
     )
@@ -96,14 +93,6 @@ class ComputerSettings(ServiceSettings):
     )
     silence_s: Annotated[Seconds, Field(ge=1, le=3600)] = Field(
         default=30.0, description="restart an MCP server after this long without a message, unless it runs a call"
-    )
-    finder_cache_bytes: Annotated[int, Field(ge=0)] = Field(
-        default=64 * MIB,
-        description="how many bytes of documents' metadata are kept at most; "
-        "documents above it are searched, ordered and shown as listed",
-    )
-    gather_s: Annotated[Seconds, Field(ge=0, le=10)] = Field(
-        default=0.1, description="changes (of tools, windows, documents) that come within this time are sent as one"
     )
     pins: Annotated[Literal["enforce", "warn"], BeforeValidator(folded)] = Field(
         default="enforce",

@@ -61,7 +61,6 @@ class Everything(list[str]):
 async def opened(
     servers: Read,
     *,
-    cache_bytes: int = 10**6,
     told: Callable[[str], Collection[str]] | None = None,
 ) -> AsyncIterator[MetadataCache]:
     async with background() as tasks:
@@ -70,7 +69,6 @@ async def opened(
             tasks,
             told or (lambda server: Everything()),
             ServerEvents(),
-            cache_bytes=cache_bytes,
         )
 
 
