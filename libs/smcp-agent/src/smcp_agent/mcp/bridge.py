@@ -35,7 +35,7 @@ from smcp_agent.mcp import calls
 from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as_sent, fitting
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
-from smcp_proto.schemas import MAX_TIMEOUT_S
+from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool
 
 FIRST_TOOLS_S: Final = 5.0
 """How long the first list waits for Computers that do not answer; their tools are announced when they come."""
@@ -232,7 +232,7 @@ class OfficeServer:
             async with calls.progress(context) as on_progress:
                 with limit:
                     await self._there.wait()
-                    named = self._listed.find(context, name)
+                    named = self._listed.find(context, name, self._unlisted)
                     begun = True
                     return await calls.call(
                         self._agent,
@@ -249,6 +249,14 @@ class OfficeServer:
             return calls.failed(error_result(as_sent(error)).text)
         finally:
             self._calls.discard(limit)
+
+    def _unlisted(self, name: str) -> NamedTool | None:
+        """The tool that had this name. Its Computer, which may be starting its MCP server again, answers the call.
+
+        Without its annotations, so that senders who may only read cannot use it.
+        """
+        pair = next((pair for pair, kept in self._kept.items() if kept == name), None)
+        return pair and NamedTool(name, pair[0], SMCPTool(name=pair[1], description="", params_schema={}))
 
     def _reach(self, *, there: bool) -> None:
         """Take that the office can be reached again, or no more."""

@@ -139,9 +139,11 @@ class OfficeTools:
             self._warn_once("too many tools are always to be listed", f": {surplus} are left out, as above the maximum")
         return [*_search_tools(tools), *map(mcp_tool, chosen[: self._listing.max_tools])]
 
-    def find(self, context: "Context", name: str) -> NamedTool:
+    def find(
+        self, context: "Context", name: str, unlisted: Callable[[str], NamedTool | None] = lambda _: None
+    ) -> NamedTool:
         """The tool of this name. Raises NotFound, also where the client may not use it: nobody learns what is there."""
-        if (named := self._named.get(name)) is None or not self._may(context, named):
+        if (named := self._named.get(name) or unlisted(name)) is None or not self._may(context, named):
             near = did_you_mean(name, (each.name for each in self._visible(context)))
             raise NotFound(f"there is no tool {name!r} that you may use.{near}")
         return named
