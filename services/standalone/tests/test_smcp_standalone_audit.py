@@ -151,6 +151,16 @@ async def test_verify_names_the_first_broken_record_and_fails(path: Path) -> Non
     assert "line 2: it was changed, record 2 of gateway-1/a" in found.stderr
 
 
+async def test_verify_fails_where_a_process_gave_up_records(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    trail = Trail(logging.getLogger("test"), writer="gateway-1/a", open_sink=lambda made: FileSink(file, made))
+    for trail.lost in (0, 2, 5):
+        trail.write(Event("leave", "ok", office="lab"))
+    found = audit("verify", "--file", str(file))
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.startswith("gateway-1/a gave up records, as the trail took none: 5\n")
+
+
 async def test_verify_of_no_record_fails(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     found = audit("verify", "--file", str(tmp_path / "empty"))

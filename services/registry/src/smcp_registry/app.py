@@ -78,7 +78,7 @@ async def open_registry(
     store = await open_store(bus, js, lease_s=lease_s, replicas=settings.kv_replicas)
     recorded = audit_plan(settings)
     if recorded is not None:
-        unmade = "the stream of the audit trail cannot be made"
+        unmade = "the stream of the audit trail, which may grow to SMCP_AUDIT_MAX_BYTES, cannot be made"
         await ask_jetstream(unmade, partial(make_stream, js, recorded), deadline=deadline)
     announcer = Announcer(bus, js, store.members)
     await ask_jetstream("the announcer's consumer cannot be made", announcer.prepare, deadline=deadline)

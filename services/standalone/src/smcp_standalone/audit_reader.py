@@ -171,6 +171,8 @@ class Chains:
         self.whole = whole
         self._writers: dict[str, dict[int, tuple[str, str, str]]] = {}
         self.problems: list[str] = []
+        self._lost: dict[str, int] = {}
+        """How many records each writer had to give up."""
 
     @property
     def writers(self) -> int:
@@ -189,6 +191,8 @@ class Chains:
                 if seq in known and known[seq][0] != digest:
                     self.problems.append(f"{line.where}: another record has its number, {seq} of {writer}")
                 known[seq] = digest, prev, line.where
+                if isinstance(lost := record.get("lost"), int):
+                    self._lost[writer] = max(lost, self._lost.get(writer, 0))
             case str():
                 self.problems.append(f"{line.where}: {record}")
             case _:
@@ -196,7 +200,8 @@ class Chains:
 
     def check(self) -> list[str]:
         """What is wrong, the first broken record of each writer first named."""
-        found = list(self.problems)
+        lost = [f"{each} gave up records, as the trail took none: {count}" for each, count in self._lost.items()]
+        found = self.problems + lost
         for writer, records in self._writers.items():
             if (problem := self._broken(writer, records)) is not None:
                 found.append(problem)
