@@ -13,9 +13,11 @@ from smcp_testing.nats_process import NatsServer
 
 SERVED = "smcp.v1.lab.server.computer.pc.list_room"
 OUTSIDE = ["smcp.v1.lab.notify.leave_office", "$JS.API.STREAM.PURGE.KV_members", "$KV.members.lab.agent", "_INBOXES.x"]
+LONG = f"_INBOX.{'x' * 3600}"
+"""An answer to it, with the way to its rest, is longer than nats-server's control line: it would end the connection."""
 
 
-@pytest.mark.parametrize("address", OUTSIDE)
+@pytest.mark.parametrize("address", [*OUTSIDE, LONG])
 async def test_a_request_with_a_foreign_reply_address_is_not_run(nats_server: NatsServer, address: str) -> None:
     ran: list[Incoming] = []
     heard: list[Msg] = []
@@ -44,7 +46,7 @@ async def test_a_request_with_a_foreign_reply_address_is_not_run(nats_server: Na
 
 def test_an_inbox_is_recognized_by_its_root() -> None:
     assert is_inbox(b"_INBOX.gateway-1.ab12.1-cd")
-    assert not any(is_inbox(address.encode()) for address in OUTSIDE)
+    assert not any(is_inbox(address.encode()) for address in [*OUTSIDE, LONG])
 
 
 async def test_the_next_reply_address_cannot_be_guessed() -> None:

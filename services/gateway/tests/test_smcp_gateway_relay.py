@@ -148,6 +148,17 @@ async def test_an_agent_gets_short_errors_of_known_codes_whatever_a_computer_say
                 assert len(orjson.dumps(answer)) < 1000
 
 
+@pytest.mark.parametrize("extra", ["x" * 5000, "car", 5])
+async def test_a_field_of_another_event_does_not_choose_the_computer(nats_url: str, extra: object) -> None:
+    """A long one made a subject for which nats-server disconnected the gateway, with all of its offices."""
+    message = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "a://b"}}
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", echo):
+        await anna.join("agent", "anna", OFFICE)
+        asked = {"roomId": OFFICE, "computerId": "box", "computer": extra, "payload": message}
+        assert (await anna.call("client:resources/read", asked))["verb"] == "resources_read"
+        assert world.buses[0].client.connections == 1
+
+
 @pytest.mark.rule("answers.large.values.result")
 async def test_an_answer_of_too_many_values_is_413_and_is_not_read(nats_url: str) -> None:
     content: list[Any] = [[]] * 40_000

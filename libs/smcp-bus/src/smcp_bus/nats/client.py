@@ -37,6 +37,8 @@ _REFUSAL: Final = re.compile(
 _REFUSED: Final = "refused"
 _FIRST_NUMBER: Final = 1_000_000_000
 """The first number of the bus's own subscriptions; nats-py numbers its from 1."""
+LONGEST_SUBJECT: Final = 3500
+"""Characters. nats-server disconnects a client whose line of subject, reply address and sizes has more than 4096."""
 MAX_CHUNK: Final = 512 * 1024
 """Bytes of a body that go in one message; a larger one goes in chunks."""
 _HEADROOM: Final = 16 * 1024
@@ -323,8 +325,8 @@ class NatsClient:
         ValueError where that is no subject."""
         if not self._socket.up:
             raise NotConnected("not connected to nats-server")
-        if subject.split() != [subject]:
-            raise ValueError("a subject is not empty and holds no white space")
+        if subject.split() != [subject] or len(subject) > LONGEST_SUBJECT:
+            raise ValueError(f"a subject has 1 to {LONGEST_SUBJECT} characters, and no white space")
         if head + size > self.max_payload:
             raise BodyTooLarge(size, self.max_payload - head)
 

@@ -22,6 +22,7 @@ from smcp_bus.bus import (
     error_reply,
 )
 from smcp_bus.headers import BUDGET, PROGRESS
+from smcp_bus.nats.client import LONGEST_SUBJECT
 from smcp_bus.nats.wire import CHUNKS, NOTE_HEAD, SIZE, decode_head, encode_head
 from smcp_proto.errors import ANSWER_TOO_LARGE, Internal, TooLarge, Unavailable
 
@@ -48,7 +49,7 @@ def is_inbox(address: bytes) -> bool:
     nats-server checks what a process publishes, not where it asks to be answered. Who answers has more rights than who
     asks (a registry may write the log of the rooms), so it must not be made to speak anywhere but into an inbox.
     """
-    return address.startswith(b"_INBOX.")
+    return address.startswith(b"_INBOX.") and len(address) <= LONGEST_SUBJECT
 
 
 class Entry(Protocol):

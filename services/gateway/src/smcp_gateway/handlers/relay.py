@@ -311,11 +311,11 @@ def _check(rights: Rights | None, request: BaseModel) -> None:
 
 
 def _target_field(request: BaseModel) -> str:
-    return "computer" if getattr(request, "computer", None) else "computerId"
+    return "computer" if "computer" in type(request).model_fields else "computerId"
 
 
 def _target(request: BaseModel) -> str:
-    name = getattr(request, "computer", None) or getattr(request, "computerId", None)
+    name = getattr(request, _target_field(request))
     assert isinstance(name, str), "what may go without (`ListResources`) is not relayed as it is"
     return name
 
