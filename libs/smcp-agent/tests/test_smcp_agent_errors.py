@@ -9,9 +9,9 @@ from smcp_agent.errors import (
     SmcpError,
     TimedOut,
     Unavailable,
-    anew,
     flat_error,
     may_have_run,
+    without_traceback,
 )
 from smcp_proto.errors import ERRORS, error_of
 
@@ -73,7 +73,7 @@ def test_a_reply_with_its_own_fields_is_no_error_even_if_it_has_a_code() -> None
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_of_every_class_can_be_copied(error: SmcpError) -> None:
-    again = anew(error)
+    again = without_traceback(error)
     assert type(again) is type(error)
     assert (str(again), again.code, vars(again)) == (str(error), error.code, vars(error))
     again.details["may_have_run"] = "changed"

@@ -5,9 +5,9 @@ import sys
 
 PROGRAM = """
 import gc
-from smcp_service.cli import spare_what_stays
+from smcp_service.cli import tune_garbage_collector
 loaded = len(gc.get_objects())
-spare_what_stays()
+tune_garbage_collector()
 print(loaded, gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled(), gc.get_threshold()[0])
 """
 

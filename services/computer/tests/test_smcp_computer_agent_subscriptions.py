@@ -220,7 +220,7 @@ async def test_each_changed_list_is_announced_with_its_server(nats_url: str) -> 
     a, b = configs.context("2025", host="a", windows=1), configs.context("2026", host="b", windows=1)
     async with world(nats_url, a=a, b=b) as here:
         await ResourceAgent(here).uris()
-        await eventually(lambda: here.computer.outbox.held() == {"untold": 0})
+        await eventually(lambda: here.computer.outbox.held() == {"pending": 0})
         here.heard.clear()
         for number in range(3):
             await here.tell("a", "put", uri=f"note://{number}")

@@ -13,9 +13,9 @@ from smcp_computer.resources.index import (
     PAGE_BYTES,
     PAGE_ITEMS,
     Position,
-    named_apart,
     page_of,
     read_cursor,
+    with_unique_names,
     write_cursor,
 )
 from smcp_proto.errors import Malformed
@@ -130,7 +130,7 @@ def test_a_cursor_is_opaque_short_and_reads_back(server: str, begin: int) -> Non
 
 @pytest.mark.rule("computer.resources.models.template")
 def test_templates_of_servers_that_share_a_name_are_listed_with_a_prefix() -> None:
-    named = named_apart(
+    named = with_unique_names(
         {
             "a": [{"uriTemplate": "x://{id}", "name": "file"}, {"uriTemplate": "x://{n}", "name": "own"}],
             "b": [{"uriTemplate": "y://{id}", "name": "file", "title": "T"}],
@@ -138,7 +138,7 @@ def test_templates_of_servers_that_share_a_name_are_listed_with_a_prefix() -> No
         }
     )
     odd: list[dict[str, Any]] = [{"uriTemplate": "x://", "name": name} for name in (None, 7, ["n"], {"n": 1}, "")]
-    assert named_apart({"a": odd, "b": odd}) == {"a": odd, "b": odd}, "a value that is no name is left as it is"
+    assert with_unique_names({"a": odd, "b": odd}) == {"a": odd, "b": odd}, "a value that is no name is left as it is"
     assert [item["name"] for item in named["a"]] == ["a__file", "own"]
     assert named["b"] == [{"uriTemplate": "y://{id}", "name": "b__file", "title": "T"}]
     assert [item["name"] for item in named["c"]] == ["twice", "twice"], "its server's name tells nothing apart here"

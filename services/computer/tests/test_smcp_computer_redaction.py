@@ -129,14 +129,14 @@ def test_a_warning_about_a_long_uri_has_no_beginning_of_a_secret(caplog: pytest.
 def test_a_log_of_a_server_has_no_beginning_of_a_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     log = StderrLog("box", tmp_path, knowing().redact)
-    log.born()
+    log.process_started()
     log.wrote(up_to(MAX_LINE))
     log.wrote(up_to(LONGEST_LINE))
     log.failed(MCPError(code=-32603, message=up_to(LONGEST_LINE)), "it is started again", was_ready=False)
     parsed(up_to(200), log, max_message=1_000_000)
-    log.born(quiet_s=60)  # of these lines the log shows the last ones, when the process has ended
+    log.process_started(quiet_s=60)  # of these lines the log shows the last ones, when the process has ended
     log.wrote(up_to(LONGEST_LINE))
-    log.died(1)
+    log.process_ended(1)
     log.close()
     (file,) = tmp_path.iterdir()
     for told in (caplog.text, log.said, file.read_text()):

@@ -36,7 +36,7 @@ async def apply(here: World, *told: str, **servers: dict[str, Any]) -> None:
     await eventually(lambda: here.told(FINDER), timeout=60)
     here.heard.clear()
     here.computer.apply(parse_config(json.dumps({"servers": servers})))
-    await eventually(lambda: outbox.held() == {"untold": 0}, timeout=60)
+    await eventually(lambda: outbox.held() == {"pending": 0}, timeout=60)
 
     def heard_once() -> bool:
         assert sorted(verb for verb, _ in here.heard if verb.startswith("update_")) == sorted(told)

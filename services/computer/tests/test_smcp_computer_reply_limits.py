@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from smcp_bus.headers import ERROR, REPLY_LIMIT
-from smcp_computer.handlers.get_desktop import giving_way
+from smcp_computer.handlers.get_desktop import largest_items
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_agent import ResourceAgent
@@ -158,4 +158,4 @@ async def test_odd_parts_of_documents_pass_unchanged_with_one_warning(
     ],
 )
 def test_the_fewest_and_largest_items_are_left_out(sizes: list[int], room: int, giving: set[int]) -> None:
-    assert giving_way(sizes, room) == giving
+    assert largest_items(sizes, room) == giving

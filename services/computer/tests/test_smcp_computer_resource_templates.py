@@ -78,7 +78,7 @@ async def test_changed_templates_are_announced_as_list_changed(nats_url: str, er
         alice = ResourceAgent(here)
         await eventually(lambda: here.computer.resources.index.is_listed("one"), timeout=30)
         assert names(await alice.result(TEMPLATES)) == ["page", "element"]
-        await eventually(lambda: here.computer.outbox.held() == {"untold": 0})
+        await eventually(lambda: here.computer.outbox.held() == {"pending": 0})
         here.heard.clear()
         await here.tell("one", "put_template", **NOTES)
         await eventually(lambda: here.told("resources_list_changed"))

@@ -105,10 +105,10 @@ def test_a_program_that_ends_at_once_is_logged_with_its_status(caplog: pytest.Lo
 
 def test_the_last_lines_are_those_of_the_current_process() -> None:
     log = StderrLog("box")
-    log.born()
+    log.process_started()
     log.wrote("of an older life")
-    log.died(1)
-    log.born(quiet_s=60)
+    log.process_ended(1)
+    log.process_started(quiet_s=60)
     for line in (
         "╭──── Traceback ────╮",
         "│ \x1b[31mmain.py\x1b[0m:7 \x07 │",
@@ -117,7 +117,7 @@ def test_the_last_lines_are_those_of_the_current_process() -> None:
         "ValueError: no\tdisk",
     ):
         log.wrote(line)
-    log.died(2)
+    log.process_ended(2)
     assert log.end == "its process ended with status 2"
     assert log.said == "; it said last: Traceback | main.py:7 � | ValueError: no disk"
 
@@ -125,7 +125,7 @@ def test_the_last_lines_are_those_of_the_current_process() -> None:
 def test_the_file_of_a_server_has_all_its_lines_without_what_a_terminal_obeys_and_is_bounded(tmp_path: Path) -> None:
     name = "数据/../" + 40 * "库"
     log = StderrLog(name, tmp_path / "logs", clean=lambda line: line.replace("secret", "***"))
-    log.born(quiet_s=60)
+    log.process_started(quiet_s=60)
     for number in range(3 * LINES_A_MINUTE):
         log.wrote(f"\x1b]52;c;eA==\x07\x1b[31mline {number}\x1b[0m of secret")
     path = log_file(tmp_path / "logs", name)

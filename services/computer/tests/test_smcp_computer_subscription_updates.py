@@ -27,7 +27,7 @@ async def test_an_update_with_an_invalid_uri_is_dropped_with_one_warning(
         events, notices = here.computer.fleet.events, here.computer.outbox
         for uri in ("note://a/b" + "/c" * 20_000, "note://a/b/\ud800", ""):
             events.tell(ResourceUpdated("one", uri))
-        assert outbox.UPDATED not in notices.untold
+        assert outbox.UPDATED not in notices.pending_verbs
         for uri in ("note://a/b/c", "note://a/b/d?" + "x" * (8192 - len("note://a/b/d?"))):
             events.tell(ResourceUpdated("one", uri))
         await eventually(lambda: len(here.told("resources_updated")) == 2)
@@ -56,11 +56,11 @@ async def test_too_many_waiting_updates_become_one_list_changed(
     monkeypatch.setattr(outbox, "MOST_BYTES", 600)
     async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
         await ResourceAgent(here).result("resources/subscribe", uri="note://a/b")
-        await eventually(lambda: here.computer.outbox.held() == {"untold": 0})
+        await eventually(lambda: here.computer.outbox.held() == {"pending": 0})
         here.heard.clear()
         for number in range(4):
             here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
-        assert here.computer.outbox.untold == {outbox.LIST_CHANGED}
+        assert here.computer.outbox.pending_verbs == {outbox.LIST_CHANGED}
         await eventually(lambda: here.told("resources_list_changed"))
         [told] = here.told("resources_list_changed")
         assert (told["serverId"], told["a2c_missed"]) == ("one", True)
@@ -78,7 +78,7 @@ async def test_a_server_with_very_many_updates_does_not_delay_others(nats_url: s
         for uri in ("note://a/b", "note://c"):
             await alice.result("resources/subscribe", uri=uri)
         notices = here.computer.outbox
-        await eventually(lambda: notices.held() == {"untold": 0})
+        await eventually(lambda: notices.held() == {"pending": 0})
         here.heard.clear()
         for number in range(3_000):  # the loop must not be blocked for as long as a lease, on a busy machine too
             here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
@@ -106,7 +106,7 @@ async def test_a_notification_that_cannot_be_sent_is_dropped_with_one_warning(
             notices.resource_updated("alice", "one", refused, None)
         await here.tell("one", "update", uri="note://small")
         await eventually(lambda: here.told("resources_updated"))
-        await eventually(lambda: notices.held() == {"untold": 0})
+        await eventually(lambda: notices.held() == {"pending": 0})
         assert told_uris(here) == ["note://small"]
     assert caplog.text.count("resources_updated of MCP server 'one' cannot be sent, and is dropped") == 1
     assert "could not be sent" not in caplog.text

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from smcp_bus.exact_json import MAX_VALUES
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.errors import KEPT, AnswerTooLarge, BadAnswer, ServerDied, in_its_place
+from smcp_computer.mcp.errors import KEPT, AnswerTooLarge, BadAnswer, ServerDied, error_for_cut_answer
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.stdio import Cut, Lines
 from smcp_computer.mcp.supervisor import Limits, Supervisor
@@ -161,7 +161,7 @@ async def test_a_server_whose_output_cannot_be_decoded_is_ended_and_started_agai
     ],
 )
 def test_the_request_id_is_found_at_the_head_or_tail_of_an_answer(head: str, tail: str, id_: int | None) -> None:
-    error = in_its_place(head, tail, BadAnswer("raw", "sent nothing"))
+    error = error_for_cut_answer(head, tail, BadAnswer("raw", "sent nothing"))
     assert (None if error is None else error.id) == id_
 
 

@@ -42,7 +42,7 @@ OpenAgent = Callable[[str, str, str], AbstractAsyncContextManager[Agent]]
 
 
 class SdkAgent:
-    """Our SDK behind the same face."""
+    """Our SDK with the same methods."""
 
     def __init__(self, agent: SmcpAgent) -> None:
         self.sdk = agent

@@ -50,7 +50,7 @@ async def _all_is_told(world: World) -> None:
     async def told(part: Part) -> bool:
         async with http.get(part.stats_url) as response:
             held = await response.json()
-        return not held.get("updates", {}).get("untold")  # images of a commit before may not say it
+        return not held.get("updates", {}).get("pending")  # images of a commit before may not say it
 
     async with aiohttp.ClientSession() as http:
         for host in world.computers:

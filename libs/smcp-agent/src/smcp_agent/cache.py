@@ -18,8 +18,8 @@ from smcp_agent.errors import (
     TimedOut,
     Unavailable,
     not_among,
-    not_had,
     not_open,
+    unanswered_message,
 )
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.backoff import Backoff
@@ -201,13 +201,13 @@ class ToolCache:
         self._publish = publish
         self.entries: dict[str, _ToolEntry] = {}
 
-    def refresh(self, computer: str, *, anew: bool = False) -> None:
-        """Ask for this Computer's tools (again). `anew`: it has just come, so a query under way is no use."""
+    def refresh(self, computer: str, *, restart: bool = False) -> None:
+        """Ask for this Computer's tools (again). `restart`: also if a query runs, as the Computer has just come."""
         entry = self.entries.setdefault(computer, _ToolEntry())
         entry.changed.set()
-        if entry.task is not None and anew:
+        if entry.task is not None and restart:
             entry.task.cancel()
-        if entry.task is None or entry.task.done() or anew:
+        if entry.task is None or entry.task.done() or restart:
             entry.task = self._spawn(self._keep(computer, entry))
 
     def drop(self, computer: str) -> None:
@@ -253,7 +253,7 @@ class ToolCache:
                 entry.tried.set()
                 if isinstance(error, Closed):
                     return
-                logger.warning("the tools of Computer %r %s: %s", computer, not_had(error), error.message)
+                logger.warning("the tools of Computer %r %s: %s", computer, unanswered_message(error), error.message)
                 if isinstance(error, PASSING):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(backoff.next()):

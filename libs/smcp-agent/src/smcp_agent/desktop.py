@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import Final, NotRequired, TypedDict
 
 from smcp_agent.cache import AnswerCache, Query
-from smcp_agent.errors import SmcpError, not_had
+from smcp_agent.errors import SmcpError, unanswered_message
 from smcp_agent.rpc import RpcClient
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
 
@@ -150,7 +150,7 @@ class DesktopMethods(ABC):
         try:
             return await self.desktop(computer, max_age=max_age)
         except SmcpError as error:
-            logger.warning("the desktop of Computer %r %s: %s", computer, not_had(error), error.message)
+            logger.warning("the desktop of Computer %r %s: %s", computer, unanswered_message(error), error.message)
             return None
 
 

@@ -101,12 +101,12 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {near}?" if near else ""
 
 
-def not_had(error: SmcpError) -> str:
+def unanswered_message(error: SmcpError) -> str:
     """The log message when one Computer did not answer a request that went to all of them."""
     return "may not be seen by this Agent (403)" if isinstance(error, NotAllowed) else "could not be fetched"
 
 
-def anew(error: SmcpError) -> SmcpError:
+def without_traceback(error: SmcpError) -> SmcpError:
     """A copy, to be raised again: one that was raised has a traceback, and may have got more `details`."""
     kind = type(error)
     again = kind.__new__(kind, *error.args)

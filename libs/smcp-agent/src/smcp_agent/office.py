@@ -146,12 +146,12 @@ class Office:
             case "notify:enter_office", str():
                 new = self._room.notified(ComputerEntered(computer))
                 if computer in self._room.computers:  # also one that came back before its leave was announced
-                    self._came(computer)
+                    self._computer_entered(computer)
                 if new:
                     self._publish(ComputerEntered(computer))
             case "notify:leave_office", str():
                 if self._room.notified(ComputerLeft(computer)):
-                    self._went(computer)
+                    self._computer_left(computer)
                     self._publish(ComputerLeft(computer))
             case "notify:update_tool_list", str():
                 self._refresh(computer)
@@ -190,12 +190,12 @@ class Office:
             self._tools.refresh(computer)
             self._subscriptions.changed(computer)
 
-    def _came(self, computer: str) -> None:
+    def _computer_entered(self, computer: str) -> None:
         self._answers.forget(computer)
-        self._tools.refresh(computer, anew=True)
+        self._tools.refresh(computer, restart=True)
         self._subscriptions.lost(computer)
 
-    def _went(self, computer: str) -> None:
+    def _computer_left(self, computer: str) -> None:
         self._tools.drop(computer)
         self._answers.forget(computer)
         self._subscriptions.left(computer)
@@ -207,7 +207,7 @@ class Office:
             await asyncio.sleep(backoff.next())
         changes = self._room.listed(each.name for each in listed.sessions if each.role == "computer" and each.name)
         for change in changes:
-            (self._came if isinstance(change, ComputerEntered) else self._went)(change.computer)
+            (self._computer_entered if isinstance(change, ComputerEntered) else self._computer_left)(change.computer)
             self._publish(change)
         for computer in self._room.computers:
             if ComputerEntered(computer) not in changes:

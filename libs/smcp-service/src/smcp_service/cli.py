@@ -132,7 +132,7 @@ def serve_command(
     if check_config:
         print_settings(*parts, settings, without=options)
         raise typer.Exit(0)
-    spare_what_stays()
+    tune_garbage_collector()
 
     async def serve(stop: asyncio.Event) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, LEVEL.toggle)
@@ -143,7 +143,7 @@ def serve_command(
     raise typer.Exit(run(serve, at_once=at_once))
 
 
-def spare_what_stays() -> None:
+def tune_garbage_collector() -> None:
     """Have Python's garbage collector look for cycles in what comes and goes only.
 
     What is loaded by now stays for the life of the process: to look through it again and again took an eighth of a

@@ -69,13 +69,13 @@ class ComputerOutbox(Outbox):
         )
 
     @property
-    def untold(self) -> frozenset[str]:
+    def pending_verbs(self) -> frozenset[str]:
         """The verbs of the notifications that wait, or are being sent."""
         return frozenset(each.key.verb for each in self.waiting)
 
     def held(self) -> dict[str, int]:
         """How many notifications wait, or are being sent, and how often `release` is still to be called."""
-        return {"untold": len(self) + self._holding}
+        return {"pending": len(self) + self._holding}
 
     def state(self) -> frozenset[Notification]:
         """The waiting updates of this Computer itself. Agents that see it enter ask for everything, and need none."""

@@ -1,1 +1,1 @@
-"""The Socket.IO face of A2C-SMCP: any number of replicas, none of which keeps what another would miss."""
+"""Serves A2C-SMCP over Socket.IO, by any number of replicas: a replica holds no state that another one needs."""

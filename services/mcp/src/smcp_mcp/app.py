@@ -1,4 +1,4 @@
-"""The HTTP face of the service: checks a request, and has it answered by this process or by a peer (docs/adr/0048)."""
+"""The HTTP endpoint: checks a request, and has it answered by this process or by a peer (docs/adr/0048)."""
 
 import asyncio
 import logging

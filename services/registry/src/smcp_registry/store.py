@@ -80,7 +80,7 @@ class StoreUnusable(Failure):
     """The registry cannot start on this NATS; the message says what is wrong and what to do."""
 
 
-class StoreMisfit(StoreUnusable):
+class StoreMismatch(StoreUnusable):
     """NATS is well, but what is configured does not fit what is there."""
 
     exit_code = 2
@@ -250,7 +250,7 @@ async def open_store(
     """Make the buckets that are missing and check those that are there. Times are in seconds.
 
     Raises:
-        StoreMisfit: a bucket exists with another configuration, or this NATS cannot keep so many replicas.
+        StoreMismatch: a bucket exists with another configuration, or this NATS cannot keep so many replicas.
         StoreUnusable: JetStream is not enabled, or does not answer.
     """
     deadline = asyncio.get_running_loop().time() + start_s
@@ -332,7 +332,7 @@ async def _open(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> Ke
         await make_stream(js, plan)
     except APIError as error:
         if error.err_code == NO_REPLICAS:
-            raise StoreMisfit(
+            raise StoreMismatch(
                 f"the bucket {bucket} cannot be made: SMCP_KV_REPLICAS is {plan.num_replicas}, and this NATS cannot "
                 f"keep so many: {error.description}"
             ) from error
@@ -366,4 +366,4 @@ def _check(found: api.StreamConfig, bucket: str, plan: api.StreamConfig) -> None
             f"--max-age=0s --replicas={plan.num_replicas}), which keeps the rooms"
         )
     how = "; ".join(wrong)
-    raise StoreMisfit(f"the bucket {bucket} exists, but not as this registry needs it: {how}. {advice}")
+    raise StoreMismatch(f"the bucket {bucket} exists, but not as this registry needs it: {how}. {advice}")

@@ -1,4 +1,4 @@
-"""The Socket.IO face of a gateway as the Agent SDK sees it, scripted by the test: one office, no bus behind it.
+"""A gateway's Socket.IO server as the Agent SDK sees it, scripted by the test: one office, no bus behind it.
 
 It stands beside the tests against the real gateway and shows what that one cannot be made to do on purpose.
 """

@@ -89,7 +89,7 @@ def call(
             print_hint(warning, shown.console)
         typed_params = given | convert_texts(texts, schema)
         heard = None if shown.disable else partial(show_progress, shown)
-        asked = UserTerminal(shown).answer if is_there() else None
+        asked = UserTerminal(shown).answer if can_ask_user() else None
         result = await agent.call_tool(
             computer, tool, typed_params, timeout=timeout, req_id=req_id, on_progress=heard, on_input=asked
         )
@@ -109,7 +109,7 @@ def call(
     ask(chosen, shown, query, ids=ids)
 
 
-def is_there() -> bool:
+def can_ask_user() -> bool:
     """Whether somebody can be asked. On Windows nobody is: there, a line cannot be waited for without a thread."""
     return sys.platform != "win32" and sys.stdin.isatty() and sys.stderr.isatty()
 

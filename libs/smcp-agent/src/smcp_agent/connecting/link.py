@@ -16,8 +16,8 @@ from smcp_agent.errors import (
     NotAuthenticated,
     SmcpError,
     Unavailable,
-    anew,
     flat_error,
+    without_traceback,
 )
 from smcp_proto.backoff import Backoff
 from smcp_proto.errors import ERRORS, read_refusal
@@ -149,7 +149,7 @@ class Link:
         """
         while True:
             if self._failure is not None:
-                raise anew(self._failure)
+                raise without_traceback(self._failure)
             if self.connection is not None and not self.connection.lost.is_set():
                 return self.connection
             await self._changed.wait()

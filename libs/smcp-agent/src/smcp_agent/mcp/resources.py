@@ -22,7 +22,7 @@ from mcp_types.methods import serialize_server_result
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError, anew
+from smcp_agent.errors import ConnectionLost, Malformed, McpError, NotFound, SmcpError, without_traceback
 from smcp_agent.llm import looks_foreign
 from smcp_agent.prompts import Prompt
 from smcp_agent.resources import Completion
@@ -83,7 +83,7 @@ async def fitting(method: str, context: Context, kind: type[_List], key: str, it
     return whole
 
 
-async def of_all(computers: Sequence[str], what: str, ask: Callable[[str], Awaitable[_Answer]]) -> dict[str, _Answer]:
+async def ask_each(computers: Sequence[str], what: str, ask: Callable[[str], Awaitable[_Answer]]) -> dict[str, _Answer]:
     """The answers of the Computers that answer, by name."""
     found: dict[str, _Answer] = {}
 
@@ -106,7 +106,7 @@ def as_sent(error: SmcpError) -> SmcpError:
     named = f"{FIELDS.get(first, first)}{dot}{rest}"
     if not field or named == field:
         return error
-    again = anew(error)
+    again = without_traceback(error)
     again.message = error.message.replace(f"{field}: ", f"{named}: ", 1)
     again.args = (again.message,)
     again.details["field"] = named
@@ -151,7 +151,7 @@ class OfficeResources:
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, self._read)
 
     async def _list(self, context: Context, _: types.PaginatedRequestParams) -> types.ListResourcesResult:
-        found = await of_all(self.computers(context), "resources", self._agent.resources)
+        found = await ask_each(self.computers(context), "resources", self._agent.resources)
         own = {computer: {each["uri"]: each for each in resources} for computer, resources in found.items()}
         silent = set(self._agent.computers()) - own.keys()
         self._owners = {uri: of for uri, of in self._owners.items() if of in silent or uri in own.get(of, ())}
@@ -168,7 +168,7 @@ class OfficeResources:
         async def of(computer: str) -> list[Mapping[str, Any]]:
             return [each async for each in self._agent.iter_resource_templates(computer)]
 
-        found = await of_all(self.computers(context), "templates", of)
+        found = await ask_each(self.computers(context), "templates", of)
         listed = {each["uriTemplate"]: each for templates in found.values() for each in templates}
         kind = types.ListResourceTemplatesResult
         return await fitting("resources/templates/list", context, kind, "resourceTemplates", list(listed.values()))
@@ -268,7 +268,7 @@ class OfficePrompts:
         async def of(computer: str) -> list[Prompt]:
             return [each async for each in self._agent.iter_prompts(computer)]
 
-        found = await of_all(self._resources.computers(context), "prompts", of)
+        found = await ask_each(self._resources.computers(context), "prompts", of)
         there = {_place(computer, each): each for computer, prompts in found.items() for each in prompts}
         silent = set(self._agent.computers()) - found.keys()
         self._named = {name: at for name, at in self._named.items() if at in there or at[0] in silent}

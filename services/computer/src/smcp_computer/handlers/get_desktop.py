@@ -104,7 +104,7 @@ class _WindowReads:
         late = self._late.get(key)
         return late or self._tasks.start(self._read(resources, resource, turns), name=f"desktop:{resources.server}")
 
-    def let_go(self, server: str, uri: str, reading: Reading, *, goes_on: bool) -> None:
+    def finish_read(self, server: str, uri: str, reading: Reading, *, goes_on: bool) -> None:
         """The desktop is answered. A window that has not come is kept when it comes (`goes_on`), or is not read."""
         key = (server, uri)
         if reading.done() or self._late.get(key) is reading:
@@ -251,7 +251,7 @@ class Desktop:
                 task.cancel()
             for part in parts:
                 for resource, reading in part.readings or ():
-                    self._reads.let_go(part.server, resource["uri"], reading, goes_on=not is_done)
+                    self._reads.finish_read(part.server, resource["uri"], reading, goes_on=not is_done)
 
     async def _list(self, part: _Part, only: WindowUri | None, within: float, came: asyncio.Event) -> None:
         try:
@@ -334,7 +334,7 @@ class Desktop:
 
     def _fitting(self, organized: OrganizedDesktop, room: int) -> list[int]:
         """The numbers of the windows for which there is room."""
-        gone = giving_way([len(orjson.dumps(text)) for text in organized.desktops], room)
+        gone = largest_items([len(orjson.dumps(text)) for text in organized.desktops], room)
         for number in sorted(gone):
             server, uri = organized.sources[number]
             why = "together the windows are larger than the answer may be"
@@ -352,7 +352,7 @@ def _rank(resource: Json) -> tuple[bool, float]:
     return not fullscreen, -priority
 
 
-def giving_way(sizes: Sequence[int], room: int) -> frozenset[int]:
+def largest_items(sizes: Sequence[int], room: int) -> frozenset[int]:
     """The numbers of the items of a JSON array to drop, where there are `room` bytes between its brackets: the largest,
     as few as possible; of equal ones the last. All of them where even that is not enough."""
     needed = sum(sizes) + len(sizes) - 1

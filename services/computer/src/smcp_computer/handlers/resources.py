@@ -37,7 +37,7 @@ from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.outbox import OfferedResources
-from smcp_computer.resources.index import Kind, ResourceIndex, named_apart, page_of, read_cursor, write_cursor
+from smcp_computer.resources.index import Kind, ResourceIndex, page_of, read_cursor, with_unique_names, write_cursor
 from smcp_computer.resources.routing import Budget, Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_computer.settings import ComputerSettings
@@ -107,7 +107,7 @@ class ResourceHandlers:
         async def ask(server: str, uri: str) -> Json:
             listed = directory.listed(uri, server)
             result = await self.index.connection(server).read(listed, timeout=budget.left)
-            self.events.warn(server, *(f"{self.events.shown(uri)}: {what}" for what in odd(uri, result)))
+            self.events.warn(server, *(f"{self.events.shown(uri)}: {what}" for what in category_warnings(uri, result)))
             return result
 
         return await self._reply(request, request.payload, self._of_resource(request, directory, budget, ask))
@@ -189,7 +189,7 @@ class ResourceHandlers:
             kind, server, timeout=Budget(call).left, begin="" if after is None else after.server
         )
         if kind == "templates" and server is None:
-            items = {**named_apart(items)}
+            items = {**with_unique_names(items)}
         page = page_of(kind, items, after)
         for of, uri in page.left_out:
             self.events.warn(of, f"{self.events.shown(uri)!r} is too large to be listed; it is left out")
@@ -250,7 +250,7 @@ def _check_arguments(prompt: Json, given: Json) -> None:
             raise Malformed(f"argument {str(name)[:150]!r}: {reason}", details={"field": field, "reason": reason})
 
 
-def odd(uri: str, result: Json) -> Iterator[str]:
+def category_warnings(uri: str, result: Json) -> Iterator[str]:
     """The unknown categories of a page or element that was read."""
     if scheme_of(uri) != DPE:
         return

@@ -4,7 +4,7 @@ The messages name the server and go to the Agent: they never hold the text of an
 
 An answer that is too large or cannot be read becomes an error for the request that waits for it, on every transport.
 The SDK drops such answers, and their requests would wait in vain. Its HTTP transports report some of them by an error,
-whose text tells why (`unread`); of a line that a program writes the request is looked for in what there is of it.
+whose text tells why (`unread_error`); of a line that a program writes the request is looked for in what there is of it.
 """
 
 import re
@@ -176,7 +176,7 @@ def _code_of(method: str, error: RequestRefused) -> SmcpCode | None:
     return None
 
 
-def read_again(server: str, refused: ValidationError) -> SessionMessage | ValidationError:
+def reparsed(server: str, refused: ValidationError) -> SessionMessage | ValidationError:
     """What the SDK's transport over HTTP could not read, read once more, with what pydantic refuses replaced."""
     text = refused.errors(include_url=False, include_context=False)[0]["input"]
     message = (message_of(text) or unreadable(server, text)) if isinstance(text, str) else None
@@ -193,10 +193,10 @@ def message_of(text: str) -> types.JSONRPCMessage | None:
 
 
 def unreadable(server: str, text: str) -> types.JSONRPCError | None:
-    return in_its_place(text[:KEPT], text[-KEPT:], BadAnswer(server, _CANNOT_BE_READ))
+    return error_for_cut_answer(text[:KEPT], text[-KEPT:], BadAnswer(server, _CANNOT_BE_READ))
 
 
-def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError | None:
+def error_for_cut_answer(head: str, tail: str, why: ServerError) -> types.JSONRPCError | None:
     """The error for the request whose answer has these ends; its `data` is `why`. None: they do not name a request."""
     found = _ID_FIRST.match(head)
     if found is None and _IS_ANSWER.match(head) is not None:
@@ -207,7 +207,7 @@ def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError |
     return types.JSONRPCError(jsonrpc="2.0", id=int(found["id"]), error=error)
 
 
-def unread(server: str, error: MCPError, *, limit: int, max_values: int) -> ServerError | None:
+def unread_error(server: str, error: MCPError, *, limit: int, max_values: int) -> ServerError | None:
     """The error of an answer that was not read (of `limit` bytes and so many values at most); None: it is an error of
     the server's own."""
     if isinstance(error.data, ServerError):

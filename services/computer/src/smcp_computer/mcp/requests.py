@@ -39,7 +39,7 @@ from smcp_computer.mcp.errors import (
     ServerDied,
     ServerError,
     ServerTimedOut,
-    unread,
+    unread_error,
 )
 from smcp_computer.mcp.sdk_adapter import CallSpan, Watch
 
@@ -189,7 +189,7 @@ class Requests:
 
     def translated(self, error: MCPError) -> ServerError:
         """The SDK's error as one of ours; what says that the connection is gone ends it."""
-        not_read = unread(self.server, error, limit=self._max_message, max_values=self._watch.max_values)
+        not_read = unread_error(self.server, error, limit=self._max_message, max_values=self._watch.max_values)
         if not_read is not None:
             return not_read
         match error.code:

@@ -120,7 +120,7 @@ class ListenStream:
                     self._needed.clear()
                     self._cancel_retry()
                     await self._reopen(tasks)
-            self._tells_no_more_of(self._wanted - self._asked.keys())
+            self._unsubscribed(self._wanted - self._asked.keys())
         finally:
             self._cancel_retry()
             self._closed = self._closed or ServerDied(self._server, "went away before it answered")
@@ -151,7 +151,7 @@ class ListenStream:
             self._lost = False
             self._catch_up()
         if agreed:
-            self._tells_no_more_of(self._wanted.intersection(uris) - self._asked.keys() - honored)
+            self._unsubscribed(self._wanted.intersection(uris) - self._asked.keys() - honored)
 
     def _answer(self, asked: dict[str, asyncio.Future[None]], honored: frozenset[str], why: ServerError) -> None:
         for uri, outcome in asked.items():
@@ -164,7 +164,7 @@ class ListenStream:
                 self._wanted.discard(uri)
                 outcome.set_exception(why)
 
-    def _tells_no_more_of(self, uris: set[str]) -> None:
+    def _unsubscribed(self, uris: set[str]) -> None:
         self._wanted -= uris
         if uris:
             self._notify(ResourcesUnsubscribed(self._server, frozenset(uris)))

@@ -29,7 +29,7 @@ from pydantic_core import from_json
 
 from smcp_bus import exact_json
 from smcp_bus.tool_progress import ProgressThrottle
-from smcp_computer.mcp.errors import read_again
+from smcp_computer.mcp.errors import reparsed
 from smcp_computer.redaction import MAX_ERROR, Redactor, is_too_large
 from smcp_proto import tool_results
 
@@ -259,7 +259,7 @@ class _WatchedRead(_Watched, ObjectReceiveStream[SessionMessage | Exception]):
                 self._watch.end()
                 raise
             if isinstance(item, ValidationError):  # the SDK would drop it, and its request would wait in vain
-                item = read_again(self._watch.server, item)
+                item = reparsed(self._watch.server, item)
             if not self._watch.received(item):
                 return item
 

@@ -156,7 +156,7 @@ class StderrLog:
         self.said = ""
         self.status: int | None = None
 
-    def born(self, *, quiet_s: float = 0.0) -> None:
+    def process_started(self, *, quiet_s: float = 0.0) -> None:
         """A new process. For `quiet_s` seconds its lines are logged at `debug`."""
         self._last.clear()
         self.end, self.said, self.status = "", "", None
@@ -182,7 +182,7 @@ class StderrLog:
         cleaned = [self._clean(value[:SEARCHED]) if isinstance(value, str) else value for value in values]
         _stderr.log(self._level(logging.WARNING), f"MCP server %r {text}", self.server, *cleaned)
 
-    def died(self, status: int | None) -> None:
+    def process_ended(self, status: int | None) -> None:
         self.status = status
         self.end = f"its process ended with status {status}"
         self.said = "" if self._last and self._is_shown else f"; it said last: {' | '.join(self._last) or 'nothing'}"

@@ -21,7 +21,15 @@ from mcp.shared.message import SessionMessage
 from smcp_bus import exact_json
 from smcp_bus.exact_json import SMALL_BYTES
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.mcp.errors import KEPT, ROOM, AnswerTooLarge, ServerHangs, in_its_place, message_of, unreadable
+from smcp_computer.mcp.errors import (
+    KEPT,
+    ROOM,
+    AnswerTooLarge,
+    ServerHangs,
+    error_for_cut_answer,
+    message_of,
+    unreadable,
+)
 from smcp_computer.mcp.isolation import check_sandbox, launch_of
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess, open_process
 from smcp_computer.mcp.sdk_adapter import Streams, Watch
@@ -100,7 +108,7 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMe
         limit = max_message if text.max_values is None else None
         why = AnswerTooLarge(log.server, limit=limit, size=text.size, max_values=text.max_values)
         log.warning("%s: it is not read", why.what)
-        return in_its_place(text.head, text.tail, why)
+        return error_for_cut_answer(text.head, text.tail, why)
     if not text.strip():
         return None
     if (message := message_of(text)) is None:
@@ -147,7 +155,7 @@ async def stdio_transport(
                         await read_stream.aclose()
                         await (process.kill() if hangs else process.stop(hurry=broken_off))
                     if by_itself:
-                        log.died(process.status)
+                        log.process_ended(process.status)
                     tasks.cancel_scope.cancel()
         finally:
             log.pid = None

@@ -196,7 +196,7 @@ class Supervisor:
             lived = STEADY_S
             while not self._stopping.is_set():
                 # what a server says that dies again and again stands in the lines that tell of its ends
-                self._stderr.born(quiet_s=0.0 if lived >= STEADY_S else STEADY_S)
+                self._stderr.process_started(quiet_s=0.0 if lived >= STEADY_S else STEADY_S)
                 self._ready_at = math.inf
                 try:
                     await self._live()

@@ -354,7 +354,7 @@ def page_of(kind: Kind, lists: Mapping[str, Sequence[Json]], after: Position | N
     return page
 
 
-def named_apart(lists: Mapping[str, Sequence[Json]]) -> dict[str, list[Json]]:
+def with_unique_names(lists: Mapping[str, Sequence[Json]]) -> dict[str, list[Json]]:
     """The templates of all servers; a name that several servers use is prefixed by the server's: `<server>__<name>`."""
     users = Counter(name for items in lists.values() for name in set(map(_name, items)))
     return {

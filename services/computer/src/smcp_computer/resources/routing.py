@@ -256,7 +256,7 @@ class Directory:
             self.check(server, kind)
             return {server: await asks[kind](server, timeout)}, []
         usable = {name: each for name, each in sorted(self._supervisors.items()) if name not in self.hidden}
-        found = await self.of_all(asks[kind], [name for name, each in usable.items() if _has(each, kind)], timeout)
+        found = await self.ask_each(asks[kind], [name for name, each in usable.items() if _has(each, kind)], timeout)
         missing = [name for name, each in usable.items() if name not in found and (_has(each, kind) or not each.ready)]
         if kind != "prompts":
             self._index.count_skipped(VERB[kind])
@@ -267,7 +267,7 @@ class Directory:
         """The lists of the servers that take part in the finder; a failing one keeps its last list."""
         servers = self._index.servers(subscribable=True)
         self._index.count_skipped("get_finder")
-        listed = await self.of_all(self._index.list, servers, timeout)
+        listed = await self.ask_each(self._index.list, servers, timeout)
         self._index.left_out["get_finder"] += len(servers) - len(listed)
         return {server: self._index.known(server) for server in servers}
 
@@ -305,7 +305,7 @@ class Directory:
     async def _all(self, timeout: float) -> list[Served]:
         servers = self._servers()
         _, templates = await asyncio.gather(
-            self.of_all(self._index.list, servers, timeout), self.of_all(self._index.templates, servers, timeout)
+            self.ask_each(self._index.list, servers, timeout), self.ask_each(self._index.templates, servers, timeout)
         )
         return [self._serve(server, templates.get(server, NO_TEMPLATES)) for server in servers]
 
@@ -314,7 +314,7 @@ class Directory:
         uris = index.known(server).keys()
         return Served(server, uris, index.names(server), tuple(item["uriTemplate"] for item in templates))
 
-    async def of_all(
+    async def ask_each(
         self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
     ) -> dict[str, Found]:
         found: dict[str, Found] = {}
