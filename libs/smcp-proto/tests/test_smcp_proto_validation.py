@@ -42,6 +42,11 @@ def refusal(model: Any, body: object) -> Malformed:
         ({"agent": "a\x00"}, "agent", "a name holds no control characters"),
         ({"req_id": "a\n"}, "req_id", "holds a control character"),
         ({"params": []}, "params", "must be an object"),
+        (
+            {"a2c_on_behalf": {"identity": "otto", "subject": "otto"}},
+            "a2c_on_behalf.identity",
+            "must match pattern '^[0-9a-f]{32}$'",
+        ),
     ],
 )
 def test_the_field_and_the_reason_are_named(change: dict[str, Any], field: str, reason: str) -> None:

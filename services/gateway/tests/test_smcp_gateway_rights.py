@@ -57,8 +57,8 @@ async def office(
             serve(client, "client:get_config", config)
             serve(client, "client:resources/list", resources)
 
-            async def renamed(_: dict[str, Any], client: Client = client, name: str = name) -> Any:
-                listed.append({**TOOLS[0], "name": "read_new"})
+            async def renamed(request: dict[str, Any], client: Client = client, name: str = name) -> Any:
+                listed.append({**TOOLS[0], "name": "read_new", "description": request.get("description", "")})
                 assert await client.call("server:update_tool_list", {"computer": name}) is None
                 return {}
 
@@ -158,4 +158,13 @@ async def test_a_computer_is_asked_for_its_tools_once_until_it_says_that_they_ch
         await anna.call("client:rename", ask())
         assert await anna.call("client:tool_call", call("read_new")) == RESULT
         assert await anna.call("client:tool_call", call("read_a") | {"req_id": "again"}) == RESULT
+        assert len(asked["box: tools"]) == 2
+
+
+async def test_a_list_above_1_mib_is_not_kept_by_the_gateway(nats_url: str) -> None:
+    async with office(nats_url, tools=["read_*"]) as (anna, asked):
+        for _ in range(2):
+            await anna.call("client:rename", ask(description="x" * (MIB // 2)))
+        for number in range(2):
+            assert await anna.call("client:tool_call", call("read_new") | {"req_id": str(number)}) == RESULT
         assert len(asked["box: tools"]) == 2

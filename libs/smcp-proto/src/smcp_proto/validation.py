@@ -58,7 +58,7 @@ def reason_of(error: ErrorDetails) -> str:
             return "is missing"
         case "value_error":
             return _short(error["msg"].removeprefix("Value error, "))
-        case "string_pattern_mismatch":
+        case "string_pattern_mismatch" if r"\x00" in error["msg"]:
             return "holds a control character"
         case "json_invalid":
             return "is not valid JSON" + error["msg"][error["msg"].rfind(" at line") :]

@@ -279,8 +279,9 @@ class SocketIoComputer:
             answer = await self._query(None, replace(call, row=row, payload=payload, caller=caller))
             with suppress(orjson.JSONDecodeError):
                 hints = await read_only_hints(answer.body, self._table.max_values)
-            # with a key it may list others to another caller
-            if changes == self._changes and self.session.caller_key is None:
+            # with a key it may list others to another caller; and up to 1 MiB, as its names may have 32 MiB
+            may_keep = self.session.caller_key is None and len(answer.body) <= exact_json.ONE_STEP
+            if may_keep and changes == self._changes:
                 self._hints = hints
         check_listed(rights, hints, request.tool_name)
 
