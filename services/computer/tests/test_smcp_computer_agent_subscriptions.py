@@ -142,7 +142,7 @@ async def downstream_of(here: World, server: str, *uris: str) -> None:
     "computer.resources.flow.subscribe.acknowledged",
 )
 async def test_a_subscription_that_cannot_be_granted_is_refused(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "MOST", 2)
+    monkeypatch.setattr(subscriptions, "MAX_SUBSCRIPTIONS", 2)
     silent = configs.context(
         "2026", host="silent", content=[{"uri": "x://1"}, {"uri": "note://1"}], without=["subscribe"]
     )

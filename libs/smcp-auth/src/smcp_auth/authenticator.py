@@ -31,6 +31,8 @@ _UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
 _KEY_ID: Final = 32
 """Characters of a key's id, at most."""
 
+LOOK_S: Final = 1.0
+"""How often services look which tokens have expired or were revoked (seconds)."""
 WRONG_TOKENS: Final = Rate(20 / 60, 60.0)
 """Of one address, and under the id of one key: 20 at once, then one in 3 s. That stops guessing, and not our clients:
 each tries its token at most six times in a minute."""
@@ -49,12 +51,11 @@ def open_authenticator(settings: AuthSettings) -> "Authenticator | None":
     jwks = None
     if (where := settings.auth_jwks) is not None:
         load = from_url(where) if "://" in where else from_file(Path(where))
-        jwks = Jwks(load, lifetime_s=settings.auth_jwks_lifetime_s)
+        jwks = Jwks(load)
     tokens = JwtVerifier(
         settings.auth_audience or "",
         issuer=settings.auth_issuer,
         claim=settings.auth_claim,
-        leeway_s=settings.auth_leeway_s,
         secret=None if settings.auth_secret is None else settings.auth_secret.get_secret_value(),
         jwks=jwks,
     )

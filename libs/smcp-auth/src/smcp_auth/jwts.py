@@ -31,6 +31,8 @@ RETRY_S: Final = 2.0
 """Between a fetch that failed and the next one."""
 REFETCH_S: Final = 10.0
 """Between two fetches for an unknown `kid`: anybody can invent one."""
+LEEWAY_S: Final = 30.0
+"""How far ahead the issuer's clock may be (`nbf`, `iat`). Not for `exp`, at which a session ends."""
 LARGEST: Final = 256 * 1024
 """Bytes of a key set."""
 RSA_BITS: Final = 2048
@@ -134,7 +136,7 @@ class Jwks:
         refetch_s: see `REFETCH_S`.
     """
 
-    def __init__(self, load: Load, *, lifetime_s: float, refetch_s: float = REFETCH_S) -> None:
+    def __init__(self, load: Load, *, lifetime_s: float = 300.0, refetch_s: float = REFETCH_S) -> None:
         self._load = load
         self._lifetime_s = lifetime_s
         self._refetch_s = refetch_s
@@ -245,8 +247,6 @@ class JwtVerifier:
     """Has to be `iss`; None: any."""
     claim: str = "smcp"
     """The name of the claim with the grants."""
-    leeway_s: float = 30.0
-    """How far ahead the issuer's clock may be (`nbf`, `iat`). Not for `exp`, at which a session ends."""
     secret: str | None = None
     """For HS256; None: such tokens are refused."""
     jwks: Jwks | None = None
@@ -292,7 +292,7 @@ class JwtVerifier:
                 algorithms=[algorithm],
                 audience=[self.audience] if audience is None else [self.audience, audience],
                 issuer=self.issuer,
-                leeway=self.leeway_s,
+                leeway=LEEWAY_S,
                 options={"require": ["exp", "aud", "sub"]},
             )
         except jwt.InvalidSignatureError:

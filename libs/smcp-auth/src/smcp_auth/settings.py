@@ -69,18 +69,12 @@ class AuthSettings(ServiceSettings):
     auth_jwks: Annotated[str, AfterValidator(_key_set)] | None = Field(
         default=None, description="URL or file of the JWK Set of JWTs with RS256 and ES256"
     )
-    auth_jwks_lifetime_s: Annotated[Seconds, Field(ge=1, le=86400)] = Field(
-        default=300.0, description="how long a JWK Set is taken after it was fetched"
-    )
     auth_audience: str | None = Field(default=None, min_length=1, description="what JWTs have to say in `aud`")
     auth_issuer: str | None = Field(default=None, min_length=1, description="what JWTs have to say in `iss`")
     auth_revoked: FilePath | None = Field(
         default=None, description="file of revoked JWTs (`jti` and `sub`); read when it changes"
     )
     auth_claim: str = Field(default="smcp", min_length=1, description="the claim of JWTs that says what is allowed")
-    auth_leeway_s: Annotated[Seconds, Field(ge=0, le=600)] = Field(
-        default=30.0, description="how much later the issuer's clock may be; `exp` counts to the second"
-    )
     auth_proxies: Annotated[str, AfterValidator(_networks)] = Field(
         default="", description="addresses and networks of proxies whose X-Forwarded-For is believed, with commas"
     )

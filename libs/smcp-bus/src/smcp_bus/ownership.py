@@ -57,6 +57,8 @@ class Seat:
 
 FREED: Final = 8
 """Where there is no more room, an eighth of it is freed: the search takes 40 ms for 100,000 calls."""
+MAX_REQUESTS: Final = 8192
+"""Requests that a process runs for Computers at a time. High, as `pending` shares the subject with calls of an hour."""
 MAX_CANCELLERS: Final = 8
 """Subjects that are remembered of the cancels of one call that is not known, the last ones: a call has one subject, and
 an Agent that calls for users could name any number (each cancel took longer then, 1.2 ms with 10,000 of them)."""

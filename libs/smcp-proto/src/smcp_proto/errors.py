@@ -157,6 +157,10 @@ def no_such_computer(computer: str, **details: object) -> NotFound:
     return NotFound("no such Computer in this office", details={"computer": computer, **details})
 
 
+MAX_SUBSCRIPTIONS: Final = 1000
+"""Subscriptions that one Agent may have at one Computer; above it 429."""
+
+
 def too_many_subscriptions(limit: int) -> RateLimited:
     """An Agent has as many subscriptions at a Computer as it may have."""
     details = {"smcp_code": str(SmcpCode.RATE_LIMITED), "limit": limit}

@@ -163,15 +163,12 @@ def print_settings(*settings: ServiceSettings, without: Collection[str] = ()) ->
 
 
 _M_TRIM_THRESHOLD: Final = -1
-_M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
 """A constant of glibc's `malloc.h`."""
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Bytes that may be free at the top of the heap before they are given back. With 64 calls of 64 KiB at a time some
 30 MiB come and go many times a second: to give back half of it and take it again was 6 % of a gateway's CPU."""
-STEP_BYTES: Final = 1024 * 1024
-"""Bytes by which the heap grows beyond the need."""
 MAPPED_BYTES: Final = 1024 * 1024
 """Blocks of this size are mapped, and unmapped when freed: they do not fragment the heap."""
 
@@ -181,7 +178,7 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    wanted = {_M_TRIM_THRESHOLD: KEPT_BYTES, _M_TOP_PAD: STEP_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
+    wanted = {_M_TRIM_THRESHOLD: KEPT_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
     return bool(min(mallopt(name, value) for name, value in wanted.items()) == 1)
 
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Final, Unpack
+from typing import Unpack
 
 from pydantic import ValidationError
 
@@ -18,7 +18,7 @@ from smcp_bus.headers import EPOCH, SUBJECT
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.nats.config import Credentials
 from smcp_bus.operations import measure_lease, open_service_bus
-from smcp_bus.ownership import Ownership, owned
+from smcp_bus.ownership import MAX_REQUESTS, Ownership, owned
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_bus.subjects import computer_route, host_route, request_handler, serve_requests
@@ -39,9 +39,6 @@ from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics
 
 _log = logging.getLogger("smcp_computer.app")
-
-MAX_REQUESTS: Final = 8192
-"""Requests at a time; more wait. High, since `pending` comes on the same subject as calls that last for an hour."""
 
 
 def open_approvals(

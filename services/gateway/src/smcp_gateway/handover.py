@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-from smcp_auth.authenticator import Authenticator
+from smcp_auth.authenticator import LOOK_S, Authenticator
 from smcp_bus.bus import BusError
 from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseRenewal, LeaseState
@@ -45,9 +45,6 @@ KEEP_AGAIN_S: Final = 0.5
 """Between two requests to keep a seat; longer than for a join, since many ask at once."""
 PAUSE_S: Final = 0.1
 """Between two looks at unsent bytes, and before a seat that no registry could keep is asked for again."""
-LOOK_S: Final = 1.0
-"""Between two looks at the fair share and at the tokens (seconds): a session outlives its token by no more. `PER_S`
-bounds how many clients are sent away after one look."""
 MARGIN: Final = 2
 MARGIN_SHARE: Final = 0.1
 """So many sockets above the fair share, and this part of it, stay: nearly even gateways exchange no clients."""

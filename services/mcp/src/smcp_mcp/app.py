@@ -37,7 +37,7 @@ from smcp_proto.backoff import Backoff
 from smcp_proto.member_names import check_name
 from smcp_proto.validation import refused
 from smcp_service.health import Readiness
-from smcp_service.http_limits import forbidden_header
+from smcp_service.http_limits import IDLE_S, forbidden_header
 from smcp_service.lifecycle import background, cannot_listen
 from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
@@ -47,8 +47,6 @@ HANDOVER_S: Final = 12.0
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
 """Between two looks at such a seat. A gateway frees the seat of a process that was killed within milliseconds."""
-KEEP_ALIVE_S: Final = 75
-"""How long a connection may be silent between two requests, as at the gateway."""
 _PATH: Final = "/mcp/"
 
 
@@ -310,7 +308,7 @@ async def open_mcp(
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_keep_alive=int(IDLE_S),
                 timeout_graceful_shutdown=int(LAST_CALLS_S),
             )
         )

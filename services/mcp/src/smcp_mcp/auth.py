@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 from smcp_agent.llm import NamedTool
 from smcp_agent.mcp.resources import Context
 from smcp_agent.tool_calls import on_behalf_of
-from smcp_auth.authenticator import HEADER, bearer_token, open_authenticator, quoted
+from smcp_auth.authenticator import HEADER, LOOK_S, bearer_token, open_authenticator, quoted
 from smcp_auth.client_addresses import source_of
 from smcp_auth.grants import Principal, Quota, decide
 from smcp_auth.quotas import CountedIn, Quotas
@@ -35,8 +35,6 @@ from smcp_proto.schemas.tools import OnBehalf
 
 METADATA: Final = "/.well-known/oauth-protected-resource"
 """The path of a resource's metadata is this one, and then the path of the resource (RFC 9728, 3.1)."""
-LOOK_S: Final = 1.0
-"""Between two looks at which tokens have expired or were revoked, as at gateways."""
 READS: Final = (
     *("resources/list", "resources/templates/list", "resources/read", "resources/subscribe"),
     *("prompts/list", "prompts/get", "completion/complete"),

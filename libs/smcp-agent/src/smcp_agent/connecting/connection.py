@@ -18,13 +18,12 @@ from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.connecting.options import ConnectionOptions
-from smcp_agent.connecting.transport import HttpSession, JsonText, WireJson, packet_class, reason, was_refused
+from smcp_agent.connecting.transport import HEADROOM, HttpSession, JsonText, WireJson, packet_class, reason, was_refused
 from smcp_agent.errors import CannotConnect, SmcpError, Unavailable, flat_error
 from smcp_proto.errors import ANSWER_TOO_LARGE, CUT_OFF, NOTHING_BEGUN, TooLarge
 from smcp_proto.printable import without_login
 
 NAMESPACE: Final = "/smcp"
-FRAME_SLACK: Final = 64 * 1024
 CUT_OFF_REPLIES: Final = 3
 """So many 503 in a row of a gateway without NATS are more than the moment in which it connects again."""
 CLOSE_S: Final = 1.0
@@ -80,7 +79,7 @@ class Connection:
             engineio_logger=logger,
             serializer=packet_class(self._json),
             http_session=self._http.session,
-            websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
+            websocket_extra_options={"max_msg_size": options.max_message + HEADROOM},
         )
         self._sio = sio
         self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from smcp_computer.mcp.errors import NotSubscribable, ServerError, ServerNotRunning
 from smcp_computer.mcp.events import (
@@ -25,12 +25,9 @@ from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.routing import is_same
 from smcp_proto.backoff import Backoff
-from smcp_proto.errors import too_many_subscriptions
+from smcp_proto.errors import MAX_SUBSCRIPTIONS, too_many_subscriptions
 from smcp_proto.uris import resources_above, without_query
 from smcp_service.lifecycle import Background
-
-MOST: Final = 1000
-"""Resources that one Agent may subscribe to."""
 
 
 @dataclass
@@ -233,11 +230,11 @@ class AgentSubscriptions:
 
         Raises:
             ServerError: the server does not tell of it, or the Agent's subscriptions ended meanwhile.
-            RateLimited: the Agent has subscribed to `MOST` others.
+            RateLimited: the Agent has subscribed to `MAX_SUBSCRIPTIONS` others.
         """
         mine = {(at, subscribed) for each, at, subscribed in self._held() if each == agent}
-        if (server, uri) not in mine and len(mine) >= MOST:
-            raise too_many_subscriptions(MOST)
+        if (server, uri) not in mine and len(mine) >= MAX_SUBSCRIPTIONS:
+            raise too_many_subscriptions(MAX_SUBSCRIPTIONS)
         await self._upstream.hold(AgentHolder(agent), server, uri)
 
     def has(self, agent: str | None, uri: str) -> bool:

@@ -29,6 +29,7 @@ from smcp_bus.dispatch import RawJson
 from smcp_bus.headers import PROGRESS
 from smcp_bus.limits import ByteBudget
 from smcp_bus.nats.client import MAX_CHUNK
+from smcp_bus.ownership import MAX_REQUESTS
 from smcp_bus.tool_progress import ProgressThrottle
 from smcp_proto import tool_results
 from smcp_proto.errors import Internal, SmcpError, Unavailable
@@ -219,9 +220,6 @@ class CallTable:
                 self.settle(call, CANCELLED)
 
 
-MAX_REQUESTS: Final = 8192
-"""Requests that run here at a time, shared per office (`ByteBudget`); above it 503. Tool calls go on without their
-caller, so the number of connections does not limit them."""
 MAX_WAITING_ANSWERS: Final = 16
 """Answers of the largest size that wait for their receivers, shared per office; above it 503. A bus keeps as many."""
 

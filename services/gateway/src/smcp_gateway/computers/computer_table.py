@@ -13,7 +13,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Observe
 from smcp_bus.owner import Owner
-from smcp_bus.ownership import Ownership
+from smcp_bus.ownership import MAX_REQUESTS, Ownership
 from smcp_bus.registry_client import AT_ONCE, RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import BackgroundTasks
@@ -22,8 +22,6 @@ from smcp_gateway.sockets.session import MemberKey, Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
 
-MAX_REQUESTS: Final = 8192
-"""Concurrent requests to one Computer; more wait. High, since `pending` shares the subject with long calls."""
 PAUSE_S: Final = 0.05
 """Until the ownership is opened once more, where NATS is not back yet."""
 

@@ -8,18 +8,14 @@ interruption: then the Agent is told to subscribe again (ADR 0019).
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final
 
 import orjson
 
 from smcp_bus.dispatch import RawJson
 from smcp_bus.exact_json import SMALL_BYTES
-from smcp_proto.errors import ANSWER_TOO_LARGE, TooLarge, too_many_subscriptions
+from smcp_proto.errors import ANSWER_TOO_LARGE, MAX_SUBSCRIPTIONS, TooLarge, too_many_subscriptions
 from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.uris import resources_above, without_query
-
-MAX_SUBSCRIPTIONS: Final = 1000
-"""Of one Agent at one Computer; above it 429."""
 
 Ask = Callable[[], Awaitable[RawJson]]
 """Passes the request on to the Computer."""
