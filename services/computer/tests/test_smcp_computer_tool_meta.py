@@ -3,6 +3,7 @@ against a tool's schema.
 """
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
+from smcp_computer.json_schema import Schema
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits
-from smcp_computer.tools import Catalogue, attributes, check_arguments, compiled
-from smcp_proto.errors import Malformed
+from smcp_computer.tools import Catalogue, attributes
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
@@ -199,10 +200,9 @@ SCHEMA: dict[str, Any] = {
     ],
 )
 def test_a_wrong_argument_is_named_with_its_path_and_without_its_value(params: dict[str, Any], message: str) -> None:
-    with pytest.raises(Malformed) as raised:
-        check_arguments(compiled(SCHEMA), params)
-    assert raised.value.message == message
-    assert raised.value.details == {"field": message.partition(":")[0]}
+    mistake = Schema(SCHEMA).mistake(params)
+    assert mistake is not None
+    assert f"{'.'.join(['params', *mistake[0]])}: {mistake[1]}" == message
 
 
 @pytest.mark.parametrize(
@@ -215,11 +215,17 @@ def test_a_wrong_argument_is_named_with_its_path_and_without_its_value(params: d
     ],
 )
 def test_arguments_that_the_schema_takes_are_not_refused(params: dict[str, Any]) -> None:
-    check_arguments(compiled(SCHEMA), params)
+    assert Schema(SCHEMA).mistake(params) is None
 
 
 def test_a_name_that_is_no_text_is_left_to_the_server() -> None:
-    check_arguments(compiled({"additionalProperties": False}), {"\ud800": 1})
+    assert Schema({"additionalProperties": False}).mistake({"\ud800": 1}) is None
+
+
+def doubling(levels: int) -> dict[str, Any]:
+    """The check of the last definition doubles with each level."""
+    below = ({"anyOf": [{"$ref": f"#/$defs/d{level}"}] * 2} for level in range(levels))
+    return {"d0": {"type": "integer"}} | {f"d{level}": each for level, each in enumerate(below, 1)}
 
 
 @pytest.mark.parametrize(
@@ -230,8 +236,27 @@ def test_a_name_that_is_no_text_is_left_to_the_server() -> None:
         {"$ref": "file:///etc/hostname"},
         {"$schema": "http://127.0.0.1:9/draft"},
         {"properties": {"text": {"pattern": "("}}},
+        {"properties": {"text": {"pattern": "(?=(a+)+b)(a+)+$"}}},
+        {"$ref": "#/$defs/nothing"},
+        {"$defs": doubling(30), "properties": {"x": {"$ref": "#/$defs/d30"}}},
+        {"$defs": {"tree": {"anyOf": [{"items": {"$ref": "#/$defs/tree"}}] * 2}}, "$ref": "#/$defs/tree"},
+        {"allOf": [{"allOf": [{"allOf": []}], "unevaluatedProperties": False}]},
+        {"anyOf": [{"const": number} for number in range(2000)]},
     ],
 )
 def test_a_schema_that_cannot_be_used_or_is_elsewhere_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        compiled(schema)
+        Schema(schema)
+
+
+def test_a_tree_is_checked_and_a_long_list_does_not_hold_up_others() -> None:
+    node = {"properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}, "n": {"type": "integer"}}}
+    listed = {"list": {"anyOf": [{"items": {"type": "integer"}}] * 2}, "node": {"$ref": "#/$defs/node"}}
+    schema = Schema({"$defs": {"node": node}, "properties": {**listed, "plain": {"items": {"type": "integer"}}}})
+    assert schema.mistake({"node": {"next": {"next": None, "n": 1}}}) is None
+    assert schema.mistake({"node": {"n": "1"}}) == (["node", "n"], 'the value is not of type "integer"')
+    assert schema.mistake({"list": [1, "2"]}) is not None
+    began = time.process_time()
+    assert schema.mistake({"list": ["1"] * 50_000}) == ([], "does not fit the schema")
+    assert Schema({"items": {"type": "integer"}}).mistake(["1"] * 50_000) is not None  # type: ignore[arg-type]
+    assert time.process_time() - began < 1

@@ -20,10 +20,11 @@ from smcp_bus import exact_json
 from smcp_bus.callers import Caller
 from smcp_bus.limits import ByteBudget, Grant
 from smcp_bus.ownership import RunningCall, Stop
+from smcp_computer.json_schema import Schema
 from smcp_computer.mcp.errors import bad_field
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.terminal import Terminal, TerminalGone
-from smcp_computer.tools import Target, compiled
+from smcp_computer.tools import Target
 from smcp_proto import tool_results
 from smcp_proto.elicitation_dialogue import ask_user
 from smcp_proto.printable import printable
@@ -187,7 +188,7 @@ def check(requests: Elicitations, elicited: int, server_state: str | None = None
         raise ElicitationRefused(f"sent an elicitation of more than {MAX_BYTES} bytes")
     try:
         for each in requests.values():
-            compiled(each["params"].get("requestedSchema", {}))
+            Schema(each["params"].get("requestedSchema", {}))
     except ValueError:
         raise ElicitationRefused("sent an elicitation whose schema cannot be used") from None
 
@@ -211,18 +212,9 @@ def check_answers(requests: Elicitations, answers: Answers) -> None:
             raise bad_field(".".join([field, *map(str, first["loc"][:2])]), first["msg"]) from None
         schema = requests[key]["params"].get("requestedSchema")
         if answer.action == "accept" and schema is not None:
-            wrong = _wrong(schema, answer.content or {})
-            if wrong is not None:
-                raise bad_field(".".join([f"{field}.content", *wrong[0]]), wrong[1])
-
-
-def _wrong(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[list[str], str] | None:
-    """The path of the first invalid value of a form, and why it is invalid; None: the form is valid."""
-    try:
-        error = next(iter(compiled(schema).iter_errors(content)), None)
-    except UnicodeEncodeError:  # a half of a surrogate pair: left to the MCP server
-        return None
-    return None if error is None else ([str(each) for each in error.instance_path], error.message)
+            mistake = Schema(schema).mistake(answer.content or {})
+            if mistake is not None:
+                raise bad_field(".".join([f"{field}.content", *mistake[0]]), mistake[1])
 
 
 def _shown(request: Mapping[str, Any]) -> str:
@@ -362,7 +354,7 @@ class InputTerminal:
 
 
 def _problem(schema: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[str | None, str] | None:
-    if (wrong := _wrong(schema, content)) is None:
+    if (mistake := Schema(schema).mistake(content)) is None:
         return None
-    path, why = wrong
+    path, why = mistake
     return path[0] if path else None, f"{printable('.'.join(path) or 'the form')}: {printable(why)}"

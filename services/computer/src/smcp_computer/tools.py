@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import mcp_types as types
 
+from smcp_computer.json_schema import Schema
 from smcp_computer.pins import Pins, not_approved
 from smcp_computer.settings import HostSettings
 from smcp_proto.errors import Malformed
@@ -35,8 +36,6 @@ from smcp_proto.schemas.config import MCPServerConfig
 from smcp_proto.schemas.tools import MCP_TOOL, PIN, SMCPTool, ToolMeta
 
 if TYPE_CHECKING:  # with it comes the MCP SDK, a second that every command of `smcp-computer` would take longer
-    import jsonschema_rs
-
     from smcp_computer.mcp.supervisor import Supervisor
 
 _log = logging.getLogger("smcp_computer.tools")
@@ -82,7 +81,7 @@ class Catalogue:
         """What the listing is made of."""
         self._listing: tuple[SMCPTool, ...] | None = ()
         """None: not made yet; nobody asks for most of what a server that changes its tools all the time lists."""
-        self._checks: dict[ToolRef, tuple[types.Tool, jsonschema_rs.Validator | None]] = {}
+        self._checks: dict[ToolRef, tuple[types.Tool, Schema | None]] = {}
         self._seen = False
         """Whether anybody may know the names."""
 
@@ -163,9 +162,11 @@ class Catalogue:
         known = self._checks.get(target.ref)
         if known is None or known[0] is not target.tool:
             # compiled for the first call, as a list may have thousands of tools
-            known = self._checks[target.ref] = (target.tool, _compiled(target))
-        if known[1] is not None:
-            check_arguments(known[1], params)
+            known = self._checks[target.ref] = (target.tool, _schema(target))
+        if known[1] is not None and (mistake := known[1].mistake(params)) is not None:
+            path, why = mistake
+            field = ".".join(["params", *path])
+            raise Malformed(f"{field}: {why}", details={"field": field})
 
     def refresh(self) -> bool:
         """Look at the servers again. Returns whether the listing changed."""
@@ -348,32 +349,9 @@ def _with_digest(base: str, whole: str) -> str:
     return f"{base[: MAX_LENGTH - _DIGEST_LENGTH - 1]}_{digest}"
 
 
-def compiled(schema: Mapping[str, Any]) -> "jsonschema_rs.Validator":
-    """A JSON Schema, of the draft that it names, else 2020-12. Raises ValueError: it cannot be used.
-
-    A `$ref` to another document is not followed: a schema of an MCP server must not make this host read a URL or file.
-    """
-    import jsonschema_rs  # noqa: PLC0415 -- takes 3 MB, which a Computer needs from its first call on
-
-    # masked, as the value is the Agent's, may be long, and is logged
-    return jsonschema_rs.validator_for(dict(schema), mask="the value", offline=True)
-
-
-def check_arguments(check: "jsonschema_rs.Validator", params: Mapping[str, Any]) -> None:
-    """Raises Malformed: the schema does not take them. The first mistake is named."""
+def _schema(target: Target) -> Schema | None:
     try:
-        if check.is_valid(params):
-            return
-        error = next(iter(check.iter_errors(params)))
-    except UnicodeEncodeError:  # a half of a surrogate pair in the name of a parameter: left to the MCP server
-        return
-    field = ".".join(["params", *map(str, error.instance_path)])
-    raise Malformed(f"{field}: {error.message}", details={"field": field})
-
-
-def _compiled(target: Target) -> "jsonschema_rs.Validator | None":
-    try:
-        return compiled(target.tool.input_schema)
+        return Schema(target.tool.input_schema)
     except ValueError as error:
         why = str(error).partition("\n")[0]
         _log.warning(

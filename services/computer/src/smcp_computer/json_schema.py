@@ -1,0 +1,112 @@
+"""Checks values by the JSON Schemas of MCP servers: the arguments of a call (`tools`), and forms (`elicitation`).
+
+The schema and the value come from others, and a check holds up the event loop. So schemas whose alternatives multiply
+cannot be used, patterns are of the kind that is searched in linear time, and the place of a mistake is not looked for
+where that would take long.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from smcp_bus import exact_json
+
+MOST_ALTERNATIVES: Final = 1000
+"""Subschemas that may apply to one value side by side; those behind a `$ref` count each time."""
+MOST_STEPS: Final = 10_000
+"""Alternatives times values that are looked at for the place of a mistake: each takes some 10 µs."""
+_SIDE_BY_SIDE: Final = frozenset({
+    "allOf", "anyOf", "contains", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "patternProperties",
+    "then",
+})  # fmt: skip
+_AGAIN: Final = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"})
+"""These apply subschemas a second time."""
+
+
+class Schema:
+    """A JSON Schema, of the draft that it names, else 2020-12. Raises ValueError: it cannot be used.
+
+    A `$ref` to another document is not followed: a schema of an MCP server must not make this host read a URL or file.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        import jsonschema_rs  # noqa: PLC0415 -- takes 3 MB, which a Computer needs from its first call on
+
+        self._alternatives = _Alternatives(schema).found
+        # masked, as the value is the Agent's, may be long, and is logged
+        self._validator = jsonschema_rs.validator_for(
+            dict(schema), mask="the value", offline=True, pattern_options=jsonschema_rs.RegexOptions()
+        )
+        self._error = jsonschema_rs.ValidationError
+
+    def mistake(self, value: Mapping[str, Any]) -> tuple[list[str], str] | None:
+        """The path of the first value that is wrong, and why; None: the schema takes all."""
+        try:
+            if self._validator.is_valid(value):
+                return None
+            if self._alternatives * (1 + exact_json.written(value).count(b",")) > MOST_STEPS:
+                return [], "does not fit the schema"
+            self._validator.validate(value)
+        except self._error as error:
+            return [str(each) for each in error.instance_path], error.message
+        except UnicodeEncodeError:  # a half of a surrogate pair in a name: left to the MCP server
+            pass
+        return None
+
+
+class _Alternatives:
+    """Counts the subschemas that stand side by side (`found`). Raises ValueError: too many, or without an end."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.found = 0
+        self._schema = dict(schema)
+        self._seen: set[str] = set()
+        self._opened: dict[str, list[int]] = {}
+        """By `$ref` that is being followed: how deep in alternatives it stands, how often what is in it leads back."""
+        try:
+            self._walk(self._schema, 0)
+        except RecursionError:
+            raise ValueError("is nested too deeply") from None
+
+    def _walk(self, node: Any, inside: int) -> None:
+        if isinstance(node, list):
+            for each in node:
+                self._walk(each, inside)
+        elif isinstance(node, dict):
+            self.found += inside > 0
+            if self.found > MOST_ALTERNATIVES:
+                raise ValueError(f"has more than {MOST_ALTERNATIVES} alternatives")
+            for key, inner in node.items():
+                if inside and key in _AGAIN:
+                    raise ValueError(f"has {key} in alternatives")
+                if key == "$ref" and isinstance(inner, str):
+                    self._follow(inner, inside)
+                else:
+                    self._walk(inner, inside + (key in _SIDE_BY_SIDE))
+
+    def _follow(self, ref: str, inside: int) -> None:
+        if ref in self._opened:
+            refs = list(self._opened)
+            for each in refs[refs.index(ref) :]:
+                self._opened[each][1] += 1
+                if self._opened[each][1] > 1 and inside > self._opened[ref][0]:
+                    raise ValueError(f"alternatives refer to {ref} again and again")
+        elif inside or ref not in self._seen:
+            self._seen.add(ref)
+            self._opened[ref] = [inside, 0]
+            self._walk(_target(self._schema, ref), inside)
+            del self._opened[ref]
+
+
+def _target(schema: Mapping[str, Any], ref: str) -> Any:
+    """What a `$ref` within a schema stands for. Raises ValueError: it stands for nothing in it."""
+    start, *path = unquote(ref).split("/")
+    node: Any = schema
+    try:
+        for step in path:
+            node = node[int(step)] if isinstance(node, list) else node[step.replace("~1", "/").replace("~0", "~")]
+    except (LookupError, TypeError, ValueError):
+        start = ""
+    if start != "#":
+        raise ValueError(f"refers to {ref}, which is not in it")
+    return node
