@@ -18,7 +18,7 @@ async def test_watch_reports_that_it_waits_for_an_absent_computer() -> None:
         code, out, err = await run(gateway, "watch", "--computer", "blue", "--for", "0.1")
         assert (code, out) == (0, b"")
         assert err.splitlines()[1:] == [
-            "There is no Computer 'blue' in the office yet: what it does is shown once it came."
+            "There is no Computer 'blue' in the office yet: its changes are shown when it joins."
         ]
 
 

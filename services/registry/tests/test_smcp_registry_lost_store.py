@@ -11,7 +11,7 @@ from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import registries
 from smcp_testing.waiting import BOUND_S, eventually
 
-WORDS = "the rooms are being put together again; ask again"
+WORDS = "the registry is rebuilding the list of members; ask again"
 LEASE_S = 3.0
 
 

@@ -80,7 +80,7 @@ async def test_offices_and_members_are_shown_in_printable_text_and_as_json(nats_
         assert [(each["role"], each["name"]) for each in told["members"]] == [("agent", EVIL), ("computer", "pc")]
         watching = born(SMCP, "watch", "attic", knows=COMMANDS)
         async with service_process(*watching, env={"SMCP_NATS_URL": nats_url}) as watch:
-            await watch.logged("It has no members now.")
+            await watch.logged("The office has no members now.")
         nobody = await smcp("room", "attic", SMCP_NATS_URL=nats_url)
         assert (nobody.returncode, nobody.stdout) == (0, "")
         assert "no members" in nobody.stderr

@@ -226,7 +226,7 @@ class Office:
                 return reply_of(ListRoomRet, reply, "the answer of the gateway to server:list_room")
             except BadReply as bad:
                 error = bad
-        logger.info("who is in the office is not known yet: %s", error.message)
+        logger.info("the members of the office are not known yet: %s", error.message)
         self._not_listed = error
         return None
 

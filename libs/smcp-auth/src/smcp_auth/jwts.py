@@ -163,7 +163,7 @@ class Jwks:
         if self._is_over:
             await self._fetch(self._retry_s)
         if self._is_over:
-            raise Unavailable("the keys of the tokens' issuer cannot be had now; try again")
+            raise Unavailable("the keys of the tokens' issuer cannot be fetched now; try again")
         found = self._set.find(kid, algorithm)
         if found is None and kid is not None:
             await self._fetch(self._refetch_s)
@@ -185,7 +185,7 @@ class Jwks:
                     keys = read_key_set(await self._load())
             except (OSError, TimeoutError, aiohttp.ClientError, BadKeySet) as error:
                 if not self._failed:
-                    _log.warning("the keys of the tokens' issuer cannot be had: %s", _reason(error))
+                    _log.warning("the keys of the tokens' issuer cannot be fetched: %s", _reason(error))
                 self._failed = True
             else:
                 if self._failed or self._fetched_at == -math.inf:

@@ -81,7 +81,9 @@ async def open_control(settings: ComputerSettings, computer: Computer) -> AsyncI
                 await web.UnixSite(runner, str(path)).start()
                 path.chmod(0o600)  # before that, the directory's mode has to do
             except OSError as error:  # a path may be too long for a socket
-                _log.warning("there are no commands: the control socket %s cannot be made: %s", path, error)
+                _log.warning(
+                    "commands cannot reach this Computer: the control socket %s cannot be made: %s", path, error
+                )
             yield
         finally:
             await runner.cleanup()

@@ -312,8 +312,10 @@ def _show_history(said: Said) -> None:
 @app.command()
 def logs(
     server: Server,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows, until ctrl-C")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines")] = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Also print new lines as they are written, until ctrl-C")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Print so many of the last lines")] = 100,
     office: Office = None,
     name: Name = None,
     as_json: Json = False,

@@ -40,7 +40,7 @@ class _File:
 def install(
     config: Annotated[Path, typer.Option(help="The JSON file with the MCP servers; it is copied")],
     office: Annotated[str, typer.Option(help="The office to join")],
-    name: Annotated[str, typer.Option(help="This Computer's name there")],
+    name: Annotated[str, typer.Option(help="This Computer's name in the office")],
     gateway: Annotated[str | None, typer.Option(help="Where a gateway listens; or say --nats")] = None,
     nats: Annotated[str | None, typer.Option(help="Where NATS is")] = None,
     user: Annotated[str, typer.Option(help="The user that it runs as")] = "smcp",

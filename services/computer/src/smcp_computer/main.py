@@ -67,7 +67,7 @@ def serve(
         typer.Option(help="The key or token for the gateway; others on this host may see it here [SMCP_TOKEN]"),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="Or a file that has it, read before each connection [SMCP_TOKEN_FILE]")
+        Path | None, typer.Option(help="A file with the key or token, read before each connection [SMCP_TOKEN_FILE]")
     ] = None,
     env_file: EnvFileOption = None,
     strict: Annotated[
@@ -119,7 +119,7 @@ def serve(
 @app.command()
 def validate(
     file: Annotated[Path | None, typer.Argument(help="The JSON file to check")] = None,
-    config: Annotated[Path | None, typer.Option("--config", help="The same")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="The JSON file to check, as FILE")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Take warnings, such as of literal secrets, for errors")
     ] = False,

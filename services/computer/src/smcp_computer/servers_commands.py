@@ -163,16 +163,21 @@ def _not_writable(path: Path, error: OSError) -> ConfigError:
 
 @app.command("add")
 def add(
-    server: Annotated[str, typer.Argument(metavar="SERVER", help="Its name")],
+    server: Annotated[str, typer.Argument(metavar="SERVER", help="The name of the MCP server")],
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND [ARGUMENT]...]", help="The program that is the server")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Or where it listens, over HTTP")] = None,
-    sse: Annotated[bool, typer.Option("--sse", help="With --url: by MCP's older transport, SSE")] = False,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --url; repeatable")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="With a command; repeatable")] = None,
-    cwd: Annotated[str | None, typer.Option(help="With a command: the directory that it runs in")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="In place of one of that name")] = False,
+    url: Annotated[str | None, typer.Option(help="The URL of an MCP server over HTTP, in place of a command")] = None,
+    sse: Annotated[bool, typer.Option("--sse", help="With --url: the server uses MCP's older transport, SSE")] = False,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="With --url: a header of each request; repeatable")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="With a command: a variable of its environment; repeatable"),
+    ] = None,
+    cwd: Annotated[str | None, typer.Option(help="With a command: its working directory")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a server of that name")] = False,
     config: Config = None,
     office: Office = None,
     name: Name = None,

@@ -37,7 +37,7 @@ def serve(
     ] = None,
     insecure: Annotated[
         bool | None,
-        typer.Option("--insecure", help="Without authentication listen on any address, all the same [SMCP_INSECURE]"),
+        typer.Option("--insecure", help="Listen on any address even without authentication [SMCP_INSECURE]"),
     ] = None,
     version: Annotated[bool, version_option("smcp-gateway")] = False,
     check_config: Annotated[bool, check_config_option()] = False,

@@ -192,7 +192,7 @@ class ConnectionWatch:
 
     def begin_anew(self, why: str) -> None:
         """Count from now: nothing may be concluded from what was not seen while this process was suspended."""
-        _log.warning("the time without a break begins anew: %s", why)
+        _log.warning("the connection counts as new from now on: %s", why)
         if self._since is not None:
             self._since = self._loop.time()
 
@@ -213,7 +213,7 @@ class ConnectionWatch:
             except (nats.errors.Error, BusError, Unavailable, TimeoutError) as error:
                 if scope.expired():
                     continue
-                _log.warning("%s failed and begins anew: %s", what, describe(error))
+                _log.warning("%s failed and is restarted: %s", what, describe(error))
             if self._loop.time() - started > CHECK_S:
                 backoff.reset()
             await asyncio.sleep(backoff.next())

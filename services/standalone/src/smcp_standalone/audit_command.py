@@ -59,8 +59,8 @@ ReqId = Annotated[str | None, typer.Option(help="Only of this request.")]
 Since = Annotated[
     str | None, typer.Option(metavar="WHEN", help="90m, 12h, 7d, or a date (UTC), or a time like 2027-01-31T12:00Z.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One record a line; what cannot be seen as \\u202e.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="For a spreadsheet.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON record a line; invisible characters are escaped.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="As CSV, for a spreadsheet.")]
 
 
 @app.command("list")

@@ -39,7 +39,7 @@ EVENTS: Final = "smcp_standalone.events"
 
 File = Annotated[
     Path,
-    typer.Option("--file", "-f", envvar="SMCP_AUTH_KEYS", dir_okay=False, help="The file; `add` makes it."),
+    typer.Option("--file", "-f", envvar="SMCP_AUTH_KEYS", dir_okay=False, help="The file of keys; `add` creates it."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
 
@@ -79,7 +79,7 @@ def add(
     ] = False,
     subject: Annotated[
         str | None,
-        typer.Option(help="Who holds it: with a new key of one subject he takes up the seat of the old one."),
+        typer.Option(help="Who holds the key. A new key of the same subject takes over the seat of the old one."),
     ] = None,
     expires: Annotated[
         str | None,

@@ -75,7 +75,7 @@ def run_up(
     office: Annotated[str, typer.Option(help="The office that the Computer joins.")] = "home",
     name: Annotated[str, typer.Option(help="The Computer's name there.")] = "computer",
     data: Annotated[
-        Path | None, typer.Option(help="Where to keep rooms and credentials. Without it they are forgotten.")
+        Path | None, typer.Option(help="The directory for rooms and credentials. Without it they are not kept.")
     ] = None,
     hosts: Annotated[
         Path | None,
@@ -83,7 +83,7 @@ def run_up(
     ] = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Let everybody in without a key, also from elsewhere."),
+        typer.Option("--insecure", help="Accept clients without a key, also from other machines."),
     ] = False,
     mcp_port: Annotated[
         int | None,
@@ -166,7 +166,9 @@ def run_demo(
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(envvar="SMCP_TOKEN", show_envvar=True, help="With --url: who connects, where that is asked."),
+        typer.Option(
+            envvar="SMCP_TOKEN", show_envvar=True, help="With --url: the key or token, if the gateway requires one."
+        ),
     ] = None,
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""
@@ -203,7 +205,7 @@ def nats_config(
     for name, path in written.credentials.items():
         typer.echo(f"{path}  (SMCP_NATS_CREDS for {name})")
     for path in written.orphaned:
-        typer.echo(f"{path} is no longer in {file}: it opens nothing any more, remove it", err=True)
+        typer.echo(f"{path} is no longer in {file}: it is not accepted any more, remove it", err=True)
 
 
 def _remove_when_interrupted(directory: Path | None) -> None:

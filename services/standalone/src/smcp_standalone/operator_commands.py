@@ -206,7 +206,7 @@ def watch(
         typer.echo(f"Watching the office {office!r}; ctrl-C ends it.", err=True)
         with suppress(Failure):  # no registry runs: what is recorded is shown all the same
             if not (await ask(bus, "room", RoomQuestion(office=office), Room)).members:
-                typer.echo("It has no members now.", err=True)
+                typer.echo("The office has no members now.", err=True)
         await stop.wait()
         unwatch()
         await subscription.drain()

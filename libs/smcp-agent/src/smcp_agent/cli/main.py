@@ -106,11 +106,12 @@ async def finder(
     agent: SmcpAgent,
     computer: Computer,
     keyword: Annotated[
-        list[str] | None, typer.Option(help="Documents with it in title, keywords or summary; more of them: or.")
+        list[str] | None,
+        typer.Option(help="Only documents with this in title, keywords or summary; repeatable: any of them."),
     ] = None,
     file_type: Annotated[str | None, typer.Option("--type", help="Only documents of this type, as `xlsx`.")] = None,
-    offset: Annotated[int, typer.Option(min=0, help="The first to show.")] = DEFAULT_OFFSET,
-    limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="How many to show.")] = DEFAULT_LIMIT,
+    offset: Annotated[int, typer.Option(min=0, help="The first document to show, from 0.")] = DEFAULT_OFFSET,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="How many documents to show.")] = DEFAULT_LIMIT,
 ) -> Answer:
     """The documents of a Computer."""
     page = await agent.get_finder(computer, keywords=keyword or None, file_type=file_type, offset=offset, limit=limit)
@@ -170,11 +171,12 @@ def watch(
     context: typer.Context,
     computer: Annotated[str | None, typer.Option(metavar="COMPUTER", help="Only changes of this Computer.")] = None,
     uri: Annotated[
-        list[str] | None, typer.Option(metavar="URI", help="Tell of this resource of --computer, too.")
+        list[str] | None,
+        typer.Option(metavar="URI", help="Also show changes of this resource of --computer; repeatable."),
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many changes.")] = None,
     seconds: Annotated[
-        float | None, typer.Option("--for", parser=parse_limit, metavar="SECONDS", help="End after a time.")
+        float | None, typer.Option("--for", parser=parse_limit, metavar="SECONDS", help="End after so many seconds.")
     ] = None,
 ) -> None:
     """What changes in the office, as it comes: Computers, tools, desktops, documents, resources.

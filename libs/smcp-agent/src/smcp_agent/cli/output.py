@@ -267,9 +267,9 @@ def print_completion(completion: Completion) -> None:
     for value in completion["values"]:
         typer.echo(plain(value))
     if not completion["values"]:
-        print_hint("No value begins so.")
+        print_hint("No value begins with that.")
     elif completion.get("hasMore"):
-        print_hint("There are more: give more of the beginning.")
+        print_hint("There are more values: give more of the beginning.")
 
 
 Statuses = Sequence[GetStatusRet | BaseException]

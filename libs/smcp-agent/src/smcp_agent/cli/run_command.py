@@ -166,7 +166,7 @@ async def follow(
         there = ", ".join(agent.computers()) or "no Computer"
         print_hint(f"Watching the office {options.office!r} ({there}); ctrl-C ends it.")
         if computer is not None and computer not in agent.computers():
-            print_hint(f"There is no Computer {computer!r} in the office yet: what it does is shown once it came.")
+            print_hint(f"There is no Computer {computer!r} in the office yet: its changes are shown when it joins.")
         shown = 0
         try:
             async with asyncio.timeout(seconds):

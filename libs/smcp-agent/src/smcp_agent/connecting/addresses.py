@@ -30,7 +30,7 @@ class Addresses:
     def __init__(self, urls: Iterable[str]) -> None:
         self._urls = [checked_url(url) for url in urls]
         if not self._urls:
-            raise Malformed("url: there is none", details={"field": "url"})
+            raise Malformed("url: is missing", details={"field": "url"})
 
     def prefer(self, url: str) -> None:
         """Begin with this one next time: it worked."""

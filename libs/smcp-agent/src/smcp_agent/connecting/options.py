@@ -81,7 +81,7 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
         except Exception as error:
             raise TokenUnavailable(f"the token could not be fetched: {type(error).__name__}") from error
         if not isinstance(token, str):
-            raise TokenUnavailable(f"what fetches tokens gave no text, but {type(token).__name__}")
+            raise TokenUnavailable(f"the token function returned no text, but {type(token).__name__}")
     check_token(token)
     return options.model_copy(update={"auth": {**options.auth, "token": token}, "token": None})
 

@@ -138,7 +138,7 @@ class ServerEvents:
                 continue
             warned.add(what)
             if len(warned) > MOST_WARNINGS:
-                _log.warning("MCP server %r: more is wrong with it than is said here", server)
+                _log.warning("MCP server %r: further warnings are not logged", server)
             else:
                 _log.warning("MCP server %r: %s", server, printable(what))
 

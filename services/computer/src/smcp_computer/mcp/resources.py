@@ -197,7 +197,7 @@ class ListenStream:
     def _refused(self, error: MCPError) -> ServerError:
         why = self._requests.translated(error)
         if error.code == types.METHOD_NOT_FOUND:
-            _log.info("MCP server %r does not tell when its lists change", self._server)
+            _log.info("MCP server %r does not announce changes of its lists", self._server)
             why = self._closed = NotSubscribable(self._server, "does not tell when its resources change")
         elif isinstance(why, ServerDied):
             self._closed = why

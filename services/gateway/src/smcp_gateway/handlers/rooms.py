@@ -54,7 +54,7 @@ class Rooms:
         if session.role == "computer" and (request.model_extra or {}).get(RESTARTS) is True:
             session.leaving = session.restarts = True  # no new requests of it begin
             if not await self.keep_seat(session):
-                raise Unavailable("no registry keeps the place now; ask again")
+                raise Unavailable("no registry can keep the seat now; ask again")
         else:
             await self.memberships.leave(session, request.office_id, call.req_id)
 

@@ -74,7 +74,7 @@ class Callers:
         """
         awaited = self.view.awaited(office)
         if awaited if role is None else record_key(office, role, name) in awaited:
-            raise Unavailable("the rooms are being put together again; ask again")
+            raise Unavailable("the registry is rebuilding the list of members; ask again")
 
 
 def after(call: Call) -> int:
