@@ -302,17 +302,17 @@ class Owner:
     ) -> bytes | None:
         self._tidy()
         ended = self._ended.get(key)
-        if ended is not None and ended.error is not None and _is_of_another(ended, subject):
+        if ended is not None and ended.failed and _is_of_another(ended, subject):
+            self._drop(key)
             del self._ended[key]  # it holds no result, and must not keep the id from who used it first
             ended = None
         if ended is not None:
             _same(ended, digest, subject)
-            if ended.error is None:
+            if not ended.runs_again:
                 self.repeats["expired" if ended.body is None else "kept"] += 1
+                if ended.failed and ended.body is not None:
+                    raise error_of(**exact_json.read(ended.body))
                 return ended.body if ended.body is not None else exact_json.written(tool_results.expired())
-            if ended.error.details.get("may_have_run") is not False:
-                self.repeats["kept"] += 1
-                raise _again(ended.error)
             del self._ended[key]
         _, by = self._tombstones.get((seat.office, request.agent, request.req_id), (0.0, ()))
         if "" in by or subject in by or (by and not subject):  # as `_is_of_another`
@@ -335,16 +335,19 @@ class Owner:
         return held_since < self._loop.time() - age - HELD_BEFORE_S
 
     def _keep(self, call: RunningCall, outcome: bytes | Exception) -> None:
-        kept = outcome if isinstance(outcome, bytes) and len(outcome) <= self._keeping.results_bytes else None
-        error = _again(outcome) if isinstance(outcome, SmcpError) else None
-        ended = self._ended[call.key] = EndedCall(call.digest, call.subject, self._loop.time(), kept, error)
-        if kept is not None:
-            if self.kept_bytes + len(kept) > (most := self._keeping.results_bytes):
+        ended = self._ended[call.key] = EndedCall(call.digest, call.subject, self._loop.time(), None)
+        if isinstance(outcome, SmcpError):
+            ended.failed, ended.runs_again = True, outcome.details.get("may_have_run") is False
+            outcome = exact_json.written(outcome.body().model_dump())  # parsed, it may take 25 times as much
+        most = self._keeping.results_bytes
+        if isinstance(outcome, bytes) and len(outcome) <= most and not ended.runs_again:
+            if self.kept_bytes + len(outcome) > most:
                 sizes = [(key, len(each.body or b"")) for key, each in self._kept.items()]
-                for key in surplus(sizes, max(most - most // FREED - len(kept), 0)):
+                for key in surplus(sizes, max(most - most // FREED - len(outcome), 0)):
                     self._drop(key)
+            ended.body = outcome
             self._kept[call.key] = ended
-            self.kept_bytes += len(kept)
+            self.kept_bytes += len(outcome)
         self._tidy_later()
 
     def _drop(self, key: CallKey) -> None:
@@ -381,11 +384,6 @@ def _forgotten(table: OrderedDict[Key, Any]) -> list[Key]:
     for key in keys:
         del table[key]
     return keys
-
-
-def _again(error: SmcpError) -> SmcpError:
-    """The same without its traceback, which holds on to the whole request."""
-    return error_of(error.code, error.message, error.details)
 
 
 def _is_of_another(known: RunningCall | EndedCall, subject: str) -> bool:

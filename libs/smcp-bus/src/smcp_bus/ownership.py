@@ -19,7 +19,7 @@ from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler, error
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.registry_contract import PendingAnswer
 from smcp_bus.tool_progress import ProgressThrottle
-from smcp_proto.errors import SmcpError, Unavailable
+from smcp_proto.errors import Unavailable
 
 _log = logging.getLogger("smcp_bus.ownership")
 
@@ -76,8 +76,11 @@ class EndedCall:
     at: float
     """Loop time."""
     body: bytes | None = field(repr=False)
-    """None: its result is not kept, or it ended with an error."""
-    error: SmcpError | None = None
+    """Its result, or its error; None: not kept."""
+    failed: bool = False
+    """It ended with an error."""
+    runs_again: bool = False
+    """That says that nothing was run."""
 
 
 Stop = Callable[[str], None]
