@@ -10,7 +10,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import orjson
 import pytest
@@ -124,19 +124,41 @@ async def test_a_call_that_a_killed_gateway_and_its_repeat_recorded_is_listed_on
     assert writers(file) == ["a", "b"], "what comes long after a call is another call"
 
 
-async def test_a_gateway_that_waited_for_a_repeat_which_another_one_recorded_is_not_listed(tmp_path: Path) -> None:
+async def test_a_call_that_was_attempted_several_times_is_listed_once_with_what_became_of_it(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     records = (
-        ("a", "r1", REPEATED, "ok"),
-        ("b", "r1", REPEATED, "broken_off"),
-        ("c", "r1", None, "503"),
+        ("a", "r1", None, "broken_off"),
+        ("b", "r1", REPEATED, "ok"),
+        ("c", "r1", REPEATED, "503"),
         ("d", "r2", None, "broken_off"),
         ("e", "r1", None, "tool_error"),
+        ("f", "r3", None, "503"),
+        ("g", "r3", REPEATED, "broken_off"),
+        ("h", "r2", None, "broken_off"),
     )
     for gateway, req_id, event, outcome in records:
         trail = Trail(logging.getLogger("test"), writer=gateway, open_sink=lambda made: FileSink(file, made))
         trail.write(Event("call", outcome, office="lab", name="anna", computer="pc", req_id=req_id, event=event))
-    assert writers(file) == ["a", "d", "e"]
+    assert writers(file) == ["b", "d", "e", "g", "h"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"computer": "tablet"}, {"tool": "look"}, {"args_sha256": "2" * 64}, {"name": "bob"}]
+)
+async def test_a_call_that_was_broken_off_is_listed_beside_a_repeat_of_another_call_with_its_req_id(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    same: dict[str, Any] = {
+        "office": "lab",
+        "name": "anna",
+        "computer": "pc",
+        "tool": "echo",
+        "args_sha256": "1" * 64,
+        "req_id": "r1",
+    }
+    write(file, Event("call", "broken_off", **same), Event("call", "ok", event=REPEATED, **{**same, **other}))
+    assert len(writers(file)) == 2
 
 
 def writers(file: Path) -> list[str]:

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, Protocol
 import orjson
 
 from smcp_bus import exact_json
+from smcp_bus.dispatch import Answer, failed
 from smcp_bus.limits import Buckets, Rate
 from smcp_bus.subjects import audit
 from smcp_proto.errors import Unavailable
@@ -33,7 +34,7 @@ Kind = Literal["join", "leave", "refusal", "call", "cancel", "approval", "key"]
 STREAM: Final = "AUDIT"
 """JetStream's stream of all records. A registry makes it where it is missing."""
 REPEATED: Final = "repeat"
-"""The `event` of a call that our SDK sent again: the first gateway may have recorded it and died before it answered."""
+"""The `event` of a call that our SDK sent again, since it does not know what became of the attempt before."""
 NOT_WRITTEN: Final = "nothing is done that cannot be recorded (SMCP_AUDIT=required), and the audit trail takes nothing"
 ANSWER_S: Final = 2.0
 """After this long without an answer a record counts as not written, and is sent again (seconds)."""
@@ -49,10 +50,6 @@ LONGEST_TEXT: Final = 256
 """Bytes of any other text: it is in a line of the log and in a cell of a table."""
 LONGEST_CONTENT: Final = 64 * 1024
 """Bytes of arguments or of a result; NATS takes 1 MiB in a message."""
-EVENT_BYTES: Final = 16 * 1024
-"""The most memory that an event takes after `compact`: Python stores up to four bytes for each character."""
-PARSED_FACTOR: Final = 32
-"""The most memory that parsed arguments take, in bytes for each byte of their JSON: the three bytes `{},` take 72."""
 REFUSAL_RATE: Final = Rate(10 / 60, 25 * 60)
 """Recorded refusals of one sender: 250 at once, then 10 a minute. Without a limit anybody could provoke so many that
 everybody's older records are dropped. A record has at most 4 KB, so one sender fills 256 MiB in over four days."""
@@ -82,7 +79,7 @@ class Event:
     """The name of the refused event; the id of a key; or `REPEATED`."""
     why: str | None = None
     arguments: Any = None
-    """The arguments of a call; after `compact` in the form that the record shows."""
+    """Of a call."""
     args_sha256: str | None = None
     result: bytes | None = field(default=None, repr=False)
     request_bytes: int | None = None
@@ -161,11 +158,11 @@ class Trail:
     def check(self) -> None:
         """Call it before something is done that has to be recorded. Raises Unavailable, in the mode `required`."""
         if self.required and self._failing:
-            raise Unavailable(NOT_WRITTEN, details={"may_have_run": False, "audit": True})
+            raise not_written(may_have_run=False)
 
     def write(self, event: Event) -> Awaitable[bool] | None:
         """Record what happened. Returns what to wait for, in the mode `required`: whether it is written now."""
-        self.compact(event)
+        self._compact(event)
         record = self._described(event)
         self._say(record)
         if self.sink is None:
@@ -196,7 +193,7 @@ class Trail:
             office: the sender's own office; the one in the request may be any. A sender is an office and a subject.
         """
         sender = f"{office or ''}\n{event.by or event.subject or ''}"
-        self.compact(event)
+        self._compact(event)
         self._unwritten_refusals[sender] = self._unwritten_refusals.get(sender, (0, event))[0] + 1, event
         self._write_latest_refusal(sender)
 
@@ -208,21 +205,17 @@ class Trail:
             event.why = f"{count - 1} refusals before it are not recorded; {event.why}"
         self.write(event)
 
-    def compact(self, event: Event) -> int:
-        """Reduce the event to what its record shows. Returns the most memory that it takes then, in bytes."""
+    def _compact(self, event: Event) -> None:
+        """Reduce the event to what its record shows."""
         _clean(event)
         if event.arguments is None or event.args_sha256 is not None:
-            return EVENT_BYTES
+            return
         arguments = exact_json.written(event.arguments, sort_keys=True)
         event.args_sha256 = sha256(arguments)
         if not self._content:
             event.arguments = None
-        elif len(arguments) > LONGEST_CONTENT:
-            event.arguments = _TOO_LONG
         else:
-            event.arguments = redacted(event.arguments)
-            return EVENT_BYTES + PARSED_FACTOR * len(arguments)
-        return EVENT_BYTES
+            event.arguments = _TOO_LONG if len(arguments) > LONGEST_CONTENT else redacted(event.arguments)
 
     def taken(self, number: int) -> None:
         """The sink has the record."""
@@ -348,6 +341,15 @@ _IN_LINE: Final = {
 }
 """Fields with another name in the line of the log; without one they do not stand there."""
 _IN_REFUSAL: Final = {**_IN_LINE, "event": "refused"}
+
+
+async def when_written(written: Awaitable[bool], answer: Answer) -> Answer:
+    """The answer to what was to be recorded (see `Trail.write`), or an error in its place."""
+    return answer if await written else failed(not_written().body())
+
+
+def not_written(*, may_have_run: bool = True) -> Unavailable:
+    return Unavailable(NOT_WRITTEN, details={"may_have_run": may_have_run, "audit": True})
 
 
 def sha256(text: bytes) -> str:

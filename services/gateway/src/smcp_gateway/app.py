@@ -159,7 +159,6 @@ class Gateway:
             "offices": len(self.offices),
             "calls": len(self.calls),
             "local_requests": len(self.route),
-            "calls_to_record": self._audit.open_calls,
             "computers": len(self.computers),
             "computers_subscriptions": self.computers.subscribed,
             **self.computers.owner.held(),
@@ -251,7 +250,6 @@ class Gateway:
         self.computers.stop()
         self.memberships.stop()
         await self._background.settle(within=LAST_TASKS_S)
-        self._audit.close()
 
     def _lapsed(self) -> None:
         self.computers.close_ownership("the lease had run out")

@@ -18,9 +18,9 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 from pydantic import ValidationError
 
-from smcp_bus.audit import NOT_WRITTEN, STREAM, Event, Kind, Trail
+from smcp_bus.audit import STREAM, Event, Kind, Trail, not_written, when_written
 from smcp_bus.bus import raise_if_cancelled
-from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call, failed
+from smcp_bus.dispatch import JOIN, LEAVE, Answer, Call
 from smcp_bus.headers import CLAIM, PROOF
 from smcp_bus.registry_contract import APPROVAL, Approval, Claim, Nothing, Records, RecordsQuestion, StoredRecord
 from smcp_bus.subjects import AUDIT_ALL
@@ -72,7 +72,7 @@ class Audit:
             self.trail.write_refusal(event, caller.office)
             return None
         written = self.trail.write(event)
-        return None if written is None or event.kind != "join" else _when_written(written, answer)
+        return None if written is None or event.kind != "join" else when_written(written, answer)
 
     def removed(self, record: MemberRecord, outcome: str) -> None:
         """The registry took away a seat: its owner is gone (`expired`), or a move did not end (`not_back`)."""
@@ -94,7 +94,7 @@ class Audit:
         event.source = f"{request.writer} {request.seq}" if request.writer else None  # an older Computer says none
         event.trace_id = trace_id(office, request.name, request.req_id)
         if (written := self.trail.write(event)) is not None and not await written:
-            raise Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True})
+            raise not_written()
         return Nothing()
 
     def _changed(self, kind: Kind, record: MemberRecord, outcome: str) -> None:
@@ -119,12 +119,6 @@ class Audit:
 def _outcome(answer: Answer) -> str:
     result = orjson.loads(answer.body)
     return "unchanged" if result.get("unchanged") else "moved" if result.get("taken_up") else "ok"
-
-
-async def _when_written(written: Awaitable[bool], answer: Answer) -> Answer:
-    if await written:
-        return answer
-    return failed(Unavailable(NOT_WRITTEN, details={"may_have_run": True, "audit": True}).body())
 
 
 def audit_plan(settings: RegistrySettings) -> api.StreamConfig | None:

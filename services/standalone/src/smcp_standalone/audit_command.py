@@ -20,6 +20,7 @@ from smcp_service.settings import SettingsError
 from smcp_standalone.audit_reader import (
     CHOSEN_BY,
     COLUMNS,
+    Attempts,
     Chains,
     Duplicates,
     Line,
@@ -81,6 +82,8 @@ def list_records(
     shown = _Shown(context)
 
     async def main(stop: asyncio.Event) -> None:
+        async for line in _lines(file, shown.wanted):
+            shown.expect(line)
         async for line in _lines(file, shown.wanted):
             shown.take(line)
         if not shown.any:
@@ -228,16 +231,21 @@ class _Shown:
             raise SettingsError("--csv and --json: set only one")
         self.wanted = _wanted(context.params)
         self.any = False
-        self._duplicates = Duplicates()
+        self._attempts, self._duplicates = Attempts(), Duplicates()
         if self._csv:
             typer.echo(csv_line(list(COLUMNS)))
+
+    def expect(self, line: Line) -> None:
+        """The record is shown later, if no other says what became of its call."""
+        if not isinstance(record := line.read(), str):
+            self._attempts.add(record)
 
     def take(self, line: Line) -> None:
         record = line.read()
         if isinstance(record, str):
             typer.echo(f"{line.where}: {record}", err=True)
             return
-        if self._duplicates.seen_before(record) or not self.wanted.matches(record):
+        if self._duplicates.seen_before(record) or self._attempts.replaced(record) or not self.wanted.matches(record):
             return
         self.any = True
         if self._csv:

@@ -28,8 +28,9 @@ REMEMBERED: Final = 2 * MOST_WAITING
 """How many records are remembered: one that was sent again may be in the trail twice."""
 _CALL: Final = ("kind", "subject", "office", "name", "computer", "tool", "req_id", "args_sha256")
 """What is the same in the records of a call and of its repeat."""
-_BELATED: Final = ("broken_off", "503")
-"""What a gateway says that waited in vain for the repeat of a call."""
+_NUMBER: Final = ("writer", "seq")
+_INCONCLUSIVE: Final = ("broken_off", "503")
+"""Outcomes of an attempt after which our SDK repeats a call: its Agent has not learned what became of it."""
 _AROUND: Final = codecs.BOM_UTF8 + b" \r\n"
 """What an editor may put around a record; none begins or ends so."""
 COLUMNS: Final = (
@@ -127,35 +128,60 @@ class Duplicates:
     def __init__(self) -> None:
         self._seen: dict[str, str] = {}
         """When each record was made, by its number and by what it says."""
-        self._repeats: dict[str, str] = {}
-        """When each repeat of a call was made, by what is the same in both. There are few, so they reach far back."""
 
     def seen_before(self, record: dict[str, Any]) -> bool:
         """Whether the same was read before; remembers the record.
 
         An approval may be recorded by two registries; a call by the gateway that answered our SDK's repeat, and by one
-        that was killed before its answer went out, or that waited for the repeat until the call's time was up.
+        that was killed before its answer went out.
         """
         same, at = (*FIELDS[1:], "source") if "source" in record else (*_CALL, "outcome"), str(record.get("at"))
-        number, what, call = (str([record.get(name) for name in names]) for names in (("writer", "seq"), same, _CALL))
+        number, what = _values(record, _NUMBER), _values(record, same)
         earlier = self._seen.get(what)
         again = "source" in record or (record.get("event") == REPEATED and _in_one_call(earlier, at))
         known = ("seq" in record and number in self._seen) or (again and earlier is not None)
-        known |= record.get("outcome") in _BELATED and _in_one_call(self._repeats.get(call), at)
         self._seen |= {number: at, what: at}
-        if record.get("event") == REPEATED:
-            self._repeats[call] = at
-        for seen, most in ((self._seen, 2 * REMEMBERED), (self._repeats, REMEMBERED)):
-            while len(seen) > most:
-                del seen[next(iter(seen))]
+        while len(self._seen) > 2 * REMEMBERED:
+            del self._seen[next(iter(self._seen))]
         return known
 
 
-def _in_one_call(earlier: str | None, at: str) -> bool:
+class Attempts:
+    """The attempts of calls that our SDK repeated. All records have to be added before one is looked up."""
+
+    def __init__(self) -> None:
+        self._best: dict[str, tuple[bool, str, str]] = {}
+        """By call, of the repeat that says most: whether it was conclusive, when it ended, the number of its record."""
+
+    def add(self, record: dict[str, Any]) -> None:
+        if record.get("event") != REPEATED:
+            return
+        call, attempt = _values(record, _CALL), _attempt(record)
+        best = self._best.get(call)
+        if best is None or attempt > best or not _in_one_call(best[1], attempt[1]):
+            self._best[call] = attempt
+
+    def replaced(self, record: dict[str, Any]) -> bool:
+        """Whether a repeat of the call says what became of it, where this record does not, or it was the later one."""
+        attempt = _attempt(record)
+        if attempt[0] or (best := self._best.get(_values(record, _CALL))) is None:
+            return False
+        return best > attempt and _in_one_call(best[1], attempt[1])
+
+
+def _attempt(record: dict[str, Any]) -> tuple[bool, str, str]:
+    return record.get("outcome") not in _INCONCLUSIVE, str(record.get("at")), _values(record, _NUMBER)
+
+
+def _values(record: dict[str, Any], names: tuple[str, ...]) -> str:
+    return str([record.get(name) for name in names])
+
+
+def _in_one_call(other: str | None, at: str) -> bool:
     """Whether both times may be of one call. An Agent that repeats a call later has it run again."""
     try:
-        times = datetime.fromisoformat(at), datetime.fromisoformat(earlier or "")
-        return times[0] - times[1] < timedelta(seconds=MAX_TIMEOUT_S)
+        times = datetime.fromisoformat(at), datetime.fromisoformat(other or "")
+        return abs(times[0] - times[1]) < timedelta(seconds=MAX_TIMEOUT_S)
     except (ValueError, TypeError):  # written by nobody of us
         return False
 

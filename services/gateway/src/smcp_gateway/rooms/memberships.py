@@ -29,11 +29,6 @@ AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; lea
 GRACE_S: Final = ABSENT_S
 """How long an Agent whose connection broke has to come back before its calls are cancelled (seconds)."""
 
-LOOKS: Final = 10
-"""So often a gateway that stops looks whether an Agent is at another one, and repeats its calls there."""
-LOOK_S: Final = 0.1
-"""Before each of these looks (seconds)."""
-
 HangUp = Callable[[Session, str], Awaitable[None]]
 """Closes a client's connection, saying why in the log."""
 
@@ -252,26 +247,15 @@ class Memberships:
         `lost_at` is the loop time at which its connection broke; None: it said goodbye, so nobody waits for it.
         Raises Unavailable, BusError: not now; it may be tried again.
         """
-        if not (calls or self.audit.waits_for(session.id)):
+        if not calls:
             return
         if lost_at is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(lost_at + GRACE_S):
                     await self._stopping.wait()
-                    elsewhere = session.flat_errors and await self._is_elsewhere(session, membership)
-                    self.audit.orphaned(session, elsewhere=elsewhere)
                     return
         if await self._is_free(membership):
             await self._cancel(session, membership, calls)
-            self.audit.orphaned(session, elsewhere=False)
-
-    async def _is_elsewhere(self, session: Session, membership: Membership) -> bool:
-        """Whether an Agent is at another gateway soon; also if nothing waits for that. Raises as `_is_free`."""
-        for _ in range(LOOKS):
-            await asyncio.sleep(LOOK_S)
-            if not (self.audit.waits_for(session.id) and await self._is_free(membership)):
-                return True
-        return False
 
     async def _cancel(self, session: Session, membership: Membership, calls: list[PendingCall]) -> None:
         """Raises Unavailable, BusError."""
