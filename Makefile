@@ -26,10 +26,11 @@ endef
 TESTS := tests/smoke libs services tests/sdk tests/rules tests/pages
 E2E_TESTS := tests/e2e tests/interop tests/packaging tests/deploy
 # Tests wait two thirds of their time, worlds of processes half of it; a worker takes up to 500 MB. Tests marked `alone` load the
-# machine by themselves: one other runs beside them, and with full counts none.
+# machine by themselves: fewer run beside them, and with full counts none.
 PROCESSORS := $(shell nproc 2>/dev/null || echo 2)
 JOBS ?= $(shell echo $$(($(PROCESSORS) + 4)))
 E2E_JOBS ?= $(shell echo $$(($(PROCESSORS) + 2)))
+ALONE_JOBS ?= $(shell echo $$(($(PROCESSORS) + 1)))
 PYTEST_ARGS ?=
 SOAK := PYTEST_ADDOPTS="--timeout 3600" HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10
 # uv does not read pip's settings; a mirror in pip's settings counts for it, too.
@@ -110,7 +111,7 @@ coverage: setup  ## Show which lines and branches the tests reach; measuring cos
 e2e: setup setup-e2e images-of-tests  ## Run whole systems, in containers too: faults, outages, mixed versions, published clients, wheels
 	@status=0; \
 	$(BIN)/pytest -n $(E2E_JOBS) --dist loadfile -m "not alone" $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
-	$(BIN)/pytest -n 2 --dist loadfile -m alone $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
+	$(BIN)/pytest -n $(ALONE_JOBS) --dist loadfile -m alone $(E2E_TESTS) $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 .PHONY: soak
