@@ -1,12 +1,13 @@
 """A hostile MCP server costs its own tools only: another server beside it answers."""
 
 import re
+import time
 
 import pytest
 
 from smcp_computer.mcp.errors import AnswerTooLarge
 from smcp_computer.mcp.events import State
-from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.mcp.supervisor import RELIST_S, Limits, Supervisor
 from smcp_computer.tools import Catalogue
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, pid_of, running
@@ -72,16 +73,20 @@ async def test_more_tools_than_a_server_may_have_are_left_out() -> None:
 async def test_a_list_that_changes_all_the_time_keeps_names_legal_and_unique_and_blocks_nobody() -> None:
     async with running(wild=configs.hostile("--flips"), calm=configs.hostile()) as servers:
         catalogue = Catalogue(servers)
-        seen: set[str] = set()
+        seen: dict[str, float] = {}
 
         def changed_often() -> bool:
             catalogue.refresh()
             names = [tool.name for tool in catalogue.listing]
             assert len(names) == len(set(names))
             assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", name) for name in names)
-            seen.update(name for name in names if name.startswith("new-"))
-            return len(seen) >= 5
+            for name in names:
+                if name.startswith("new-"):
+                    seen.setdefault(name, time.monotonic())
+            return len(seen) >= 6
 
         await eventually(changed_often)
+        times = list(seen.values())
+        assert times[-1] - times[0] > 3 * RELIST_S  # it says so 100 times a second
         await answers(servers["wild"])
         await answers(servers["calm"])

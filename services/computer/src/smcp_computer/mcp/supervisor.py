@@ -54,6 +54,8 @@ LEAST_PAUSE_S: Final = 1.0
 POLL_S: Final = 30.0
 """How often a server is asked for what may change without a word: its tools behind HTTP, where a new version may take
 over, and its resources where it does not tell (`resources.index`)."""
+RELIST_S: Final = 0.05
+"""A server that says all the time that a list of it changed is not asked for it more often than that."""
 LONGEST_START_S: Final = 300.0
 """A start that takes too long gets twice the time at the next try, up to this: `npx` may have to download first."""
 
@@ -291,6 +293,7 @@ class Supervisor:
                 if connection.ended.is_set():
                     raise ServerFailed(connection.watch.why or WENT_AWAY)
                 if self._is_outdated or (self._over_http and time.monotonic() >= listed + POLL_S):
+                    await set_within(max(0.0, listed + RELIST_S - time.monotonic()), self._stopping)
                     listed = time.monotonic()
                     await self._refresh(connection)
                 else:

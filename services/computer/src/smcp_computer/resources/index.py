@@ -37,12 +37,10 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.requests import REQUEST_S
 from smcp_computer.mcp.resources import Features, Json, Resources
-from smcp_computer.mcp.supervisor import POLL_S, Supervisor
+from smcp_computer.mcp.supervisor import POLL_S, RELIST_S, Supervisor
 from smcp_proto.backoff import Backoff
 from smcp_proto.uris import WindowUri, host_of, window_uri
 
-RELIST_S: Final = 0.05
-"""A server that says all the time that its list changed is not listed anew more often than that."""
 OPERATIONS: Final = ("get_desktop", "get_finder", "resources_list", "resources_templates_list")
 """The verbs that ask all servers."""
 NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
