@@ -36,6 +36,7 @@ from smcp_agent.mcp.resources import Context, OfficePrompts, OfficeResources, as
 from smcp_agent.mcp.subscriptions import ClientSubscriptions, WatchCounter
 from smcp_agent.mcp.tools import DESCRIBE, RESERVED, SEARCH, OfficeTools, ToolListOptions, meant
 from smcp_proto.schemas import MAX_TIMEOUT_S, SMCPTool
+from smcp_proto.validation import mended
 
 FIRST_TOOLS_S: Final = 5.0
 """How long the first list waits for Computers that do not answer; their tools are announced when they come."""
@@ -314,4 +315,11 @@ async def _lines(stdin: int) -> AsyncIterator[str]:
         if b"\n" in chunk:
             *lines, rest = rest.split(b"\n")
             for line in lines:
-                yield line.decode("utf-8", "replace")
+                yield _readable(line.decode("utf-8", "replace"))
+
+
+def _readable(line: str) -> str:
+    """With U+FFFD for halves of surrogate pairs: the MCP SDK drops what it cannot read, and answers nothing."""
+    with suppress(ValueError):
+        return mended(line) if r"\ud" in line.lower() else line
+    return line
