@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from smcp_computer.config.file import load_config, parse_config
-from smcp_computer.mcp.errors import ServerDied
+from smcp_computer.mcp.errors import BadAnswer
 from smcp_computer.mcp.sdk_adapter import CallSpan
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.tools import Catalogue
@@ -138,10 +138,10 @@ async def test_bytes_outside_of_the_encoding_are_handled_as_configured(tmp_path:
 @pytest.mark.rule(
     "data-structures.MCPServerStdioParameters.encoding_error_handler.meaning", "answers.config.stdio.errors"
 )
-async def test_bytes_outside_of_the_encoding_end_a_strict_server(tmp_path: Path) -> None:
+async def test_bytes_outside_of_the_encoding_fail_the_call_at_a_strict_server(tmp_path: Path) -> None:
     path = script(tmp_path / "server.py", raw=b"a\xffb")
     async with running(stdio(path)) as servers:
-        with pytest.raises(ServerDied):
+        with pytest.raises(BadAnswer):
             await texts(servers["s"])
 
 

@@ -40,6 +40,8 @@ from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
+codecs.register_error("no-json", lambda error: ("\0", error.end))
+"""For `strict`: no JSON holds NUL, so only the message with the wrong byte cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         self._stdout = stdout
         self._encoding = parameters.encoding
         self._errors = parameters.encoding_error_handler
+        self._unreadable = "no-json" if self._errors == "strict" else self._errors
         self._log = log
         self._watch = watch
         self._max_message = max_message
@@ -204,7 +207,7 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         return self._can_bypass
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
+        lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._unreadable), self._max_message + ROOM)
         stdout, max_values = self._stdout, self._watch.max_values
         is_utf8 = codecs.lookup(self._encoding).name == "utf-8"  # what the parser of bytes reads
         stdout.take = self.take
