@@ -211,13 +211,13 @@ class Chains:
     def add(self, line: Line) -> None:
         record = line.read()
         match record:
-            case {"writer": str(writer), "seq": int(seq), "prev": str(prev)}:
+            case {"writer": str(writer), "seq": int(seq), "prev": str(prev), **more}:
                 known = self._writers.setdefault(writer, {})
                 digest = sha256(line.raw)
                 if seq in known and known[seq][0] != digest:
                     self.problems.append(f"{line.where}: another record has its number, {seq} of {writer}")
                 known[seq] = digest, prev, line.where
-                if isinstance(lost := record.get("lost"), int):
+                if isinstance(lost := more.get("lost"), int):
                     self._lost[writer] = max(lost, self._lost.get(writer, 0))
             case str():
                 self.problems.append(f"{line.where}: {record}")

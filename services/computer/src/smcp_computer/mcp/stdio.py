@@ -40,8 +40,6 @@ from smcp_proto.errors import TooLarge
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
-codecs.register_error("no-json", lambda error: ("\0", error.end))
-"""For `strict`: no JSON holds NUL, so only the message with the wrong byte cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,8 @@ class _Pipes(ObjectSendStream[SessionMessage]):
         self._stdout = stdout
         self._encoding = parameters.encoding
         self._errors = parameters.encoding_error_handler
-        self._unreadable = "no-json" if self._errors == "strict" else self._errors
+        # JSON has no escape `\x`, so with `strict` one message cannot be read, and the server goes on
+        self._unreadable = "backslashreplace" if self._errors == "strict" else self._errors
         self._log = log
         self._watch = watch
         self._max_message = max_message
